@@ -21,7 +21,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -67,6 +67,7 @@ class Verdict:
     keyed: bool  # the log was written with a key
     broken: Break | None = None
     notes: tuple[str, ...] = ()  # repairs that the log itself records
+    kept: tuple[Mapping[str, Any], ...] = ()  # intact lines of the events that the caller asked for
 
     @property
     def whole(self) -> bool:
@@ -88,6 +89,16 @@ def read_key(file: Path) -> bytes:
             f"make one with: head -c 32 /dev/urandom | base64 > {file}"
         )
     return key
+
+
+def is_keyed(path: Path) -> bool:
+    """Whether the first line of a log announces a key. False for a log that is missing or damaged."""
+    try:
+        with path.open("rb") as file:
+            record = _parsed(file.readline())
+    except FileNotFoundError:
+        return False
+    return record is not None and record["fields"].get("hash") == _algorithm(b"key")
 
 
 class AuditLog:
@@ -225,7 +236,12 @@ class Flood:
 
 
 def verify(
-    path: Path, *, key: bytes | None = None, owner: str | None = None, head: Head | None = None
+    path: Path,
+    *,
+    key: bytes | None = None,
+    owner: str | None = None,
+    head: Head | None = None,
+    keep: Collection[str] = (),
 ) -> Verdict:
     """Check every line of a log.
 
@@ -234,13 +250,14 @@ def verify(
         key: the key that the log was written with, if any.
         owner: the run or folder that the log must belong to; None: any.
         head: a line that must be there, kept somewhere else.
+        keep: events whose lines the verdict returns.
 
     Raises:
         UserError: there is no log, or its key is missing, or a key is given for a log without one.
     """
     try:
         with path.open("rb") as file:
-            check = _Check(key, head)
+            check = _Check(key, head, keep)
             for line in file:
                 if not check.line(line):
                     break
@@ -257,14 +274,16 @@ def verify(
         keyed=check.keyed,
         broken=broken,
         notes=tuple(check.notes),
+        kept=tuple(check.kept),
     )
 
 
 class _Check:
     """Follows a chain line by line."""
 
-    def __init__(self, key: bytes | None, expected: Head | None) -> None:
+    def __init__(self, key: bytes | None, expected: Head | None, keep: Collection[str]) -> None:
         self.key = key
+        self.keep = keep  # events
         self.expected = expected  # a line that must be there
         self.found = ""  # the hash of the line with the number of `expected`
         self.owner = ""  # as the first line names it
@@ -276,6 +295,7 @@ class _Check:
         self.keyed = False  # the log was written with a key, according to its first line
         self.broken: Break | None = None  # the first line that is not intact
         self.notes: list[str] = []
+        self.kept: list[Mapping[str, Any]] = []  # lines of the events in `keep`
 
     def line(self, raw: bytes) -> bool:
         """Take the next line; False where the chain breaks."""
@@ -328,6 +348,8 @@ class _Check:
             self.found = record["hash"]
         self.last_time = record["time"]
         self.events[record["event"]] += 1
+        if record["event"] in self.keep:
+            self.kept.append(record)
         if record["event"] == REPAIRED:
             cut = record["fields"].get("cut_bytes")
             self.notes.append(

@@ -103,13 +103,15 @@ def in_process(
     count: int = 8,
     observer: Observer = ignore,
     origin: Origin | None = None,
+    audit_key: bytes | None = None,
     **changes: Any,
 ) -> Run:
     """The whole run without a network."""
     people = clients(count, scene)
     own_rules = rules(scene, **changes)
     start = setup(scene)
-    driver = InProcess(folder, scene, start, own_rules, local_for(people), observer, origin)
+    local = local_for(people)
+    driver = InProcess(folder, scene, start, own_rules, local, observer, origin, audit_key)
     return driver.complete(
         {client: (local.examples, local.examples) for client, local in people.items()}
     )

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from covey.agent.cli.options import ScenarioFile, command_group, quiet_links
+from covey.agent.cli.options import LearnerOption, ScenarioFile, command_group, quiet_links
 from covey.shared import json_text
 from covey.shared.cli import Allow, Connection, DataRoot, Json, with_connection
 from covey.shared.errors import UserError
@@ -33,18 +33,22 @@ def fleet(
     data_root: DataRoot = None,
     connection: Connection,
     allow: Allow = None,
+    learner: LearnerOption = None,
     as_json: Json = False,
 ) -> None:
     """Run the simulated agents of a scenario. Ends on SIGTERM and with the process that started it."""
     from covey.agent.device.display import print_json, show_fleet
     from covey.agent.fleet.fleet import host
+    from covey.agent.learner_choice import learner_name
     from covey.shared.consent import AllowedCode
 
     url = connection.url()
     allowed = AllowedCode.parse(allow)
     quiet_links()
     observer = print_json if as_json else show_fleet
-    asyncio.run(host(scenario, url, run_dir, data_root, observer, allowed, start=start))
+    trains = learner_name(learner)
+    agents = host(scenario, url, run_dir, data_root, observer, allowed, start=start, learner=trains)
+    asyncio.run(agents)
 
 
 @commands.command()

@@ -18,6 +18,7 @@ from covey.agent.device import notices as n
 from covey.agent.device.identity import Identity
 from covey.agent.device.service import Agent, NameTakenError
 from covey.agent.fleet.faults import FaultPlan
+from covey.agent.learner_choice import TORCH
 from covey.agent.policy import UNLIMITED, Rules
 from covey.agent.worker.pool import COMMAND, Pool, PoolLike, check_device
 from covey.shared.consent import NO_CODE, AllowedCode
@@ -69,6 +70,7 @@ class FleetRun:
         pool: the workers that all agents share.
         observer: receives the notices of all agents.
         allowed: the code of the user's own that may run.
+        learner: what trains, by its name.
 
     Raises:
         UserError: the scenario has no fleet section.
@@ -83,6 +85,7 @@ class FleetRun:
         pool: PoolLike,
         observer: n.FleetObserver,
         allowed: AllowedCode = NO_CODE,
+        learner: str = TORCH,
     ) -> None:
         self._fleet = _fleet_of(scenario, f"scenario {scenario.name}")
         self._scenario = scenario
@@ -92,7 +95,7 @@ class FleetRun:
         self._pool = pool
         self._observer = observer
         # a user may ask anything of a simulation on the user's own machine
-        self._rules = Rules(UNLIMITED, allowed)
+        self._rules = Rules(UNLIMITED, allowed, learner)
         self._faults = FaultPlan(self._fleet, scenario.seed)
         self._round = CurrentRound()
         # deaths that have happened: (agent, run, step); no agent dies twice at the same step
@@ -200,6 +203,7 @@ async def host(
     allowed: AllowedCode = NO_CODE,
     *,
     start: Path | None = None,
+    learner: str = TORCH,
 ) -> None:
     """Run the fleet of a scenario file until SIGTERM, SIGINT or the end of the parent process.
 
@@ -211,6 +215,7 @@ async def host(
         observer: receives the notices of all agents.
         allowed: the code of the user's own that may run.
         start: the .npz file to write the initial models to, before the agents join. None: write none.
+        learner: what trains, by its name.
 
     Raises:
         UserError: the scenario, its model, its data or a certificate is wrong.
@@ -222,19 +227,19 @@ async def host(
     url.tls_context()  # report a file that cannot be read now, and once
     source = {"scenario": str(path), "data_root": str(data_root) if data_root else None}
     workers = fleet.workers or os.cpu_count() or 1
-    command = (*COMMAND, "--warm")
+    command = (*COMMAND, "--warm") if learner == TORCH else COMMAND
     async with Pool(workers, keep_warm_s=KEEP_WARM_S, command=command) as pool:
-        rules = Rules(UNLIMITED, allowed)
+        rules = Rules(UNLIMITED, allowed, learner)
         await check_device(pool, scenario.training.device, rules)
         if start is not None:
-            await write_start(pool, source, start, rules)
+            await _write_start(pool, source, start, rules)
         await write_partition(pool, source, folder / "partition.npz")
         observer(n.FleetStarted(fleet.agents, workers, str(url)))
 
         def open_link(client_id: str, will: Will | None) -> AbstractAsyncContextManager[Link]:
             return MqttLink(url, client_id=client_id, will=will)
 
-        run = FleetRun(scenario, source, folder, open_link, pool, observer, allowed)
+        run = FleetRun(scenario, source, folder, open_link, pool, observer, allowed, learner)
         async with _process_end(parent) as ended:
             running = asyncio.create_task(run.run())
             await asyncio.wait({running, ended}, return_when=asyncio.FIRST_COMPLETED)
@@ -269,6 +274,15 @@ async def write_start(pool: PoolLike, source: Mapping[str, Any], out: Path, rule
         UserError: the model is wrong, or the rules do not allow its code.
     """
     await _done(pool, {"job": "start", "source": source, "out": str(out), **rules.to_wire()})
+
+
+async def _write_start(pool: PoolLike, source: Mapping[str, Any], out: Path, rules: Rules) -> None:
+    """Write the initial models in a worker of the fleet, or in a short-lived one if the fleet itself needs no torch."""
+    if rules.learner == TORCH:
+        await write_start(pool, source, out, rules)
+        return
+    async with Pool(1) as short_lived:
+        await write_start(short_lived, source, out, rules)
 
 
 async def _done(pool: PoolLike, job: dict[str, Any]) -> None:

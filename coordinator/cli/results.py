@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from covey.coordinator.cli.options import command_group, out, show_line
+from covey.coordinator.cli.options import AuditKey, command_group, out, show_line
 from covey.shared import json_text
 from covey.shared.cli import LOCAL_BROKER, Allow, Connection, Json, ProgramFormat, with_connection
 from covey.shared.consent import AllowedCode
@@ -42,6 +42,7 @@ def promote(
     ] = False,
     connection: Connection,
     federation: DeviceFederation = None,
+    audit_key: AuditKey = None,
     as_json: Json = False,
 ) -> None:
     """Publish a version of a run's models for use on the devices.
@@ -52,7 +53,7 @@ def promote(
     from covey.coordinator.commands import promote as command
 
     version = command.chosen(folder, number, best=best)
-    sent = command.send(folder, version, "promote", connection.url(), federation)
+    sent = command.send(folder, version, "promote", connection.url(), federation, audit_key)
     _show_promoted(asyncio.run(sent), as_json=as_json)
 
 
@@ -63,6 +64,7 @@ def rollback(
     *,
     connection: Connection,
     federation: DeviceFederation = None,
+    audit_key: AuditKey = None,
     as_json: Json = False,
 ) -> None:
     """Publish the version of a run's models that was published before the present one.
@@ -72,7 +74,7 @@ def rollback(
     from covey.coordinator.commands import promote as command
 
     version = command.before(folder)
-    sent = command.send(folder, version, "rollback", connection.url(), federation)
+    sent = command.send(folder, version, "rollback", connection.url(), federation, audit_key)
     _show_promoted(asyncio.run(sent), as_json=as_json)
 
 

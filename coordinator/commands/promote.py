@@ -9,6 +9,7 @@ from typing import Any
 
 from covey.coordinator.deploy.log import Act, in_force, note
 from covey.coordinator.deploy.publish import publish
+from covey.coordinator.run.audit_trail import trail_of_finished
 from covey.coordinator.run.versions import (
     ModelVersion,
     best_version,
@@ -18,6 +19,7 @@ from covey.coordinator.run.versions import (
     save_version,
     version_of_round,
 )
+from covey.shared.audit import read_key
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.mqtt_link import MqttLink
@@ -85,15 +87,41 @@ def before(folder: Path) -> ModelVersion:
 
 
 async def send(
-    folder: Path, version: ModelVersion, act: Act, url: BrokerUrl, federation: str | None
+    folder: Path,
+    version: ModelVersion,
+    act: Act,
+    url: BrokerUrl,
+    federation: str | None,
+    audit_key: Path | None = None,
 ) -> Promoted:
-    """Publish a version, and note it in the run's folder.
+    """Publish a version, and note it in the run's folder and in its audit log.
 
     Only the coordinator's user may write the topics; the broker enforces that.
 
+    Args:
+        folder: of the run.
+        version: the models.
+        act: what to note.
+        url: the broker.
+        federation: of the devices; None: that of the run.
+        audit_key: file with the key of the run's audit log, if it is signed.
+
     Raises:
-        UserError: the broker cannot be reached, or does not take the models.
+        UserError: the broker cannot be reached, or does not take the models; a coordinator is at work in the folder;
+            the audit log is signed and the key is missing.
     """
+    key = None if audit_key is None else read_key(audit_key)
+    with trail_of_finished(folder, key) as trail:
+        promoted = await _publish(folder, version, act, url, federation)
+        number = promoted.round
+        name = promoted.federation
+        trail.note(act, round=number, federation=name, serial=promoted.serial)
+    return promoted
+
+
+async def _publish(
+    folder: Path, version: ModelVersion, act: Act, url: BrokerUrl, federation: str | None
+) -> Promoted:
     scenario = scenario_of(folder)
     name = federation or scenario.federation
     if not is_kept(folder, round_name(version.round)):  # so that a rollback finds it later

@@ -29,6 +29,8 @@ async def publish_finished(run: Run, link: Link, observer: Observer) -> None:
             part_bytes=run.scenario.wire.part_bytes,
         )
         note(run.folder, "finish", version.round, serial)
+        federation = run.scenario.federation
+        run.audit.note("publish", round=version.round, federation=federation, serial=serial)
     except UserError as error:
         observer(ModelsNotPublished(str(error)))
         return

@@ -20,12 +20,22 @@ def audit_lines(found: Mapping[str, Any]) -> list[str]:
         reason = found["why"]
         verdict = f"the audit log is broken at line {broken_line}: {reason}"
     lines = [verdict, *found["notes"]]
+    lines += [_publication(one) for one in found["publications"]]
     if intact and not found["anchored"]:
         lines.append("no checkpoint and no --head: lines cut off at the end would go unnoticed")
     if found["head"]:
         head = found["head"]
         lines.append(f"newest line: {head} (keep it elsewhere and compare later with --head)")
     return lines
+
+
+def _publication(one: Mapping[str, Any]) -> str:
+    """Which models were published for use, and when."""
+    time = one["time"]
+    event = one["event"]
+    number = one["round"]
+    federation = one["federation"]
+    return f"{time}  {event}: the models of round {number}, for federation {federation}"
 
 
 def audit_table(found: Mapping[str, Any]) -> Table:

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from covey.coordinator.run.checkpoint import Checkpoint
-from covey.shared.audit import AuditLog, Flood, Head, Verdict, verify
+from covey.shared.audit import AuditLog, Flood, Head, Verdict, is_keyed, verify
 from covey.shared.errors import UserError
+from covey.shared.files import folder_lock
 
 FILE = "audit.jsonl"
 OPERATOR = "operator"
+PUBLICATIONS = ("publish", "promote", "rollback")  # events: models were published for use
 LONGEST_REASON = 300  # characters of what a peer has caused
 
 
@@ -110,10 +113,10 @@ def check(folder: Path, *, key: bytes | None = None, head: Head | None = None) -
     path = folder / FILE
     owner, known = _of_checkpoint(folder)
     expected = head or known
-    verdict = verify(path, key=key, owner=owner, head=expected)
+    verdict = verify(path, key=key, owner=owner, head=expected, keep=PUBLICATIONS)
     are_two = head is not None and known is not None
     if are_two and verdict.whole:
-        verdict = verify(path, key=key, owner=owner, head=known)
+        verdict = verify(path, key=key, owner=owner, head=known, keep=PUBLICATIONS)
     return Checked(verdict, anchored=expected is not None)
 
 
@@ -135,7 +138,40 @@ def summary(checked: Checked) -> dict[str, Any]:
         "anchored": checked.anchored,
         "events": dict(sorted(verdict.events.items())),
         "notes": list(verdict.notes),
+        "publications": [_publication(line) for line in verdict.kept],
     }
+
+
+def _publication(line: Mapping[str, Any]) -> dict[str, Any]:
+    """A line about models that were published."""
+    return {"time": line["time"], "event": line["event"], **line["fields"]}
+
+
+@contextmanager
+def trail_of_finished(folder: Path, key: bytes | None) -> Iterator[Trail]:
+    """The audit log of a run that no coordinator has open, to add lines to it.
+
+    Args:
+        folder: the run's folder. It is held against other coordinators for the block.
+        key: signs the lines if the log is signed; unused otherwise.
+
+    Raises:
+        UserError: a coordinator is at work in the folder, the log is signed and there is no key, or the folder has no
+            checkpoint.
+    """
+    path = folder / FILE
+    is_signed = is_keyed(path)
+    if is_signed and key is None:
+        raise UserError(
+            f"{path}: this audit log is signed, so that each publication needs the key; give its file with --audit-key"
+        )
+    facts = Checkpoint(folder / "checkpoint").facts()["run"]
+    busy = f"{folder}: a coordinator is at work in it and writes its audit log; wait for the end of the run, or stop it"
+    with folder_lock(folder, busy):
+        head = head_of(facts.get("audit"))
+        trail = Trail(folder, facts["run"], key=key if is_signed else None, head=head)
+        yield trail
+        trail.sync()
 
 
 def _of_checkpoint(folder: Path) -> tuple[str | None, Head | None]:

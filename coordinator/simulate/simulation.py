@@ -102,8 +102,9 @@ class InProcess(Driver):
         local_for: LocalFor,
         observer: Observer = ignore,
         origin: Origin | None = None,
+        audit_key: bytes | None = None,
     ) -> None:
-        run = Run.start(folder, scenario, setup, rules, IN_PROCESS, 0.0, origin=origin)
+        run = Run.start(folder, scenario, setup, rules, IN_PROCESS, 0.0, audit_key, origin)
         super().__init__(run, observer)
         self.local_for = local_for
         self._client_states: dict[ClientId, ClientState] = {}

@@ -12,6 +12,7 @@ import pytest
 
 from covey.agent.fleet.faults import FaultPlan
 from covey.agent.fleet.fleet import FleetRun, write_partition, write_start
+from covey.agent.learner_choice import NUMPY, TORCH
 from covey.agent.policy import UNLIMITED, Rules
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.shared.consent import AllowedCode
@@ -89,7 +90,7 @@ def test_deaths_are_drawn_for_each_agent_and_step() -> None:
 class Hall:
     """A fleet over a broker in memory, and the set of its agents that are online."""
 
-    def __init__(self, folder: Path, scenario: Scenario) -> None:
+    def __init__(self, folder: Path, scenario: Scenario, learner: str = TORCH) -> None:
         self.broker = MemoryBroker()
         self.pool = FakePool(0.5)
         self.events: list[dict[str, Any]] = []
@@ -102,6 +103,7 @@ class Hall:
             self.broker.link,
             self.pool,
             lambda notice: self.events.append(notice.to_json()),
+            learner=learner,
         )
 
     async def listen(self) -> None:
@@ -127,9 +129,9 @@ class Hall:
 
 
 @asynccontextmanager
-async def hosted(folder: Path, scenario: Scenario) -> AsyncIterator[Hall]:
+async def hosted(folder: Path, scenario: Scenario, learner: str = TORCH) -> AsyncIterator[Hall]:
     """A fleet that runs, two seconds after its start."""
-    hall = Hall(folder, scenario)
+    hall = Hall(folder, scenario, learner)
     async with hall.hand:
         tasks = [asyncio.create_task(hall.listen()), asyncio.create_task(hall.fleet.run())]
         await asyncio.sleep(2)
@@ -175,6 +177,16 @@ async def test_the_report_of_a_slow_agent_is_held_back(tmp_path: Path) -> None:
         assert "sent" not in [event["event"] for event in hall.events]
         await asyncio.sleep(11)
         assert "sent" in [event["event"] for event in hall.events]
+
+
+@clock.virtual(within_s=3600)
+@pytest.mark.parametrize("learner", [TORCH, NUMPY])
+async def test_all_work_of_a_fleet_names_its_learner(tmp_path: Path, learner: str) -> None:
+    async with hosted(tmp_path, scene(1), learner) as hall:
+        await hall.order("agent-0", order(1, ref()))
+        await asyncio.sleep(5)
+        assert {job["learner"] for job in hall.pool.jobs} == {learner}
+        assert hall.pool.steps == [1]
 
 
 async def test_a_worker_writes_the_partition_and_its_failure_is_a_user_error(

@@ -14,6 +14,7 @@ from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.deploy.finished import publish_finished
 from covey.coordinator.deploy.log import publications
 from covey.coordinator.deploy.publish import publish
+from covey.coordinator.run.audit_trail import check
 from covey.coordinator.run.notices import ModelsNotPublished, ModelsPublished, Notice
 from covey.coordinator.run.versions import BEST, ModelVersion, save_version
 from covey.shared.client import decode_model
@@ -125,6 +126,8 @@ def test_a_finished_run_publishes_the_version_that_the_scenario_names(
     clock.run(whole())
     rounds = [one.round for one in publications(tmp_path)]
     assert rounds == ([] if published is None else [published])
+    audited = check(tmp_path).verdict
+    assert [line["fields"]["round"] for line in audited.kept] == rounds
     match seen:
         case [ModelsPublished(round=number, models=1)]:
             assert number == published
