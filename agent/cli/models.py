@@ -17,7 +17,10 @@ commands = command_group()
 @commands.command()
 def predict(
     data: Annotated[
-        Path, typer.Option(help="new samples: a table or an .npz file, with or without targets")
+        Path,
+        typer.Option(
+            help="new samples: a table, an .npz file, an image or a folder of images, with or without targets"
+        ),
     ],
     *,
     model_dir: Annotated[
@@ -47,7 +50,7 @@ def predict(
 ) -> None:
     """Predict the targets of new samples with the model in use. Needs no broker and no network.
 
-    Prints a table with the columns row, prediction and, for classes, probability.
+    Prints a table with the columns row, prediction and, for classes, probability. Images have the column file too.
     """
     from covey.agent.learner_choice import learner_name
     from covey.agent.policy import DEFAULT, Rules

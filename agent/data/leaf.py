@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from covey.agent.data.dataset import Array, Dataset, dataset
-from covey.agent.data.images import SUFFIXES, resized
+from covey.agent.data.image_reader import resized
+from covey.agent.data.images import SUFFIXES
 from covey.shared import json_text
 from covey.shared.errors import DataError
 

@@ -139,6 +139,14 @@ def has_images(place: Path) -> bool:
     return not _tables_and_arrays(place) and is_image_folder(place)
 
 
+def only_file(folder: Path) -> Path | None:
+    """The only table or .npz file of a folder; None if there is none, or several."""
+    files = _tables_and_arrays(folder)
+    if len(files) == 1:
+        return files[0]
+    return None
+
+
 def is_loadable(place: Path) -> bool:
     """Whether `load` recognises the data at a path as that of one device. Nothing is read."""
     if place.is_file():

@@ -11,7 +11,8 @@ import numpy as np
 
 from covey.agent.data.dataset import Dataset
 from covey.agent.data.describe import ColumnDescription, describe_table
-from covey.agent.data.images import ImageHeader, image_files, read_header
+from covey.agent.data.image_reader import ImageHeader, read_header
+from covey.agent.data.images import image_files
 from covey.agent.data.load import has_images, load, tables_at
 from covey.agent.data.table_columns import spelled
 from covey.shared.consent import AllowedCode

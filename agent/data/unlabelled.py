@@ -7,7 +7,7 @@ not read: predictions must not depend on it, and new data may hold values that n
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +15,15 @@ import numpy as np
 from covey.agent.data.arrays import ALIASES, read_npz
 from covey.agent.data.dataset import Array, Dataset, RawColumns, dataset
 from covey.agent.data.fit import fit
-from covey.agent.data.load import TABLES
+from covey.agent.data.image_form import Form
+from covey.agent.data.image_reader import ImageReader
+from covey.agent.data.images import is_image_name, new_images
+from covey.agent.data.load import TABLES, only_file
 from covey.agent.data.tables import read_table
 from covey.shared.errors import DataError
 from covey.shared.scenario.task import Task
 
-ACCEPTED = "a table (.csv, .tsv, .parquet) or an .npz with x"
+ACCEPTED = "a table (.csv, .tsv, .parquet), an .npz with x, an image or a folder of images"
 
 
 @dataclass(frozen=True)
@@ -29,13 +32,17 @@ class Samples:
 
     data: Dataset  # its targets mean nothing; a single sample is in it twice, because a data set has two or more
     rows: Sequence[int]  # the number of each sample in its file, from 1
+    files: Sequence[
+        str
+    ] = ()  # of images: their names below the folder, one per sample; empty for other data
 
 
 def load_unlabelled(path: Path, task: Task, label: str | None = None) -> Samples:
-    """Read the samples of a file.
+    """Read the samples of a file, or the images of a folder.
 
     Args:
-        path: a table or an .npz file, with or without targets.
+        path: a table, an .npz file, an image, or a folder: with one table or .npz file, or with images in it and in its
+            folders. With or without targets.
         task: what the model was trained for.
         label: the column to leave out; None: if the table has more columns than the task has features, the task's
             target, or the one that is called like a target, or else the last one.
@@ -43,20 +50,43 @@ def load_unlabelled(path: Path, task: Task, label: str | None = None) -> Samples
     Raises:
         DataError: the file cannot be read, or its samples do not fit the task.
     """
-    if not path.is_file():
+    if not path.exists():
         raise DataError(f"{path}: no such file; expected {ACCEPTED}", public="no such file")
-    if path.suffix in TABLES:
-        table = read_table(path, label, task, label_needed=False)
+    place = path
+    if path.is_dir():
+        place = only_file(path) or path
+    if place.suffix in TABLES:
+        table = read_table(place, label, task, label_needed=False)
         columns = table.raw_columns if task.has_own_columns else None
-        return _samples(table.features, table.rows, task, str(path), columns)
-    if path.suffix == ".npz":
-        x = _features_of(path)
+        return _samples(table.features, table.rows, task, str(place), columns)
+    if place.suffix == ".npz":
+        x = _features_of(place)
         rows = range(1, len(x) + 1)
-        return _samples(x, rows, task, str(path))
+        return _samples(x, rows, task, str(place))
+    if place.is_dir() or is_image_name(place):
+        return _images(place, task)
     raise DataError(
         f"{path}: unknown kind of file {path.suffix!r}; expected {ACCEPTED}",
         public="a file of an unknown kind",
     )
+
+
+def _images(place: Path, task: Task) -> Samples:
+    """One image, or all images in a folder and in its folders. The names of folders do not count."""
+    paths = new_images(place)
+    if not paths:
+        raise DataError(
+            f"{place}: no images and no single table or .npz file; expected {ACCEPTED}",
+            public="a folder without data",
+        )
+    reader = ImageReader(place, Form.of(task))
+    features = reader.read(paths)
+    reader.check()
+    folder = place if place.is_dir() else place.parent
+    files = [path.relative_to(folder).as_posix() for path in paths]
+    rows = range(1, len(paths) + 1)
+    samples = _samples(features, rows, task, str(place))
+    return replace(samples, files=files)
 
 
 def _features_of(path: Path) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +36,14 @@ class Prediction:
         str | float
     )  # a class by name, or its number if it has none; a value for a regression task
     probability: float | None = None  # of that class; None for a regression task
+    file: str | None = None  # of an image: its name below the folder
 
     def to_json(self) -> dict[str, Any]:
-        """Its row, its prediction, and the probability if it has one."""
-        content: dict[str, Any] = {"row": self.row, "prediction": self.prediction}
+        """Its row, its file if it is an image, its prediction, and the probability if it has one."""
+        content: dict[str, Any] = {"row": self.row}
+        if self.file is not None:
+            content["file"] = self.file
+        content["prediction"] = self.prediction
         if self.probability is not None:
             content["probability"] = self.probability
         return content
@@ -62,11 +66,11 @@ def model_in_use(folder: Path) -> Path:
 def predict(
     model: Path, data: Path, label: str | None = None, rules: Rules = NO_CODE_RULES
 ) -> list[Prediction]:
-    """The predictions for all samples of a file.
+    """The predictions for all samples of a file, or for all images of a folder.
 
     Args:
         model: a kept model, or a model that a run left in its folder.
-        data: a table or an .npz file, with or without targets.
+        data: a table, an .npz file, an image or a folder of images, with or without targets.
         label: the column of a table that holds targets; it is left out.
         rules: the code that may be imported for the model.
 
@@ -90,7 +94,18 @@ def predict(
         raw = local.predict(vector, "train")
         own = raw[: len(samples.rows)]
         outputs.append(own.astype(np.float64))
-    return _predictions(outputs, samples.rows, file)
+    found = _predictions(outputs, samples.rows, file)
+    if samples.files:
+        return _with_files(found, samples.files)
+    return found
+
+
+def _with_files(predictions: Sequence[Prediction], files: Sequence[str]) -> list[Prediction]:
+    found: list[Prediction] = []
+    for one, file in zip(predictions, files, strict=True):
+        named = replace(one, file=file)
+        found.append(named)
+    return found
 
 
 def _predictions(
@@ -136,7 +151,7 @@ def _class_name(task: Task, index: int) -> str:
 
 
 def as_csv(predictions: Sequence[Prediction]) -> str:
-    """A table with the columns row and prediction, and probability for classes."""
+    """A table with the columns row and prediction; file for images, and probability for classes."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     columns: list[str] = []
@@ -151,5 +166,8 @@ def as_csv(predictions: Sequence[Prediction]) -> str:
 
 def as_json_lines(predictions: Sequence[Prediction]) -> str:
     """One JSON object per line."""
-    lines = [json_text.dumps(one.to_json()) for one in predictions]
+    lines: list[str] = []
+    for one in predictions:
+        content = one.to_json()
+        lines.append(json_text.dumps(content))
     return "\n".join(lines) + "\n"

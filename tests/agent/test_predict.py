@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from covey.agent.cli import app
@@ -117,3 +118,66 @@ def test_the_command_uses_the_model_in_use(tmp_path: Path) -> None:
     assert runner.invoke(app, [*options, "--json", "--out", str(out)]).exit_code == 0
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     assert lines[1] == {"row": 2, "prediction": "no", "probability": 0.982014}
+
+
+# -- images --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def brightness(tmp_path: Path) -> Path:
+    """A model of grey images of 1x2 pixels: yes if they are bright."""
+    task = TASK.model_copy(update={"features": (1, 1, 2), "scale": 1 / 255})
+    path = tmp_path / "brightness.safetensors"
+    from covey.agent.training.models import initial
+
+    _, layout = initial(task, 0)
+    vector = np.array([-1, -1, 1, 1, 1, -1], np.float32)  # weights (2, 2), then biases
+    save_model(path, Version("r1", 3, 0), task.for_agents(), ((1.0, vector),), layout)
+    return path
+
+
+def grey(path: Path, value: int, size: tuple[int, int] = (2, 1)) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("L", size, value).save(path)
+
+
+def test_images_of_a_folder_have_file_names(tmp_path: Path, brightness: Path) -> None:
+    folder = tmp_path / "new"
+    grey(folder / "b.png", 250)
+    grey(folder / "no" / "a.png", 10)
+    grey(folder / ".hidden" / "c.png", 0)
+    found = predict(brightness, folder)
+    assert [(one.file, one.prediction) for one in found] == [("b.png", "yes"), ("no/a.png", "no")]
+    [only] = predict(brightness, folder / "b.png")
+    assert (only.row, only.file, only.probability) == (1, "b.png", found[0].probability)
+    shown = CliRunner().invoke(
+        app, ["predict", "--data", str(folder), "--model", str(brightness), "--json"]
+    )
+    first = json.loads(shown.stdout.splitlines()[0])
+    assert list(first) == ["row", "file", "prediction", "probability"]
+
+
+def test_a_folder_with_one_table_is_this_table(tmp_path: Path, model: Path) -> None:
+    folder = tmp_path / "local"
+    folder.mkdir()
+    path = table(folder / "new.csv", "yes", "no", "yes", header="a,b,label")
+    assert predict(model, folder) == predict(model, path)
+
+
+def test_all_refused_images_are_in_one_message(tmp_path: Path, brightness: Path) -> None:
+    folder = tmp_path / "new"
+    grey(folder / "1.png", 250)
+    grey(folder / "2.png", 250, (3, 1))
+    (folder / "3.png").write_bytes(b"no image")
+    with pytest.raises(DataError, match="2 images cannot be used") as raised:
+        predict(brightness, folder)
+    assert "2.png: grey 3x1, the first image is grey 2x1" in str(raised.value)
+    assert "3.png: not a readable image" in str(raised.value)
+    assert raised.value.public.startswith("2 images cannot be used, the first: image 2 is grey 3x1")
+    with pytest.raises(DataError, match="no images and no single table"):
+        predict(brightness, empty(tmp_path / "empty"))
+
+
+def empty(folder: Path) -> Path:
+    folder.mkdir()
+    return folder

@@ -1,0 +1,217 @@
+"""Image files as arrays. Every file that cannot be used is named: one message for all of them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from covey.agent.data.dataset import Array
+from covey.agent.data.image_form import BICUBIC, Form
+from covey.agent.data.limits import MAX_BYTES, check_size
+from covey.shared.errors import DataError
+from covey.shared.extras import install
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")  # the formats behind SUFFIXES
+MAX_PIXELS = 64 << 20  # of one image: 8192x8192
+MAX_NAMED = 10  # refused images in one message
+MODES = ("L", "RGB")  # grey and colour, 8 bits per channel
+# a palette is only another way to store RGB, black-and-white another way to store grey
+EQUIVALENT_MODES = {"P": "RGB", "1": "L"}
+
+Pixels = npt.NDArray[np.uint8]  # (channels, height, width)
+
+
+@dataclass(frozen=True)
+class ImageHeader:
+    """What the header of an image file claims."""
+
+    channels: int  # 1: grey, 3: RGB
+    height: int  # pixels
+    width: int
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels first, as the image is read."""
+        return self.channels, self.height, self.width
+
+
+class ImageReader:
+    """Reads the images of one folder, all of one size and one colour mode."""
+
+    _first: Pixels | None  # the first image that could be read: the others must have its shape
+    _faults: list[DataError]  # the first MAX_NAMED
+    _count: int  # of all faults
+
+    def __init__(self, folder: Path, form: Form | None) -> None:
+        self._folder = folder
+        self._form = form  # brings all images to one size; None leaves them as they are
+        self._first = None
+        self._faults = []
+        self._count = 0
+
+    def __repr__(self) -> str:
+        return f"<ImageReader {self._folder}: {self._count} faults>"
+
+    def read(self, paths: Sequence[Path]) -> Array:
+        """The images (n, channels, height, width) uint8. Faults are remembered: call `check` after the last part."""
+        features: Array | None = None
+        for row, path in enumerate(paths):
+            image = self._fitting(path, row + 1)
+            if image is None:
+                continue
+            if features is None:
+                count = len(paths)
+                check_size(self._folder, count * image.size, MAX_BYTES)
+                features = np.zeros((count, *image.shape), np.uint8)
+            features[row] = image
+        if features is None:
+            self.check()
+            return np.zeros((0,), np.uint8)
+        return features
+
+    def check(self) -> None:
+        """Raises DataError if any image was refused. It names the first ones, and counts them all."""
+        if not self._faults:
+            return
+        first = self._faults[0]
+        if self._count == 1:
+            raise first
+        heading = f"{self._count} images cannot be used"
+        if self._count > len(self._faults):
+            heading += f", the first {len(self._faults)}"
+        lines = [f"{self._folder}: {heading}:"]
+        lines += [f"{fault};" for fault in self._faults]
+        raise DataError(
+            "\n  ".join(lines),
+            public=f"{self._count} images cannot be used, the first: {first.public}",
+        )
+
+    def _fitting(self, path: Path, number: int) -> Pixels | None:
+        """One image; None for one that is refused."""
+        try:
+            image = read_image(path, self._form)
+            if self._first is None:
+                self._first = image
+            _check_shape(path, number, image, self._first)
+        except DataError as fault:
+            self._count += 1
+            if len(self._faults) < MAX_NAMED:
+                self._faults.append(fault)
+            return None
+        return image
+
+
+def read_header(path: Path) -> ImageHeader:
+    """Size and colours of an image, without unpacking it. DataError for anything else than a grey or RGB image."""
+    with _opened(path) as image:
+        mode = EQUIVALENT_MODES.get(image.mode, image.mode)
+        width, height = image.size
+    _check_mode(path, mode)
+    channels = 1 if mode == "L" else 3
+    return ImageHeader(channels, height, width)
+
+
+def read_image(path: Path, form: Form | None) -> Pixels:
+    """One image, brought to a form if there is one. DataError for a file that is none, or for another mode."""
+    image = _open(path)
+    _check_mode(path, image.mode)
+    if form is not None:
+        image = form.of_image(image)
+    pixels = np.asarray(image, np.uint8)
+    if pixels.ndim == 2:
+        return pixels[None]
+    return _channels_first(pixels)
+
+
+def resized(path: Path, side: int) -> Pixels:
+    """One image as (3, side, side), the way LEAF does it: resized without regard to its proportions, then made RGB.
+
+    Bicubic, which is what LEAF's call means to Pillow since its version 7; before, it meant the nearest pixel.
+    """
+    image = _open(path)
+    square = image.resize((side, side), resample=BICUBIC)
+    coloured = square.convert("RGB")
+    pixels = np.asarray(coloured, np.uint8)
+    return _channels_first(pixels)
+
+
+def _check_shape(path: Path, number: int, image: Pixels, first: Pixels) -> None:
+    """DataError for an image of another size or mode than the first one."""
+    if image.shape == first.shape:
+        return
+    seen = _described(image)
+    expected = _described(first)
+    fault = (
+        f"{seen}, the first image is {expected}; "
+        "bring all images to one size and one colour mode, or set task.resize"
+    )
+    raise DataError(f"{path}: {fault}", public=f"image {number} is {fault}")
+
+
+def _described(image: Pixels) -> str:
+    channels, height, width = image.shape
+    colour = "grey" if channels == 1 else "RGB"
+    return f"{colour} {width}x{height}"
+
+
+def _channels_first(pixels: Array) -> Pixels:
+    """(channels, height, width) from (height, width, channels)."""
+    return np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def _check_mode(path: Path, mode: str) -> None:
+    if mode not in MODES:
+        fault = f"colour mode {mode}; expected grey (L) or RGB with 8 bits: convert the image"
+        raise DataError(f"{path}: {fault}", public=f"an image has {fault}")
+
+
+def _open(path: Path) -> Image:
+    """The unpacked image, with palettes and black-and-white resolved. DataError for anything else than an image."""
+    with _opened(path) as opened:
+        own_mode = opened.mode
+        mode = EQUIVALENT_MODES.get(own_mode, own_mode)
+        return opened.convert(mode)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Image]:
+    """An image file whose pixels are not unpacked yet. What its reader raises, also later, becomes a DataError."""
+    try:
+        from PIL import Image
+    except ImportError:
+        remedy = install("agent")
+        fault = f"reading images needs Pillow: {remedy}"
+        raise DataError(f"{path}: {fault}", public=fault) from None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of Pillow's own, much higher, limit of pixels
+            # a file called .png may hold anything: for PostScript Pillow would start Ghostscript
+            with Image.open(path, formats=FORMATS) as opened:
+                _check_pixels(path, opened.size)
+                yield opened
+    except DataError:
+        raise
+    except Exception as error:  # Pillow's readers raise whatever their unpacking meets
+        fault = "not a readable image"
+        raise DataError(
+            f"{path}: {fault} ({error}); replace or remove it", public=f"an image file is {fault}"
+        ) from None
+
+
+def _check_pixels(path: Path, size: tuple[int, int]) -> None:
+    """Check the size that the header claims, before the pixels are unpacked."""
+    width, height = size
+    pixels = width * height
+    if pixels > MAX_PIXELS:
+        fault = f"{width}x{height} pixels, at most {MAX_PIXELS} are read; resize it beforehand"
+        raise DataError(f"{path}: {fault}", public=f"an image has {fault}")
