@@ -9,9 +9,12 @@ A term is weight * value. Its error is at most half a unit of the finest grid th
 small altogether 2^-41 of their largest value. Both are far below what the float32 result can show.
 """
 
+# density: formulas on arrays and their error bounds, one per line
+
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -20,25 +23,27 @@ import numpy.typing as npt
 from covey.shared.numerics.vectors import Vector, blocks, release
 
 Sum = npt.NDArray[np.float64]
+Pairs = Sequence[tuple[Vector, float]]
 
 # Grids lie 40 binary digits apart: ... 2^-104, 2^-64, 2^-24, 2^16, ...
 GRID_DIGITS = 40
 ANCHOR = -64  # exponent of the finest grid that terms of usual size use
 FINEST = ANCHOR - 23 * GRID_DIGITS  # 2^-984: float64 still has all digits of its units
+COARSEST = ANCHOR + 24 * GRID_DIGITS  # 2^896
 LARGEST = 2.0**900  # of a term; float64 still holds the coarser grids
 
 # A term has fewer than 2^41 units of its coarsest grid, so 2^11 terms stay below 2^52.
 TERMS_BETWEEN_CARRIES = 1 << 11
 
-BLOCK = (
-    1 << 14
-)  # coordinates that are split at a time: their float64 values fit into a core's cache
+BLOCK = 1 << 14  # coordinates that are split at a time: they fit into a core's cache
+SECTION = 1 << 18  # coordinates of a term that share their grids
 
 
 class ExactSum:
     """The sum of weight * vector, exact after one rounding of each term to a fixed grid.
 
-    Two sums of the same terms are equal to the byte, whatever the order of `add` and `merge`.
+    Two sums of the same terms are equal to the byte, whatever the order of `add`, `subtract` and `merge`. The grids
+    of a term are chosen for each section of 2^18 coordinates, from the largest value in it.
 
     Args:
         size: d, the length of the vectors.
@@ -56,6 +61,17 @@ class ExactSum:
     def __repr__(self) -> str:
         return f"ExactSum(size={self._size})"
 
+    @property
+    def size(self) -> int:
+        """d, the length of the vectors."""
+        return self._size
+
+    def clear(self) -> None:
+        """Forget all terms. The memory of the grids is kept for the next ones."""
+        for grid in self._grids.values():
+            grid.fill(0.0)
+        self._terms = 0
+
     def add(self, vector: Vector, weight: float) -> None:
         """Add weight * vector.
 
@@ -66,29 +82,56 @@ class ExactSum:
 
         Raises:
             ValueError: the vector has another length, or a product is not finite or absurdly large.
+                The sum is as it was.
         """
         expected = (self._size,)
         if vector.shape != expected:
             raise ValueError(f"vector has shape {vector.shape}, expected {expected}")
-        largest = _largest(vector)
-        largest *= abs(weight)
-        if not largest < LARGEST:
-            raise ValueError(f"cannot add a term as large as {largest}")
-        if largest == 0:
+        sections = list(blocks(self._size, SECTION))
+        grids = [_grids_of(vector[section], weight) for section in sections]
+        memory = _working_memory(self._size)
+        for section, exponents in zip(sections, grids, strict=True):
+            for span in _blocks_of(section):
+                self._add_block(span, vector[span], weight, exponents, memory)
+        release(vector)
+        self._count_term()
+
+    def subtract(self, vector: Vector, weight: float) -> None:
+        """Take weight * vector out of the sum: it is then as if the term had never been added.
+
+        Raises:
+            ValueError: as for `add`.
+        """
+        self.add(vector, -weight)
+
+    def _add_block(
+        self, span: slice, values: Vector, weight: float, exponents: Sequence[int], memory: Sum
+    ) -> None:
+        """Split one block of a term over these grids, coarsest first.
+
+        The caller counts the term. `memory` is any (2, at least a block's width).
+        """
+        if not exponents:
             return
+        *coarser, finest = exponents
+        rest = memory[0, : values.size]
+        part = memory[1, : values.size]
+        np.copyto(rest, values)
+        rest *= weight
+        for exponent in coarser:
+            _round(rest, exponent, part)
+            rest -= part
+            grid = self._grid(exponent)
+            grid[span] += part
+        _round(rest, finest, rest)
+        grid = self._grid(finest)
+        grid[span] += rest
+
+    def _count_term(self) -> None:
+        """Carry in time: before the grids could hold more units than float64 has digits."""
+        self._terms += 1
         if self._terms >= TERMS_BETWEEN_CARRIES:
             self._carry()
-        exponents = _exponents(largest)
-        factor = np.float64(weight)
-        for span in blocks(self._size, BLOCK):
-            rest = vector[span] * factor
-            for exponent in exponents:
-                part = _split(rest, exponent)
-                rest -= part
-                grid = self._grid(exponent)
-                grid[span] += part
-        release(vector)
-        self._terms += 1
 
     def merge(self, other: ExactSum) -> None:
         """Add another sum of vectors of the same length; it keeps its value.
@@ -109,11 +152,12 @@ class ExactSum:
     def value(self) -> Sum:
         """The sum (d,) in float64, within one unit in the last place of the exact sum."""
         self._carry()
-        total = np.zeros(self._size, np.float64)
-        finest_first = sorted(self._grids)
-        for exponent in finest_first:
-            grid = self._grids[exponent]
-            total += grid
+        if not self._grids:
+            return np.zeros(self._size, np.float64)
+        finest, *coarser = sorted(self._grids)
+        total = self._grids[finest].copy()
+        for exponent in coarser:
+            total += self._grids[exponent]
         return total
 
     def parts(self) -> dict[int, Sum]:
@@ -160,13 +204,15 @@ class ExactSum:
             exponent = pending.pop()
             coarser = exponent + GRID_DIGITS
             grid = self._grids[exponent]
+            half = math.ldexp(0.5, coarser)
             for span in blocks(self._size, BLOCK):
-                moved = _nearest(grid[span], coarser)
-                if not moved.any():
+                here = grid[span]
+                if here.max() < half and here.min() >= -half:
                     continue
+                moved = _nearest(here, coarser)
                 if coarser not in self._grids:
                     pending.append(coarser)
-                grid[span] -= moved
+                here -= moved
                 coarser_grid = self._grid(coarser)
                 coarser_grid[span] += moved
 
@@ -178,15 +224,22 @@ class ExactMean:
         size: d, the length of the vectors.
     """
 
-    _sum: ExactSum  # of weight * vector
-    _weight: Fraction  # the exact sum of the weights
+    total: ExactSum  # of weight * vector
+    weight: Fraction  # the exact sum of the weights
+    count: int  # vectors that are counted
 
     def __init__(self, size: int) -> None:
-        self._sum = ExactSum(size)
-        self._weight = Fraction(0)
+        self.total = ExactSum(size)
+        self.weight = Fraction(0)
+        self.count = 0
+
+    @property
+    def size(self) -> int:
+        """d, the length of the vectors."""
+        return self.total.size
 
     def __repr__(self) -> str:
-        return f"ExactMean(weight={self._weight})"
+        return f"ExactMean(count={self.count}, weight={float(self.weight):g})"
 
     def add(self, vector: Vector, weight: float) -> None:
         """Count a vector (d,) with this weight >= 0.
@@ -194,10 +247,21 @@ class ExactMean:
         Raises:
             ValueError: the vector has another length, the weight is negative, or a product is not finite.
         """
-        if not weight >= 0:
-            raise ValueError(f"a mean needs weights that are not negative, got {weight}")
-        self._sum.add(vector, weight)
-        self._weight += Fraction(weight)
+        _check_weight(weight)
+        self.total.add(vector, weight)
+        self.weight += Fraction(weight)
+        self.count += 1
+
+    def subtract(self, vector: Vector, weight: float) -> None:
+        """Count a vector no longer that was added with this weight.
+
+        Raises:
+            ValueError: as for `add`.
+        """
+        _check_weight(weight)
+        self.total.subtract(vector, weight)
+        self.weight -= Fraction(weight)
+        self.count -= 1
 
     def merge(self, other: ExactMean) -> None:
         """Count all vectors of another mean too; it keeps its value.
@@ -205,8 +269,9 @@ class ExactMean:
         Raises:
             ValueError: the lengths differ.
         """
-        self._sum.merge(other._sum)
-        self._weight += other._weight
+        self.total.merge(other.total)
+        self.weight += other.weight
+        self.count += other.count
 
     def mean(self) -> Vector:
         """The mean (d,), rounded to float32 once.
@@ -214,12 +279,116 @@ class ExactMean:
         Raises:
             ValueError: no vector has a positive weight.
         """
-        total = float(self._weight)
-        if total == 0:
-            raise ValueError("a mean needs a positive weight, no vector has one")
-        mean = self._sum.value()
-        mean /= total
-        return mean.astype(np.float32)
+        weight = _positive(self.weight, self.count)
+        return _quotient(self.total, weight)
+
+
+def weighted_mean(pairs: Pairs) -> Vector:
+    """The weighted mean (d,) of vectors: the bytes of an `ExactMean` of the same pairs.
+
+    It needs memory for one section of a vector, not for sums of the whole length.
+
+    Args:
+        pairs: (vector (d,), weight >= 0).
+
+    Raises:
+        ValueError: there are no pairs, the vectors differ in length, a product is not finite, or the weights
+            sum to zero.
+    """
+    total = Fraction(0)
+    for _, weight in pairs:
+        _check_weight(weight)
+        total += Fraction(weight)
+    return _sum_in_sections(pairs, _positive(total, len(pairs)))
+
+
+def weighted_sum(pairs: Pairs) -> Vector:
+    """The sum of coefficient * vector (d,), with the same bytes in any order, rounded to float32 once.
+
+    Args:
+        pairs: (vector (d,), coefficient).
+
+    Raises:
+        ValueError: there are no pairs, the vectors differ in length, or a product is not finite.
+    """
+    if not pairs:
+        raise ValueError("cannot sum no vectors")
+    return _sum_in_sections(pairs, 1.0)
+
+
+def _sum_in_sections(pairs: Pairs, divisor: float) -> Vector:
+    """The sum of coefficient * vector, divided, one section after another."""
+    first, _ = pairs[0]
+    result = np.empty(first.shape, np.float32)
+    for vector, _ in pairs:
+        if vector.shape != first.shape:
+            raise ValueError(f"vectors of shapes {first.shape} and {vector.shape}")
+    memory = _working_memory(first.size)
+    total = ExactSum(0)
+    for section in blocks(first.size, SECTION):
+        grids = [_grids_of(vector[section], coefficient) for vector, coefficient in pairs]
+        for span in _blocks_of(section):
+            width = span.stop - span.start
+            if width != total.size:
+                total = ExactSum(width)
+            total.clear()
+            everything = slice(0, width)
+            for (vector, coefficient), exponents in zip(pairs, grids, strict=True):
+                total._add_block(everything, vector[span], coefficient, exponents, memory)
+                total._count_term()
+                # now, not after the block: a hundred mapped blocks are a hundred megabytes
+                release(vector)
+            result[span] = _quotient(total, divisor)
+    return result
+
+
+def _blocks_of(section: slice) -> Iterator[slice]:
+    """Slices that cover a section in order, short enough for a core's cache."""
+    for start in range(section.start, section.stop, BLOCK):
+        yield slice(start, min(start + BLOCK, section.stop))
+
+
+def _working_memory(size: int) -> Sum:
+    """Two rows as long as a block of a vector of this length: allocating them for each block costs more than the sum."""
+    width = min(BLOCK, size)
+    return np.empty((2, width), np.float64)
+
+
+def _quotient(total: ExactSum, divisor: float) -> Vector:
+    """A sum, divided and rounded to float32."""
+    values = total.value()
+    values /= divisor
+    return values.astype(np.float32)
+
+
+def _check_weight(weight: float) -> None:
+    """Raises ValueError for a weight that no mean can have."""
+    if not 0 <= weight < math.inf:
+        raise ValueError(f"a mean needs finite weights that are not negative, got {weight}")
+
+
+def _positive(total: Fraction, count: int) -> float:
+    """The sum of the weights. Raises ValueError unless it is positive."""
+    weight = float(total)
+    if not weight > 0:
+        raise ValueError(
+            f"a mean needs a positive sum of weights, not {weight} over {count} vectors"
+        )
+    return weight
+
+
+def _grids_of(values: Vector, weight: float) -> list[int]:
+    """The grids of weight * values, coarsest first; none where all products are zero.
+
+    Raises ValueError where a product is not finite or absurdly large.
+    """
+    largest = _largest(values) * abs(weight)
+    release(values)
+    if not largest < LARGEST:
+        raise ValueError(f"cannot add a term as large as {largest}")
+    if largest == 0:
+        return []
+    return _exponents(largest)
 
 
 def _largest(vector: Vector) -> float:
@@ -247,13 +416,12 @@ def _exponents(largest: float) -> list[int]:
     return [max(exponent, FINEST) for exponent in exponents]
 
 
-def _split(values: Sum, exponent: int) -> Sum:
+def _round(values: Sum, exponent: int, out: Sum) -> None:
     """The nearest multiples of 2^exponent; the values must lie below 2^51 of these units."""
     # at the size of 1.5 * 2^52 units float64 holds whole units alone, so the addition rounds
     shift = math.ldexp(1.5, 52 + exponent)
-    rounded = values + shift
-    rounded -= shift
-    return rounded
+    np.add(values, shift, out=out)
+    np.subtract(out, shift, out=out)
 
 
 def _nearest(values: Sum, exponent: int) -> Sum:
@@ -269,7 +437,7 @@ def _nearest(values: Sum, exponent: int) -> Sum:
 def _check_part(size: int, exponent: int, part: Sum) -> None:
     """Raises ValueError unless these are multiples (size,) of a grid's unit, half a unit of the next at most."""
     digits = exponent - ANCHOR
-    is_on_a_grid = digits % GRID_DIGITS == 0
+    is_on_a_grid = digits % GRID_DIGITS == 0 and FINEST <= exponent <= COARSEST
     is_a_sum = part.shape == (size,) and part.dtype == np.float64
     if not is_on_a_grid or not is_a_sum:
         raise ValueError(

@@ -169,7 +169,7 @@ def test_parts_that_are_not_units_of_a_grid_are_refused() -> None:
 
 
 def test_a_mean_of_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="positive weight"):
+    with pytest.raises(ValueError, match="positive sum of weights"):
         ExactMean(3).mean()
     with pytest.raises(ValueError, match="not negative"):
         ExactMean(3).add(np.zeros(3, np.float32), -1.0)
