@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,9 @@ from covey.shared.strategies.phase_names import EVALUATE, MOMENTS
 from covey.shared.wire.codec import Codec
 from covey.shared.wire.messages import ModelRef, OrderMessage, Work, digest
 from covey.shared.wire.parts import part_count
+
+MAX_WORKS = 256  # that are kept for further agents: a method may have a model for each agent alone
+Addressed = tuple[tuple[str, ...], int | None]  # keys of models, and a cluster
 
 
 class OrderBook:
@@ -49,6 +52,10 @@ class OrderBook:
         self._folder = folder / "outgoing"
         self._folder.mkdir(parents=True, exist_ok=True)
         self._models: dict[str, SendModel] = {}  # by key: those that orders of this state name
+        self._step = 0  # the step of the works below
+        self._works: dict[Addressed, Work] = {}  # of the open step, the newest of each kind
+        # the newest state, and the cluster of each agent in it
+        self._assigned: tuple[Any, Mapping[ClientId, int]] = (None, {})
         self._serial = 0  # of the newest order; grows with every order of this process
 
     def __repr__(self) -> str:
@@ -67,7 +74,7 @@ class OrderBook:
             if _awaits(step, client):
                 number = step.number
                 work = self._work(client, step, state)
-        clusters = self._strategy.assignment(state)
+        clusters = self._clusters(state)
         self._serial += 1
         order = OrderMessage(
             run=self._facts.run,
@@ -114,6 +121,7 @@ class OrderBook:
     def forget_models(self) -> None:
         """The strategy's state has changed: its models are encoded again when an order names them."""
         self._models.clear()
+        self._works.clear()
 
     def file_of(self, key: str) -> Path:
         """The file with the encoded model behind a key that an order of the open step names. It stays until the next fold."""
@@ -135,10 +143,32 @@ class OrderBook:
                 return decode_model(sent.path.read_bytes(), self._setup.layout)
         raise DecodeError("no base", f"no model of this step has digest {wanted.hex()}")
 
+    def _clusters(self, state: Any) -> Mapping[ClientId, int]:
+        """The cluster of each agent. Some methods look at all agents to find them: not again for each order."""
+        known, clusters = self._assigned
+        if known is not state:
+            clusters = self._strategy.assignment(state)
+            self._assigned = (state, clusters)
+        return clusters
+
     def _work(self, client: ClientId, step: Step, state: Any) -> Work:
+        """The work of an agent. Agents with the same models share one object: it is made and checked once."""
+        if step.number != self._step:
+            self._works.clear()
+            self._step = step.number
+        order = self._strategy_order(client, step.phase, state)
+        addressed = (order.models, order.cluster)
+        work = self._works.get(addressed)
+        if work is None or work.numbers != order.numbers:
+            work = self._new_work(order, step, state)
+            if len(self._works) >= MAX_WORKS:
+                self._works.clear()
+            self._works[addressed] = work
+        return work
+
+    def _new_work(self, order: Order, step: Step, state: Any) -> Work:
         scenario = self._scenario
         wire = scenario.wire
-        order = self._strategy_order(client, step.phase, state)
         models: list[ModelRef] = []
         for key in order.models:
             send = self._model(key, step.number, state)
@@ -206,9 +236,10 @@ class OrderBook:
 
 
 def _awaits(step: Step, client: ClientId) -> bool:
-    """Is a report of this agent still expected in an open step?"""
-    answered = step.reported | step.failed
-    return client in step.cohort and client not in answered
+    """Is a report of this agent still expected in an open step? The cost does not grow with the cohort."""
+    has_reported = client in step.reported
+    has_failed = client in step.failed
+    return step.was_invited(client) and not has_reported and not has_failed
 
 
 def _refs(send: SendOrder) -> Sequence[ModelRef]:

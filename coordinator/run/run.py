@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,7 @@ class Run:
         self.samples: dict[ClientId, TrainAndTest] = {}  # from agents' statuses
         self.privacy: PrivateFold | None = None  # None without a `privacy` section
         self._began = time.monotonic()  # of this session
+        self._waits_to_save = False  # within `one_checkpoint`
         # of those who reported the open step: the newest step accepted before it
         self._accepted_before: dict[ClientId, int] = {}
         self._has_changed = False  # since the newest checkpoint, in a way that must be in the next
@@ -251,6 +253,20 @@ class Run:
         if isinstance(event, Paused | Resumed):
             self._save()  # also a kill does not end a pause
         return effects
+
+    @contextmanager
+    def one_checkpoint(self) -> Iterator[None]:
+        """Write one checkpoint, at the end of the block, for all that changes in it. Only then may effects leave.
+
+        Without this, each of many agents that take the places of others would cost a checkpoint of the whole fleet.
+        """
+        self._waits_to_save = True
+        try:
+            yield
+        finally:
+            self._waits_to_save = False
+            if self._has_changed:
+                self._save()
 
     def accept(
         self, client: ClientId, content: bytes, now: float, content_digest: bytes = b""
@@ -389,7 +405,7 @@ class Run:
                 pending.extend(actions)
                 effects += answer.keep()
         # once for all of them: none of the effects has left this process yet
-        if self._has_changed:
+        if self._has_changed and not self._waits_to_save:
             self._save()
         return effects
 

@@ -18,6 +18,8 @@ from typing import Any, Literal
 
 from covey.coordinator.engine.events import (
     Forget,
+    Joined,
+    Left,
     LinkBack,
     LinkLost,
     Paused,
@@ -379,8 +381,9 @@ class Service:
             case Arrived():
                 reports = self._arrived_together(item)
                 return await self._take(reports)
-            case Seen(agent):
-                return await self._seen_all(agent)
+            case Seen():
+                agents = self._seen_together(item)
+                return await self._seen_all(agents)
             case Repeat():
                 return await asyncio.to_thread(self.run.desired)
             case Control(command="stop"):
@@ -410,8 +413,9 @@ class Service:
         now = self.now()
         self._intake.tidy(now)
         late: list[Effect] = []
-        for agent in self._intake.read_late(now):
-            late += await self._seen_all(agent)
+        agents = self._intake.read_late(now)
+        if agents:
+            late = await self._seen_all(agents)
         if _is_due(self._intake.roll_at, now):
             await self._call_roll_again()
         if _is_due(self.duplicate_ids.announce_at, now):
@@ -478,37 +482,61 @@ class Service:
         self._name_epoch()
         await self._tell(online=True)
 
-    async def _seen_all(self, agent: str) -> list[Effect]:
+    def _seen_together(self, first: Seen) -> list[str]:
+        """This agent and those right behind it, whose statuses are dealt with together."""
+        agents = [first.agent]
+        while len(agents) < MAX_TOGETHER and not self._items.empty():
+            item = self._items.get_nowait()
+            if not isinstance(item, Seen):
+                self._next_item = item
+                break
+            agents.append(item.agent)
+        return agents
+
+    async def _seen_all(self, agents: Sequence[str]) -> list[Effect]:
+        """What follows from the statuses of these agents that wait."""
+        events: list[Joined | Left] = []
+        for agent in agents:
+            for status, retained in self._intake.take_statuses(agent):
+                events += self._seen(status, retained)
+            if self.roster.is_expelled(agent):
+                await self._publisher.clear(agent)
+        if not events:
+            return []
+        now = self.now()
+        return await asyncio.to_thread(self._handle_together, events, now)
+
+    def _handle_together(self, events: Sequence[Joined | Left], now: float) -> list[Effect]:
+        """What follows from agents that come and go; those who come for the first time get an order."""
         effects: list[Effect] = []
-        for status, retained in self._intake.take_statuses(agent):
-            effects += await self._seen(status, retained)
+        run = self.run
+        with run.one_checkpoint():
+            for event in events:
+                agent = event.client
+                was_known = agent in run.engine.known
+                effects += run.handle(event, now)
+                is_known = agent in run.engine.known
+                if is_known and not was_known:
+                    order = run.order_of(agent)
+                    effects.append(order)
         return effects
 
-    async def _seen(self, status: AgentStatus, retained: bool) -> list[Effect]:
-        effects: list[Effect] = []
+    def _seen(self, status: AgentStatus, retained: bool) -> list[Joined | Left]:
+        """What a status changes in the roster, as events of the run."""
         agent = status.agent
-        was_known = agent in self.run.engine.known
         wall_s = time.time()
         events = self.roster.seen(status, retained=retained, epoch=self.epoch, now=wall_s)
-        for event in events:
-            if status.online:
-                self.run.samples[agent] = (status.samples, status.test_samples)
-            effects += await self._handle(event)
-        if self.roster.is_expelled(agent):
-            await self._publisher.clear(agent)
-        is_known = agent in self.run.engine.known
-        if is_known and not was_known:
-            order = self.run.order_of(agent)
-            effects.append(order)
+        if events and status.online:
+            self.run.samples[agent] = (status.samples, status.test_samples)
         if status.problem and status.online:
             excluded = AgentExcluded(agent, status.problem)
             self._observe_peer(excluded)
+        now = self.now()
         if status.online and not retained and status.epoch != self.epoch:
             # it knows another coordinator than this one; the retained status may not convince it
-            now = self.now()
             self._tell_due = self._tell_due or now + TELL_EVERY_S
-        self._roster_due = self._roster_due or self.now() + ROSTER_EVERY_S
-        return effects
+        self._roster_due = self._roster_due or now + ROSTER_EVERY_S
+        return events
 
     async def _forget(self, agent: str) -> list[Effect]:
         """Remove an agent from the run and the roster, and clear all that is retained for it."""
@@ -550,7 +578,7 @@ class Service:
     def _accept(self, reports: Sequence[Arrived], now: float) -> list[Taken]:
         """What follows from each report; after this all that were accepted survive a power cut."""
         taken: list[Taken] = []
-        with self.run.spool.batch():
+        with self.run.spool.batch(), self.run.one_checkpoint():
             for report in reports:
                 client = report.client
                 try:
