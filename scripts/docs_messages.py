@@ -328,11 +328,14 @@ ENTRIES = (
         "Roster",
         "covey/{f}/run/roster",
         "JSON",
-        "Every agent that the coordinator knows, for people and their tools. Retained.",
+        "The agents that the coordinator knows, for people and their tools. Retained. Of more than 500 agents, each page has "
+        "a topic of its own, `run/roster/1` and so on, and rows that changed are published on `run/roster/changes`, not retained; "
+        "there an empty row means that the agent was forgotten.",
         {
             "run": "the run's id",
             "agents": "by agent: online, takes_part, cluster, seen, samples, problem, quarantined, ...",
             "refusals": "refused messages by reason",
+            "pages": "how many pages the roster has; left out if this is the only one",
         },
         wire.RosterMessage(
             run="pilot-1a2b3c4d", agents={"pi-7": {"online": True, "takes_part": True}}

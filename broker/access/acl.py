@@ -69,6 +69,7 @@ OBSERVER_RULES = (
     Rule("read", "covey/%f/agents/+/status"),
     Rule("read", "covey/%f/run/metrics"),
     Rule("read", "covey/%f/run/roster"),
+    Rule("read", "covey/%f/run/roster/+"),
     Rule("read", "covey/%f/deployment"),
 )
 COORDINATOR_RULES = (

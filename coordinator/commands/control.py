@@ -14,6 +14,7 @@ from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.link import Down, Link, Message, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.wire.messages import Control, CoordinatorStatus, RosterMessage
+from covey.shared.wire.roster_view import RosterView
 from covey.shared.wire.topics import Topics
 
 WITHIN_S = 5.0  # for the broker to send what the coordinator retains
@@ -46,6 +47,7 @@ async def carry_out(
     about_agent = control.agent is not None
     watched = topics.roster if about_agent else topics.coordinator_status
     asked = False
+    pages = RosterView()
     try:
         async with asyncio.timeout(WITHIN_S) as limit:
             async for incoming in link.incoming():
@@ -60,8 +62,12 @@ async def carry_out(
                         raise UserError(
                             f"{broker}: {why}; check the address with `broker doctor {broker}`"
                         )
-                    case Message(topic, payload) if topic == watched and payload:
-                        if _has_effect(control, payload, asked=asked):
+                    case Message(topic, payload) if topic.startswith(watched) and payload:
+                        if about_agent:
+                            await _take_page(link, topics, pages, incoming)
+                            if not pages.is_complete:
+                                continue
+                        if _has_effect(control, payload, pages.message, asked=asked):
                             return asked
                         if not asked:
                             asked = True
@@ -79,15 +85,24 @@ async def carry_out(
     )
 
 
-def _has_effect(control: Control, payload: bytes, *, asked: bool) -> bool:
-    """Does this retained document show the state that the command leads to?
+async def _take_page(link: Link, topics: Topics, pages: RosterView, message: Message) -> None:
+    """Keep a page of the roster. Only the first one has their number."""
+    pages.take(topics, message.topic, message.payload)
+    if message.topic == topics.roster and not pages.is_complete:
+        await link.subscribe(pages.further_topics(topics))
+
+
+def _has_effect(
+    control: Control, payload: bytes, roster: RosterMessage | None, *, asked: bool
+) -> bool:
+    """Does this retained document, or the roster, show the state that the command leads to?
 
     Raises:
         UserError: the command makes no sense in the present state, and was not sent yet.
         DecodeError: the document is not Covey's.
     """
-    if control.agent is not None:
-        return _agent_is_done(control, RosterMessage.from_bytes(payload), asked=asked)
+    if roster is not None:
+        return _agent_is_done(control, roster, asked=asked)
     status = CoordinatorStatus.from_bytes(payload)
     is_over = not status.online or status.state in OVER
     if control.command == "stop" and asked:

@@ -10,11 +10,13 @@ from typing import Any
 
 from covey.coordinator.commands.models_in_use import add_models_in_use
 from covey.coordinator.run.records import newest_privacy
+from covey.coordinator.run.roster_files import read_roster, roster_file
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.link import Down, Message, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
-from covey.shared.wire.messages import CoordinatorStatus, RosterMessage
+from covey.shared.wire.messages import CoordinatorStatus, Document
+from covey.shared.wire.roster_view import RosterView
 from covey.shared.wire.topics import Topics
 
 WITHIN_S = 3.0
@@ -25,9 +27,9 @@ def from_folder(folder: Path) -> dict[str, Any]:
 
     Raises UserError if the folder has no roster, or a damaged one.
     """
-    path = folder / "roster.json"
+    path = roster_file(folder)
     try:
-        roster, written = RosterMessage.from_bytes(path.read_bytes()), path.stat().st_mtime
+        roster, written = read_roster(folder), path.stat().st_mtime
     except FileNotFoundError:
         raise UserError(f"{folder}: it has no roster; {_instead(folder)}") from None
     except DecodeError as error:
@@ -62,7 +64,9 @@ async def from_broker(url: BrokerUrl, federation: str) -> dict[str, Any]:
     Raises UserError if the broker does not answer within `WITHIN_S` seconds, or retains no roster.
     """
     topics = Topics(federation)
-    found: dict[str, Any] = {}
+    status: CoordinatorStatus | None = None
+    pages = RosterView()
+    found: dict[str, Any] | None = None  # the roster
     account: dict[str, Any] | None = None
     up = False
     try:
@@ -84,28 +88,37 @@ async def from_broker(url: BrokerUrl, federation: str) -> dict[str, Any]:
                         )
                     case Message(topic, payload) if topic == topics.metrics:
                         account = _account(payload)
+                    case Message(topic, payload) if topic == topics.coordinator_status:
+                        status = CoordinatorStatus.from_bytes(payload)
                     case Message(topic, payload):
-                        kind = RosterMessage if topic == topics.roster else CoordinatorStatus
-                        found[topic] = kind.from_bytes(payload).model_dump(mode="json")
-                if len(found) == 2:
+                        pages.take(topics, topic, payload)
+                        if topic == topics.roster and pages.further_topics(topics):
+                            await link.subscribe(pages.further_topics(topics))
+                if status is not None and pages.is_complete:
                     break
-            if topics.roster in found:
-                await add_models_in_use(link, topics, found[topics.roster]["agents"])
+            found = _dumped(pages.message)
+            if found is not None:
+                await add_models_in_use(link, topics, found["agents"])
     except TimeoutError:
         pass
     except DecodeError as error:
         raise UserError(f"{url}: its retained messages are not Covey's ({error})") from None
+    found = found or _dumped(pages.message)
     if not up:
         raise UserError(
             f"{url}: no answer within {WITHIN_S:g} s; check it with `broker doctor {url}`"
         )
-    if topics.roster not in found:
+    if found is None:
         raise UserError(f"{url}: no run of federation {federation!r}; check --federation")
     return {
-        "status": found.get(topics.coordinator_status),
-        "roster": found[topics.roster],
+        "status": _dumped(status),
+        "roster": found,
         "privacy": account,
     }
+
+
+def _dumped(document: Document | None) -> dict[str, Any] | None:
+    return None if document is None else document.model_dump(mode="json")
 
 
 def _account(payload: bytes) -> dict[str, Any] | None:

@@ -15,6 +15,7 @@ from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.link import Down, Link, Message, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.wire.messages import Control, CoordinatorStatus, RosterMessage
+from covey.shared.wire.roster_view import RosterView
 from covey.shared.wire.topics import Topics
 
 PUBLISH_S = 5.0  # for the broker to acknowledge a command
@@ -33,6 +34,8 @@ class BrokerWatcher:
         self.problem = f"connecting to {url}"  # empty while connected
         self.lines: list[Line] = []
         self.roster: RosterMessage | None = None
+        self._pages = RosterView()  # of which `roster` consists
+        self._subscribed: set[str] = set()  # further topics of the roster, in this connection
         self.status: CoordinatorStatus | None = None
         self.updated = 0.0  # when a message came last, in seconds since 1970
         self._on_change = on_change
@@ -95,6 +98,7 @@ class BrokerWatcher:
                         self.connected = True
                         self.problem = ""
                         topics = self.topics
+                        self._subscribed = set()
                         await link.subscribe(
                             [topics.coordinator_status, topics.roster, topics.metrics]
                         )
@@ -103,7 +107,16 @@ class BrokerWatcher:
                         self.problem = f"{self.url}: {why}; trying again"
                     case Message():
                         self.take(incoming)
+                        await self._subscribe_to_pages(link)
                 self._on_change()
+
+    async def _subscribe_to_pages(self, link: Link) -> None:
+        """The roster of a large fleet has more than one page."""
+        topics = self._pages.further_topics(self.topics)
+        new = [topic for topic in topics if topic not in self._subscribed]
+        if new:
+            self._subscribed.update(new)
+            await link.subscribe(new)
 
     def take(self, message: Message) -> None:
         """Keep what a message holds; one that cannot be read changes nothing."""
@@ -113,11 +126,12 @@ class BrokerWatcher:
                 case topics.coordinator_status:
                     status = CoordinatorStatus.from_bytes(message.payload)
                     self.status = _with_names(status, self.status)
-                case topics.roster:
-                    self.roster = RosterMessage.from_bytes(message.payload)
-                    self._begin(self.roster.run)
                 case topics.metrics:
                     self._add(message.payload)
+                case topic if self._pages.take(topics, topic, message.payload):
+                    self.roster = self._pages.message
+                    if self.roster is not None:
+                        self._begin(self.roster.run)
         except (DecodeError, ValueError):
             return
         self.updated = time.time()

@@ -9,9 +9,11 @@ import yaml
 
 from covey.coordinator.dashboard.lines import Line, reduced
 from covey.coordinator.dashboard.state import RunPlan
+from covey.coordinator.run.roster_files import roster_file
 from covey.shared import json_text
 from covey.shared.errors import DecodeError
 from covey.shared.wire.messages import CoordinatorStatus, RosterMessage
+from covey.shared.wire.roster_view import RosterView
 
 Stamp = tuple[
     int, int
@@ -26,6 +28,7 @@ class FolderReader:
         self.plan = RunPlan()
         self.lines: list[Line] = []
         self.roster: RosterMessage | None = None
+        self._pages = RosterView()  # of which `roster` consists
         self.status: CoordinatorStatus | None = None
         self.finished = False
         self.updated = 0.0  # when the run last wrote one of its files, in seconds since 1970
@@ -97,11 +100,23 @@ class FolderReader:
         return end > 0
 
     def _read_roster(self) -> bool:
-        content = self._changed("roster.json")
+        """The pages that were written; a fleet of some hundred agents has one."""
+        has_news = self._read_page(0)
+        first = self._pages.first
+        if first is not None:
+            for number in range(1, first.pages):
+                has_news |= self._read_page(number)
+        if has_news:
+            self.roster = self._pages.message
+        return has_news
+
+    def _read_page(self, number: int) -> bool:
+        file = roster_file(self.folder, number)
+        content = self._changed(file.name)
         if content is None:
             return False
         try:
-            self.roster = RosterMessage.from_bytes(content)
+            self._pages.take_page(number, RosterMessage.from_bytes(content))
         except DecodeError:
             return False
         return True

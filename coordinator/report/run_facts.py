@@ -14,6 +14,7 @@ from covey.coordinator.run import audit_trail
 from covey.coordinator.run.checkpoint import Checkpoint
 from covey.coordinator.run.folder import IN_PROCESS
 from covey.coordinator.run.records import lines
+from covey.coordinator.run.roster_files import read_roster, roster_file
 from covey.shared import json_text
 from covey.shared.errors import UserError
 from covey.shared.scenario.load import load
@@ -122,7 +123,7 @@ def _time(row: bytes) -> str:
 
 def _roster(folder: Path) -> Mapping[str, Any]:
     """What the coordinator knew about its agents; empty without a broker."""
-    file = folder / "roster.json"
+    file = roster_file(folder)
     if not file.exists():
         return {}
     try:
@@ -131,7 +132,11 @@ def _roster(folder: Path) -> Mapping[str, Any]:
         raise UserError(
             f"{file}: no JSON ({error}); remove it to have the report without it"
         ) from None
-    return found if isinstance(found, dict) else {}
+    if not isinstance(found, dict):
+        return {}
+    if "pages" not in found:
+        return found
+    return read_roster(folder).model_dump(mode="json")
 
 
 def repeat_command(words: Sequence[str], name: str, run: str) -> str:

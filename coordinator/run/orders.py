@@ -54,8 +54,8 @@ class OrderBook:
         self._models: dict[str, SendModel] = {}  # by key: those that orders of this state name
         self._step = 0  # the step of the works below
         self._works: dict[Addressed, Work] = {}  # of the open step, the newest of each kind
-        # the newest state, and the cluster of each agent in it
-        self._assigned: tuple[Any, Mapping[ClientId, int]] = (None, {})
+        self._state: Any = None  # the newest
+        self._assigned: Mapping[ClientId, int] = {}  # the cluster of each agent in it
         self._serial = 0  # of the newest order; grows with every order of this process
 
     def __repr__(self) -> str:
@@ -65,6 +65,7 @@ class OrderBook:
     def order_of(self, client: ClientId, state: Any) -> SendOrder:
         """What this agent should do now: its work in the open step, or nothing."""
         engine = self._engine
+        facts = self._facts
         closed = engine.number
         number = 0
         work = None
@@ -75,15 +76,17 @@ class OrderBook:
                 number = step.number
                 work = self._work(client, step, state)
         clusters = self._clusters(state)
+        cluster = clusters.get(client)
+        accepted = facts.accepted.get(client, 0)
         self._serial += 1
         order = OrderMessage(
-            run=self._facts.run,
+            run=facts.run,
             serial=self._serial,
             step=number,
-            accepted=self._facts.accepted.get(client, 0),
+            accepted=accepted,
             closed=closed,
-            again=self._facts.incarnation,
-            cluster=clusters.get(client),
+            again=facts.incarnation,
+            cluster=cluster,
             work=work,
         )
         return SendOrder(client, order)
@@ -145,11 +148,10 @@ class OrderBook:
 
     def _clusters(self, state: Any) -> Mapping[ClientId, int]:
         """The cluster of each agent. Some methods look at all agents to find them: not again for each order."""
-        known, clusters = self._assigned
-        if known is not state:
-            clusters = self._strategy.assignment(state)
-            self._assigned = (state, clusters)
-        return clusters
+        if state is not self._state:
+            self._state = state
+            self._assigned = self._strategy.assignment(state)
+        return self._assigned
 
     def _work(self, client: ClientId, step: Step, state: Any) -> Work:
         """The work of an agent. Agents with the same models share one object: it is made and checked once."""
@@ -158,12 +160,13 @@ class OrderBook:
             self._step = step.number
         order = self._strategy_order(client, step.phase, state)
         addressed = (order.models, order.cluster)
-        work = self._works.get(addressed)
-        if work is None or work.numbers != order.numbers:
-            work = self._new_work(order, step, state)
-            if len(self._works) >= MAX_WORKS:
-                self._works.clear()
-            self._works[addressed] = work
+        known = self._works.get(addressed)
+        if known is not None and known.numbers == order.numbers:
+            return known
+        work = self._new_work(order, step, state)
+        if len(self._works) >= MAX_WORKS:
+            self._works.clear()
+        self._works[addressed] = work
         return work
 
     def _new_work(self, order: Order, step: Step, state: Any) -> Work:
@@ -237,9 +240,11 @@ class OrderBook:
 
 def _awaits(step: Step, client: ClientId) -> bool:
     """Is a report of this agent still expected in an open step? The cost does not grow with the cohort."""
-    has_reported = client in step.reported
-    has_failed = client in step.failed
-    return step.was_invited(client) and not has_reported and not has_failed
+    if not step.was_invited(client):
+        return False
+    if client in step.reported:
+        return False
+    return client not in step.failed
 
 
 def _refs(send: SendOrder) -> Sequence[ModelRef]:

@@ -7,11 +7,12 @@ It counts only if it answers the present roll call. A live status always counts.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from covey.coordinator.engine.events import Joined, Left
+from covey.coordinator.serve.roster_pages import RosterPages
 from covey.shared.numerics.measures import shown_measure
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.messages import EXPELLED, AgentStatus
@@ -45,6 +46,7 @@ class Roster:
         self._unknown: OrderedDict[ClientId, None] = (
             OrderedDict()
         )  # those that never fitted, least recently seen first
+        self.pages = RosterPages()  # what has changed since it was published
         self.forgotten = 0  # agents that never fitted and made room for others
         self.refusals: Counter[str] = Counter()  # all refused messages, by reason
 
@@ -83,6 +85,7 @@ class Roster:
         fits = status.online and status.problem is None and status.task == self.task_digest
         was_here = entry.here
         entry.here = fits
+        self.pages.touch(status.agent)
         self._remember(status.agent, entry)
         if fits:
             return [Joined(status.agent)]
@@ -99,6 +102,7 @@ class Roster:
         """Drop an agent: its next status makes it a newcomer."""
         self.entries.pop(agent, None)
         self._unknown.pop(agent, None)
+        self.pages.drop(agent)
 
     def _remember(self, agent: ClientId, entry: Entry) -> None:
         """Members stay. Of the others, whose names cost nothing to invent, only the most recently seen stay."""
@@ -110,6 +114,7 @@ class Roster:
         if len(self._unknown) > MAX_UNKNOWN:
             oldest, _ = self._unknown.popitem(last=False)
             del self.entries[oldest]
+            self.pages.drop(oldest)
             self.forgotten += 1
 
     def _overtaken(self, status: AgentStatus, known: AgentStatus) -> bool:
@@ -120,8 +125,10 @@ class Roster:
     def refuse(self, reason: str, agent: ClientId | None = None) -> None:
         """Count a message that was dropped, also against its sender where it is known."""
         self.refusals[reason] += 1
+        self.pages.touch_first()
         if agent is not None and agent in self.entries:
             self.entries[agent].refusals[reason] += 1
+            self.pages.touch(agent)
 
     def failed(self, agent: ClientId, why: str) -> None:
         """Keep why an agent did not do the work of an order: its device may refuse it."""
@@ -129,6 +136,7 @@ class Roster:
         if entry is not None:
             entry.failure = why
             entry.failures += 1
+            self.pages.touch(agent)
 
     def reported(self, agent: ClientId, now: float, *, worked: bool) -> None:
         """A whole report came, with work in it or with the reason why there is none."""
@@ -138,6 +146,7 @@ class Roster:
         entry.seen = now
         if worked:
             entry.failures = 0
+        self.pages.touch(agent)
 
     def rows(
         self,
@@ -146,13 +155,25 @@ class Roster:
         evaluation: Mapping[ClientId, Mapping[str, Any]] = NOT_EVALUATED,
         *,
         over: bool = False,
+        agents: Sequence[ClientId] | None = None,
     ) -> dict[ClientId, dict[str, Any]]:
         """The roster for `coordinator status`, by agent; `evaluation` holds the figures of each by mode.
 
-        `over`: the run is over. Nobody works for it, whatever the newest status of an agent was.
+        Args:
+            clusters: the cluster of each agent that has one.
+            quarantined: why some agents are not invited.
+            evaluation: the figures of each agent.
+            over: the run is over. Nobody works for it, whatever the newest status of an agent was.
+            agents: of whom to make rows, in this order; one that is not known gets an empty row. None: of all.
         """
+        if agents is None:
+            agents = sorted(self.entries)
         rows: dict[ClientId, dict[str, Any]] = {}
-        for agent, entry in sorted(self.entries.items()):
+        for agent in agents:
+            entry = self.entries.get(agent)
+            if entry is None:
+                rows[agent] = {}
+                continue
             status = entry.status
             row: dict[str, Any] = {
                 "online": status.online,

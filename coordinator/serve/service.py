@@ -51,6 +51,7 @@ from covey.coordinator.serve.exclusive import already_running
 from covey.coordinator.serve.intake import Arrived, Intake, Seen
 from covey.coordinator.serve.publisher import Publisher, packet_bytes
 from covey.coordinator.serve.roster import Roster
+from covey.coordinator.serve.roster_show import RosterShow
 from covey.coordinator.serve.steady import BEAT_S, SteadyClock
 from covey.shared.audit import Flood
 from covey.shared.errors import DecodeError
@@ -63,7 +64,6 @@ from covey.shared.wire.messages import (
     AgentStatus,
     Control,
     CoordinatorStatus,
-    RosterMessage,
 )
 from covey.shared.wire.topics import AgentTopic, PlainTopic, Topics
 
@@ -72,7 +72,6 @@ log = logging.getLogger(__name__)
 # small items that were read and not yet dealt with; beyond this the link's own bounds count
 MAX_WAITING = 10_000
 MAX_TOGETHER = 64  # reports that are accepted in one go, with one wait for the disk
-ROSTER_EVERY_S = 1.0
 FULL_TOLD_S = 60.0
 TELL_EVERY_S = 1.0  # agents that know another coordinator than this one are answered together
 ORDER_AGAIN_S = 2.0  # then orders are published again that the broker did not take
@@ -153,8 +152,7 @@ class Service:
         self._stopping = False
         self._full: DiskFullError | None = None
         self._full_told = -FULL_TOLD_S  # when a part was last dropped for want of room
-        self._roster_due = 0.0
-        self._roster_shown = b""
+        self._roster_show = RosterShow(run, link, self.topics, self.roster)
         self._status_kept: tuple[str, int, int, bool] | None = None  # what the run's folder has
         self._waiting = Waiting()
         self._clock = SteadyClock()
@@ -218,9 +216,9 @@ class Service:
                     self._full = error
                     break
                 self._tell_of_waiting()
-                await self._show_roster()
+                await self._roster_show.publish(self.now())
                 self._keep_status()
-            await self._show_roster(final=True)
+            await self._roster_show.publish_all()
             self._keep_status(stopped=over is None)
             await self._tell(online=True, stopped=over is None)
             reader.cancel()
@@ -264,7 +262,7 @@ class Service:
             return item
         timers = (
             self.run.engine.wake_at,
-            self._roster_due or None,
+            self._roster_show.due,
             self.duplicate_ids.announce_at,
             self._waiting.due,
             self._tell_due,
@@ -392,7 +390,7 @@ class Service:
             case Control(command="tell"):
                 pass  # the reader has answered
             case Control(command="release", agent=agent):
-                self._roster_due = time_of_loop()
+                self._roster_show.publish_at(self.now())
                 if agent is not None:
                     return await self._handle(Release(agent))
             case Control(command="forget", agent=agent):
@@ -535,7 +533,7 @@ class Service:
         if status.online and not retained and status.epoch != self.epoch:
             # it knows another coordinator than this one; the retained status may not convince it
             self._tell_due = self._tell_due or now + TELL_EVERY_S
-        self._roster_due = self._roster_due or now + ROSTER_EVERY_S
+        self._roster_show.changed(now)
         return events
 
     async def _forget(self, agent: str) -> list[Effect]:
@@ -545,7 +543,7 @@ class Service:
         self.roster.forget(agent)
         self._intake.forget(agent)
         await self._publisher.forget(agent)
-        self._roster_due = time_of_loop()
+        self._roster_show.publish_at(self.now())
         return effects
 
     def _arrived_together(self, first: Arrived) -> list[Arrived]:
@@ -570,7 +568,7 @@ class Service:
             effects += one.effects
             if one.refused:
                 self.roster.refuse(one.refused, one.client)
-                self._roster_due = self._roster_due or time_of_loop() + ROSTER_EVERY_S
+                self._roster_show.changed(self.now())
             else:
                 self.roster.reported(one.client, time.time(), worked=one.worked)
         return effects
@@ -635,14 +633,14 @@ class Service:
         """Show a notice to the observer, and publish it where it is the record of a phase."""
         if isinstance(notice, WorkFailed):
             self.roster.failed(notice.agent, notice.why)
-            self._roster_due = self._roster_due or time_of_loop() + ROSTER_EVERY_S
+            self._roster_show.changed(self.now())
         if isinstance(notice, CausedByPeer):
             self._observe_peer(notice)
         else:
             self.observer(notice)
         if isinstance(notice, PhaseFolded):
             self.last_phase = notice
-            self._roster_due = self._roster_due or self.now() + ROSTER_EVERY_S
+            self._roster_show.folded(notice, self.now())
             if notice.means.evaluation is not None:
                 self.last_evaluation = notice.means.evaluation
             line = json.dumps(notice.to_json(), allow_nan=False)
@@ -693,30 +691,6 @@ class Service:
             task_digest=task.digest,
             delivery=self.scenario.wire.delivery,
         )
-
-    async def _show_roster(self, final: bool = False) -> None:
-        """Publish and store who is there, at most once a second."""
-        # 0.0: nothing has changed
-        is_due = self._roster_due and self.now() >= self._roster_due
-        if not final and not is_due:
-            return
-        self._roster_due = 0.0
-        run = self.run
-        assignment = run.strategy.assignment(run.state)
-        clusters = dict(assignment)
-        evaluation = dict(run.facts.evaluation)
-        over = run.engine.stage is Stage.DONE
-        rows = self.roster.rows(clusters, run.engine.quarantined, evaluation, over=over)
-        refusals = dict(self.roster.refusals)
-        message = RosterMessage(run=run.facts.run, agents=rows, refusals=refusals)
-        payload = message.to_bytes()
-        if payload == self._roster_shown:
-            return
-        self._roster_shown = payload
-        # for people only; a full disk must not end a run for it
-        with contextlib.suppress(OSError):
-            write_atomically(run.folder / "roster.json", payload, durable=False)
-        await self.link.publish(self.topics.roster, payload, retain=True)
 
 
 _STATES: dict[Stage, Literal["gathering", "open", "folding", "finished"]] = {

@@ -42,6 +42,7 @@ MAX_TEXT = 4096  # characters
 MAX_DOCUMENT_DEPTH = 200  # levels of a JSON message before its fields are looked at
 CHECKSUM_BYTES = 8
 MAX_DETAIL = 200  # characters of a refusal: a key may be as long as the message
+MAX_ROSTER_PAGES = 1 << 12
 MAX_LABELS = 1000  # in a status
 MAX_LABELS_BYTES = 1 << 14  # of all labels of a status as JSON
 
@@ -484,11 +485,24 @@ class CoordinatorStatus(Document):
 
 
 class RosterMessage(Document):
-    """All agents that the coordinator knows, and all refused messages by reason (retained, for people)."""
+    """The agents that the coordinator knows, and all refused messages by reason (retained, for people).
+
+    The roster of a large fleet has several pages, on a topic each. A message with the rows that have changed is not
+    retained, and replaces those of the same agents.
+    """
 
     run: Annotated[str, Field(max_length=64)] = ""
     agents: dict[Name, Numbers] = {}
     refusals: dict[Text, Count] = {}
+    pages: Annotated[int, Field(ge=1, le=MAX_ROSTER_PAGES)] = 1  # of the roster, this one included
+
+    @model_serializer(mode="wrap")
+    def _without_the_only_page(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave `pages` out of a small fleet's roster: it is then the same as before the field existed."""
+        fields: dict[str, Any] = dump(self)
+        if self.pages == 1:
+            del fields["pages"]
+        return fields
 
 
 class Control(Document):

@@ -7,6 +7,9 @@ covey/{federation}/agents/{agent}/model/{part} retained
 covey/{federation}/agents/{agent}/report/0
 covey/{federation}/clusters/{key}/model/{part} retained
 covey/{federation}/run/metrics                 retained
+covey/{federation}/run/roster                  retained: the first page
+covey/{federation}/run/roster/{page}           retained: the further pages of a large fleet's
+covey/{federation}/run/roster/changes
 covey/{federation}/control
 covey/{federation}/deployment                  retained
 covey/{federation}/agents/{agent}/deployment   retained
@@ -22,6 +25,7 @@ from covey.shared.errors import DecodeError
 
 ROOT = "covey"
 MAX_PART_DIGITS = 7
+CHANGES = "changes"  # last word of the topic with changes of the roster
 DEPLOYED = "deployed-"  # key of a model for use, before the number of its cluster
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 CACHE_SIZE = 1024  # parsed topics: the same ones arrive again and again
@@ -92,6 +96,15 @@ class Topics:
     def roster(self) -> str:
         return f"{self.base}/run/roster"
 
+    def roster_page(self, page: int) -> str:
+        """The topic of one page of the roster; page 0 is that of `roster`."""
+        return f"{self.roster}/{page}" if page else self.roster
+
+    @property
+    def roster_changes(self) -> str:
+        """The topic of the rows that have changed in a roster of several pages."""
+        return f"{self.roster}/{CHANGES}"
+
     @property
     def control(self) -> str:
         return f"{self.base}/control"
@@ -137,6 +150,8 @@ def _parsed(base: str, topic: str) -> Topic:
     inside, prefix, path = topic.partition(f"{base}/")
     words = path.split("/") if prefix and not inside else []
     match words:
+        case ["run", "roster", word] if word == CHANGES or _is_part(word):
+            return PlainTopic("run/roster")
         case ["coordinator", "status"] | ["run", "metrics" | "roster"] | ["control" | "deployment"]:
             return PlainTopic("/".join(words))
         case ["agents", agent, ("status" | "order" | "deployment") as leaf] if is_name(agent):

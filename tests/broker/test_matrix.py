@@ -41,6 +41,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     f"{FEDERATION}/coordinator/status": (ALL, READ, READ, NONE, READ, READ, ALL, NONE, NONE),
     f"{FEDERATION}/run/metrics": (ALL, NONE, NONE, NONE, READ, NONE, ALL, NONE, NONE),
     f"{FEDERATION}/run/roster": (ALL, NONE, NONE, NONE, READ, NONE, ALL, NONE, NONE),
+    f"{FEDERATION}/run/roster/1": (ALL, NONE, NONE, NONE, READ, NONE, ALL, NONE, NONE),
     f"{FEDERATION}/control": (ALL, NONE, NONE, NONE, NONE, NONE, ALL, NONE, NONE),
     f"{FEDERATION}/deployment": (ALL, READ, READ, NONE, READ, READ, ALL, NONE, NONE),
     f"{FEDERATION}/clusters/0/model/0": (ALL, READ, READ, NONE, NONE, READ, ALL, NONE, NONE),

@@ -1,0 +1,152 @@
+"""Publishes and stores who is there: at most once a second, and of a large fleet only what has changed.
+
+The roster of a small fleet is one page, which is published whole. A large fleet has pages of `PAGE_AGENTS` agents. Every
+second the rows that have changed are published, and one page of those that hold them. So no second costs more than a page
+and the changes, however many agents there are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+
+from covey.coordinator.engine.rounds import Stage
+from covey.coordinator.run.notices import PhaseFolded
+from covey.coordinator.run.roster_files import roster_file
+from covey.coordinator.run.run import Run
+from covey.coordinator.serve.roster import Roster
+from covey.shared.files import write_atomically
+from covey.shared.mqtt.link import Link
+from covey.shared.strategies.base import ClientId
+from covey.shared.wire.messages import RosterMessage
+from covey.shared.wire.topics import Topics
+
+ROSTER_EVERY_S = 1.0
+
+
+class RosterShow:
+    """Makes the roster's messages from the roster and the run.
+
+    Args:
+        run: knows clusters, figures and quarantines.
+        link: to the broker.
+        topics: of the federation.
+        roster: the agents.
+
+    Attributes:
+        due: when to call `publish`; None: nothing has changed.
+    """
+
+    def __init__(self, run: Run, link: Link, topics: Topics, roster: Roster) -> None:
+        self._run = run
+        self._link = link
+        self._topics = topics
+        self._roster = roster
+        self.due: float | None = None
+        self._shown: dict[int, int] = {}  # hashes of the pages as they were published
+        self._clusters: Mapping[ClientId, int] = {}  # as they were published
+        self._quarantined: Mapping[ClientId, str] = {}
+        self._evaluated: set[ClientId] = set()  # agents whose figures may have changed
+        self._has_folded = False  # since the newest look at the clusters
+
+    def __repr__(self) -> str:
+        return f"<RosterShow: {self._roster.pages!r}, due at {self.due}>"
+
+    def changed(self, now: float) -> None:
+        """Something has changed: publish it soon."""
+        if self.due is None:
+            self.due = now + ROSTER_EVERY_S
+
+    def publish_at(self, time: float) -> None:
+        """An operator waits to see a change."""
+        self.due = time
+
+    def folded(self, phase: PhaseFolded, now: float) -> None:
+        """A fold may have changed clusters and figures."""
+        self._has_folded = True
+        self._evaluated.update(phase.reported)
+        self.changed(now)
+
+    async def publish(self, now: float) -> None:
+        """Publish what is due, and store it in the run's folder."""
+        if self.due is None or now < self.due:
+            return
+        self.due = None
+        self._look_at_run()
+        pages = self._roster.pages
+        changed = pages.take_changes()
+        if pages.count > 1 and changed:
+            message = self._message(changed)
+            payload = message.to_bytes()
+            await self._link.publish(self._topics.roster_changes, payload)
+        await self._publish_page()
+        if pages.is_stale:
+            self.changed(now)
+
+    async def publish_all(self) -> None:
+        """Publish every page that has changed: the run ends, or this process does."""
+        self.due = None
+        self._look_at_run()
+        pages = self._roster.pages
+        pages.touch_first()
+        if self._run.engine.stage is Stage.DONE:  # nobody is busy any more
+            pages.touch_all(self._roster.entries)
+        pages.take_changes()
+        while pages.is_stale:
+            await self._publish_page()
+
+    def _look_at_run(self) -> None:
+        """Find the agents whose rows have changed because of the run."""
+        run = self._run
+        pages = self._roster.pages
+        quarantined = dict(run.engine.quarantined)
+        changed = quarantined.keys() ^ self._quarantined.keys()
+        pages.touch_all(changed)
+        self._quarantined = quarantined
+        if not self._has_folded:
+            return
+        self._has_folded = False
+        pages.touch_all(self._evaluated)
+        self._evaluated.clear()
+        assignment = run.strategy.assignment(run.state)
+        clusters = dict(assignment)
+        # of all agents, but only after a fold
+        moved = clusters.items() ^ self._clusters.items()
+        pages.touch_all(agent for agent, _ in moved)
+        self._clusters = clusters
+
+    def _message(self, agents: Sequence[ClientId]) -> RosterMessage:
+        run = self._run
+        rows = self._roster.rows(
+            run.strategy.assignment(run.state),
+            run.engine.quarantined,
+            run.facts.evaluation,
+            over=run.engine.stage is Stage.DONE,
+            agents=agents,
+        )
+        # our own rows need no check, which would take longer than all the rest
+        return RosterMessage.model_construct(
+            run=run.facts.run,
+            agents=rows,
+            refusals=dict(self._roster.refusals),
+            pages=self._roster.pages.count,
+        )
+
+    async def _publish_page(self) -> None:
+        """Publish and store the page that waits longest, unless it is as it was."""
+        taken = self._roster.pages.take_page()
+        if taken is None:
+            return
+        number, agents = taken
+        message = self._message(agents)
+        payload = message.to_bytes()
+        content = hash(payload)
+        if self._shown.get(number) == content:
+            return
+        self._shown[number] = content
+        path = roster_file(self._run.folder, number)
+        # for people only; a full disk must not end a run for it
+        with contextlib.suppress(OSError):
+            write_atomically(path, payload, durable=False)
+        topic = self._topics.roster_page(number)
+        await self._link.publish(topic, payload, retain=True)
