@@ -93,6 +93,7 @@ ENTRIES = (
             "task": "the task to check the data against: `features`, `classes`, `model`, `scale`, `standardise`",
             "task_digest": "name of that task; an agent repeats it in its status once its data was checked",
             "delivery": "when agents subscribe to models: while an order names them, or all the time",
+            "spread_s": "the time over which agents spread their answers to the roll call; left out if it is 0.5",
         },
         wire.CoordinatorStatus(
             online=True,

@@ -1,12 +1,11 @@
 """The agent in the eyes of the others: its retained status, its id, and what it knows of the coordinator.
 
 Pure: time is an argument. Any change that others may see is published at once. A roll call by itself is answered after
-a short random delay, so that a large fleet does not answer all at the same instant.
+a delay of its own, so that a large fleet does not answer all at the same instant.
 """
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass
 
 from covey.agent.device.events import (
@@ -24,8 +23,7 @@ from covey.shared.wire.messages import (
     ModelInUse,
     bounded_labels,
 )
-
-ROLL_SPREAD_S = 0.5  # answers to a roll call are spread over this time
+from covey.shared.wire.roll_call import answer_delay_s
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,6 @@ class Presence:
         agent: the agent's id.
         session: a name for this life of the agent; of two lives, the older one sorts first.
         version: the installed version of Covey, for others to read.
-        jitter: spreads the answers to a roll call over time.
         bench: how fast the device trains; None if nobody has measured it.
     """
 
@@ -58,13 +55,11 @@ class Presence:
         agent: str,
         session: str,
         version: str,
-        jitter: random.Random,
         bench: Benchmark | None = None,
     ) -> None:
         self.agent = agent
         self._session = session
         self._version = version
-        self._jitter = jitter
         self._bench = bench
         self._duplicate_ids = DuplicateIds(session)
         self.is_up = False  # the link is connected
@@ -210,7 +205,8 @@ class Presence:
         self._live_session = status.session
         if status.epoch != self._epoch:
             self._epoch = status.epoch
-            self._roll_at = now + self._jitter.uniform(0, ROLL_SPREAD_S)
+            delay_s = answer_delay_s(self.agent, status.epoch, status.spread_s)
+            self._roll_at = now + delay_s
             return True
         return before is not None and not before.online
 

@@ -115,7 +115,7 @@ class Session:
         self._agent = agent
         self._topics = topics
         self._rules = rules
-        self._presence = Presence(agent, session, version, jitter, bench)
+        self._presence = Presence(agent, session, version, bench)
         self._fetching = Fetching(topics, models)
         self._delivery = Delivery(outboxed or Outboxed(), jitter)
         self._story = Story()

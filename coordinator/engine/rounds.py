@@ -14,8 +14,8 @@ The rules:
   `rollcall_s`: an agent that cannot announce its end costs one deadline, not one per round.
 - An agent that left counts as present for `absence_s` more: a lost session that comes back costs nothing.
 - While the link is down nobody leaves and no time passes. After it came back, and after a restart,
-  agents have `rollcall_s` to answer; until then those who were there count as present. A fleet that starts
-  again with the coordinator has `start_wait_s`, as at its first start.
+  agents have `rollcall_s` to answer, and a large fleet longer; until then those who were there count as present. A fleet
+  that starts again with the coordinator has `start_wait_s`, as at its first start.
 - A client whose reports were refused in `quarantine_after` steps is not invited any more until it is released. While a
   step is open, a refused report leaves its slot vacant as a failed one does.
 - A client that the operator has forgotten is not known any more, and its report of an open step does not count.
@@ -72,6 +72,7 @@ from covey.coordinator.engine.rules import Rules
 from covey.coordinator.engine.step import Step
 from covey.coordinator.engine.story import Story, StoryLine
 from covey.shared.strategies.base import ClientId, Phase, View
+from covey.shared.wire.roll_call import extra_s
 
 Actions = list[Action]
 
@@ -135,6 +136,12 @@ class RoundEngine:
     def present(self) -> set[ClientId]:
         """Some of the known: who can be invited."""
         return self.presence.present
+
+    @property
+    def expected(self) -> int:
+        """How many agents may answer a roll call: the known ones, before the start as many as it waits for."""
+        known = len(self.known)
+        return max(known, self.rules.start_agents)
 
     def story(self, agent: ClientId) -> list[StoryLine]:
         """What happened to one agent, in order, in sentences for a person. Old sentences are forgotten."""
@@ -245,7 +252,9 @@ class RoundEngine:
             lost_for = now - self._link_lost_at
             self._postpone(lost_for)
         self._link_lost_at = None
-        until = now + self.rules.rollcall_s
+        # a large fleet spreads its answers
+        longer_s = extra_s(self.expected)
+        until = now + self.rules.rollcall_s + longer_s
         self.presence.call_roll(until)
         return self._settle(now)
 

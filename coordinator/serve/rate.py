@@ -14,7 +14,7 @@ from typing import Any
 MIB = 2.0**20
 # each: per second, at once
 STATUSES = (20.0, 40.0)  # of one agent
-UNKNOWN_STATUSES = (200.0, 5_000.0)  # of all agents together that the roster does not know
+UNKNOWN_STATUSES = (500.0, 10_000.0)  # of all agents together that the roster does not know
 UNKNOWN_BYTES = (2.0 * MIB, 16.0 * MIB)
 REFILL_S = 4.0  # from empty to full, for parts
 MIN_PARTS = 64  # at once, however small the reports are

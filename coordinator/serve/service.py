@@ -65,6 +65,7 @@ from covey.shared.wire.messages import (
     Control,
     CoordinatorStatus,
 )
+from covey.shared.wire.roll_call import spread_s
 from covey.shared.wire.topics import AgentTopic, PlainTopic, Topics
 
 log = logging.getLogger(__name__)
@@ -690,6 +691,7 @@ class Service:
             task=task.for_agents(),
             task_digest=task.digest,
             delivery=self.scenario.wire.delivery,
+            spread_s=spread_s(engine.expected),
         )
 
 

@@ -29,6 +29,7 @@ from pydantic import (
 from covey.shared import json_text
 from covey.shared.errors import DecodeError
 from covey.shared.printable import printable
+from covey.shared.wire.roll_call import MAX_SPREAD_S, ROLL_SPREAD_S
 from covey.shared.wire.topics import is_name
 
 VERSION = 1
@@ -477,6 +478,16 @@ class CoordinatorStatus(Document):
     task: Numbers | None = None
     task_digest: Annotated[str, Field(max_length=64)] = ""
     delivery: Literal["participants", "all"] = "participants"
+    # the time over which agents spread their answers to the roll call; grows with the fleet
+    spread_s: Annotated[float, Field(ge=0, le=MAX_SPREAD_S)] = ROLL_SPREAD_S
+
+    @model_serializer(mode="wrap")
+    def _without_the_usual_spread(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave `spread_s` out of a small fleet's status: it is then the same as before the field existed."""
+        fields: dict[str, Any] = dump(self)
+        if self.spread_s == ROLL_SPREAD_S:
+            del fields["spread_s"]
+        return fields
 
     @property
     def session(self) -> str:

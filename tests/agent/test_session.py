@@ -10,11 +10,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from covey.agent.device import events as e
 from covey.agent.device.delivery import NUDGE_S, RETRY_S
 from covey.agent.device.fetching import WorkState
-from covey.agent.device.presence import ROLL_SPREAD_S
 from covey.agent.device.session import Session
 from covey.agent.device.stalls import STALL_S
 from covey.shared.mqtt.link import Down, Up
 from covey.shared.wire.messages import AgentStatus, OrderMessage
+from covey.shared.wire.roll_call import ROLL_SPREAD_S
 from covey.shared.wire.topics import Topics
 from tests.agent.orders import MODEL, PART_BYTES, TASK, order, ref, rest, status
 
