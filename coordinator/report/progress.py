@@ -26,6 +26,8 @@ from covey.coordinator.run.notices import (
     RoundsStopped,
     RoundVoid,
     RunWaits,
+    ShardDown,
+    ShardUp,
     SubscriptionsRefused,
     WorkFailed,
 )
@@ -98,6 +100,13 @@ class ProgressBar:
                 self._warn(f"the models were not published to devices: {why}")
             case LinkDown(why=why):
                 self._warn(f"broker: {why}; trying again")
+            case ShardUp(shard=shard, broker=broker):
+                self._say(f"broker {shard} is up: {broker}")
+            case ShardDown(shard=shard, why=why, agents=agents):
+                noun = "agent" if agents == 1 else "agents"
+                self._warn(
+                    f"broker {shard} is down with {agents} {noun}: {why}; the run continues without them"
+                )
             case _:
                 self._about_agent(notice)
 

@@ -296,6 +296,29 @@ class LinkDown(_Notice):
 
 
 @dataclass(frozen=True)
+class ShardUp(_Notice):
+    """One of several brokers is connected."""
+
+    event: ClassVar[str] = "shard"
+
+    up: bool = field(default=True, init=False)
+    shard: int  # counted from 0
+    broker: str  # its address
+
+
+@dataclass(frozen=True)
+class ShardDown(_Notice):
+    """The connection to one of several brokers was lost."""
+
+    event: ClassVar[str] = "shard"
+
+    up: bool = field(default=False, init=False)
+    shard: int  # counted from 0
+    why: str
+    agents: int  # that were online there
+
+
+@dataclass(frozen=True)
 class SubscriptionsRefused(_Notice):
     """The broker refuses these subscriptions; none: it has accepted all of them since."""
 
@@ -373,6 +396,8 @@ Notice = (
     | ModelChosen
     | LinkUp
     | LinkDown
+    | ShardUp
+    | ShardDown
     | SubscriptionsRefused
     | ControlReceived
     | DiskRemark

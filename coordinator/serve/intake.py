@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from covey.coordinator.run.run import Run
+from covey.coordinator.serve.placement import Placement
 from covey.coordinator.serve.rate import Rates
 from covey.coordinator.serve.roster import Roster
 from covey.shared.errors import DecodeError
@@ -43,17 +44,18 @@ class Seen:
     agent: str
 
 
-WaitingStatus = tuple[AgentStatus, bool]  # and its retain flag
+WaitingStatus = tuple[AgentStatus, bool, int]  # with its retain flag and its shard
 WaitingStatuses = dict[bool, WaitingStatus]  # of one agent, by online or not
-LateStatus = tuple[bytes, bool]  # payload, not read yet, and its retain flag
+LateStatus = tuple[bytes, bool, int]  # payload, not read yet, with its retain flag and its shard
 
 
 class Intake:
     """Reads statuses and puts reports together. What it drops it counts in the roster."""
 
-    def __init__(self, run: Run, roster: Roster) -> None:
+    def __init__(self, run: Run, roster: Roster, placement: Placement) -> None:
         self._run = run
         self._roster = roster
+        self._placement = placement
         # statuses that wait, by agent
         self._statuses: dict[str, WaitingStatuses] = {}
         # the newest status of each agent that sends too many
@@ -100,6 +102,7 @@ class Intake:
         payload: bytes,
         retained: bool,
         now: float,
+        shard: int = 0,
     ) -> Seen | None:
         """A status within the limits is read; beyond them the newest one waits, and those before it are dropped."""
         size = len(payload)
@@ -109,7 +112,7 @@ class Intake:
         rates = self._rates
         if agent not in self._roster.entries:
             if rates.stranger(size, now):
-                return self._read(agent, payload, retained)
+                return self._read(agent, payload, retained, shard)
             self._drop(agent, "too many statuses of agents that nobody knows")
             roll_at = now + self._roll_wait_s
             self.roll_at = self.roll_at or roll_at
@@ -117,13 +120,13 @@ class Intake:
         late = self._late
         if rates.status(agent, now):
             late.pop(agent, None)
-            return self._read(agent, payload, retained)
+            return self._read(agent, payload, retained, shard)
         if agent in late:
             self._drop(agent, "too many statuses; only the newest is kept")
-        late[agent] = (payload, retained)
+        late[agent] = (payload, retained, shard)
         return None
 
-    def _read(self, agent: str, payload: bytes, retained: bool) -> Seen | None:
+    def _read(self, agent: str, payload: bytes, retained: bool, shard: int) -> Seen | None:
         status = AgentStatus.from_bytes(payload)
         online = status.online
         is_question = status.problem == ASKED
@@ -136,11 +139,15 @@ class Intake:
         is_full = len(entries) >= MAX_AGENTS
         if is_full and agent not in entries:
             raise DecodeError("too many agents", f"{agent} would be one more than {MAX_AGENTS}")
+        if not self._placement.admits(status, shard, retained=retained):
+            if online and not retained:
+                raise DecodeError("other broker", f"{agent} is online on another broker")
+            return None
         waiting = self._statuses.setdefault(agent, {})
         is_new = not waiting
         # a last will of an older session must not hide the status after which it came
         waiting.pop(online, None)
-        waiting[online] = (status, retained)
+        waiting[online] = (status, retained, shard)
         if not is_new:
             return None
         return Seen(agent)
@@ -152,10 +159,10 @@ class Intake:
         ready = [agent for agent in late if rates.status_at(agent) <= now]
         seen: list[str] = []
         for agent in ready:
-            payload, retained = late.pop(agent)
+            payload, retained, shard = late.pop(agent)
             rates.status(agent, now)
             try:
-                item = self._read(agent, payload, retained)
+                item = self._read(agent, payload, retained, shard)
             except DecodeError as error:
                 self._roster.refuse(error.reason, agent)
                 continue
@@ -177,7 +184,7 @@ class Intake:
 
     # -- reports -----------------------------------------------------------------------------------
 
-    def part(self, agent: str, payload: bytes, now: float) -> Arrived | None:
+    def part(self, agent: str, payload: bytes, now: float, shard: int = 0) -> Arrived | None:
         """Take a part of a report. Returns the report once it is whole. Raises OSError where the disk is full."""
         size = len(payload)
         if size > self._largest_payload:
@@ -186,6 +193,8 @@ class Intake:
         parts = self._parts
         if agent not in run.engine.known:
             raise DecodeError("unknown sender", f"{agent} takes no part in this run")
+        if not self._placement.lives(agent, shard):
+            raise DecodeError("other broker", f"{agent} lives on another broker")
         largest = max(parts.largest_bytes, run.largest_report)
         parts.largest_bytes = largest
         is_within = self._rates.part(agent, size, largest, now)
@@ -229,11 +238,13 @@ class Intake:
         known = len(entries)
         if len(rates) > 2 * known:
             rates.keep(entries.keys())
+        self._placement.tidy(entries.keys())
 
     def forget(self, agent: str) -> None:
         """Drop the statuses of this agent that wait."""
         self._statuses.pop(agent, None)
         self._late.pop(agent, None)
+        self._placement.forget(agent)
 
     def _drop(self, agent: str, why: str) -> None:
         """Count a message beyond the limits: quickly, for there are many of them, and rarely in the audit log."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from covey.coordinator.run.effects import SendModel, SendOrder
 from covey.coordinator.run.run import Run
+from covey.coordinator.serve.placement import Placement
 from covey.shared.mqtt.link import Link
 from covey.shared.wire.messages import ASKED, AgentStatus
 from covey.shared.wire.packet_size import publish_bytes
@@ -20,12 +21,13 @@ PUBLISHERS = 32  # orders under way at once
 
 
 class Publisher:
-    """Publishes for one run over one link."""
+    """Publishes for one run over one link, which may lead to several brokers."""
 
-    def __init__(self, run: Run, link: Link, topics: Topics) -> None:
+    def __init__(self, run: Run, link: Link, topics: Topics, placement: Placement) -> None:
         self._run = run
         self._link = link
         self._topics = topics
+        self._placement = placement
         self.unpublished: set[str] = set()  # agents whose newest order the broker has not taken
 
     def __repr__(self) -> str:
@@ -38,7 +40,10 @@ class Publisher:
         return await self._link.publish(topic, payload, retain=True)
 
     async def orders(self, orders: Sequence[SendOrder]) -> None:
-        """Publish an agent's order each; `unpublished` remembers those that the broker did not take."""
+        """Publish an agent's order each; `unpublished` remembers those that the broker did not take.
+
+        An agent whose broker is unknown gets its order when it is seen; one whose broker is down, when that is up again.
+        """
         gate = asyncio.Semaphore(PUBLISHERS)
 
         async def publish(send: SendOrder) -> None:
@@ -53,10 +58,17 @@ class Publisher:
             else:
                 self.unpublished.add(client)
 
-        await asyncio.gather(*map(publish, orders))
+        placed = [send for send in orders if self._placement.reaches(send.client)]
+        await asyncio.gather(*map(publish, placed))
 
-    async def model(self, send: SendModel) -> None:
-        """Publish a model in parts, with one of them in memory at a time."""
+    async def model(self, send: SendModel, link: Link | None = None) -> None:
+        """Publish a model in parts, with one of them in memory at a time.
+
+        Args:
+            send: the model.
+            link: to the only broker that needs it; None: every broker that has agents of the model gets it.
+        """
+        link = link or self._link
         ref = send.ref
         base = self._topics.model(ref.key)
         part_bytes = self._run.scenario.wire.part_bytes
@@ -71,7 +83,7 @@ class Publisher:
             for part in parts:
                 topic = f"{base}/{part.index}"
                 payload = part.to_bytes()
-                await self.publish(topic, payload)
+                await link.publish(topic, payload, retain=True)
 
     async def ask(self, agent: str, session: str) -> None:
         """Publish that an agent is offline: if it lives, it answers at once; if not, this stays retained."""
@@ -79,6 +91,11 @@ class Publisher:
         topic = self._topics.status(agent)
         payload = question.to_bytes()
         await self.publish(topic, payload)
+
+    async def take_back_order(self, agent: str, link: Link) -> None:
+        """Clear the order of an agent at a broker where it does not live any more."""
+        topic = self._topics.order(agent)
+        await link.publish(topic, b"", retain=True)
 
     async def clear(self, agent: str) -> None:
         """Take back the orders, models and reports that are retained for an agent that is gone for good."""

@@ -7,7 +7,7 @@ It counts only if it answers the present roll call. A live status always counts.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,6 +90,20 @@ class Roster:
         if fits:
             return [Joined(status.agent)]
         return [Left(status.agent)] if was_here else []
+
+    def unreachable(self, agents: Iterable[ClientId]) -> list[Left]:
+        """The broker of these agents is lost: they count as offline until they are seen again."""
+        left: list[Left] = []
+        for agent in agents:
+            entry = self.entries.get(agent)
+            if entry is None:
+                continue
+            entry.status = entry.status.model_copy(update={"online": False, "busy": False})
+            self.pages.touch(agent)
+            if entry.here:
+                entry.here = False
+                left.append(Left(agent))
+        return left
 
     def is_expelled(self, agent: ClientId) -> bool:
         """Were its credentials revoked? Until it comes back under the same name, nothing is retained for it."""

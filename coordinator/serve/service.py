@@ -42,6 +42,8 @@ from covey.coordinator.run.notices import (
     PhaseFolded,
     ProcessFrozen,
     RunWaits,
+    ShardDown,
+    ShardUp,
     SubscriptionsRefused,
     WorkFailed,
     ignore,
@@ -49,9 +51,11 @@ from covey.coordinator.run.notices import (
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.exclusive import already_running
 from covey.coordinator.serve.intake import Arrived, Intake, Seen
+from covey.coordinator.serve.placement import Placement, SilentShards
 from covey.coordinator.serve.publisher import Publisher, packet_bytes
 from covey.coordinator.serve.roster import Roster
 from covey.coordinator.serve.roster_show import RosterShow
+from covey.coordinator.serve.sharded_link import ShardedLink, shards_of
 from covey.coordinator.serve.steady import BEAT_S, SteadyClock
 from covey.shared.audit import Flood
 from covey.shared.errors import DecodeError
@@ -86,6 +90,8 @@ class Stop:
 @dataclass(frozen=True)
 class Repeat:
     """Another coordinator published, and may have overwritten retained documents: publish all of them again."""
+
+    shard: int = 0  # where it did
 
 
 @dataclass(frozen=True)
@@ -137,7 +143,13 @@ class Service:
         self.scenario = run.scenario
         self.topics = Topics(self.scenario.federation)
         self.roster = Roster(self.scenario.task.digest)
-        self.epoch = ""
+        self._shards = shards_of(link)
+        self.placement = link.placement if isinstance(link, ShardedLink) else Placement(1)
+        self._silent = SilentShards(self.scenario.rounds.rollcall_s)
+        # brokers that are connected and hold all that is retained
+        self._served: set[int] = set()
+        # the newest roll call on each broker
+        self._epochs = [""] * len(self._shards)
         self._connections = 0
         self.duplicate_ids = DuplicateIds(session or _new_session())
         self.last_phase: PhaseFolded | None = None  # None before the first
@@ -146,10 +158,12 @@ class Service:
         self._other = ""
         self._items: asyncio.Queue[Item] = asyncio.Queue(MAX_WAITING)
         self._next_item: Item | None = None  # was read, and comes before those in the queue
-        self._intake = Intake(run, self.roster)
-        self._publisher = Publisher(run, link, self.topics)
+        self._intake = Intake(run, self.roster, self.placement)
+        self._publisher = Publisher(run, link, self.topics, self.placement)
         self._shown = Flood(singly=300)  # limits the notices about peers
-        self._subscriptions = SubscriptionKeeper(link, self._subscriptions_refused)
+        self._subscriptions = [
+            SubscriptionKeeper(shard, self._subscriptions_refused) for shard in self._shards
+        ]
         self._stopping = False
         self._full: DiskFullError | None = None
         self._full_told = -FULL_TOLD_S  # when a part was last dropped for want of room
@@ -224,7 +238,8 @@ class Service:
             await self._tell(online=True, stopped=over is None)
             reader.cancel()
             heart.cancel()
-            self._subscriptions.close()
+            for keeper in self._subscriptions:
+                keeper.close()
         if over is None:
             self.run.audit.close("stop", why="")
         else:
@@ -269,6 +284,7 @@ class Service:
             self._tell_due,
             self._again_due,
             self._intake.wake_at,
+            self._silent.wake_at,
         )
         times = [time for time in timers if time is not None]
         timeout: float | None = None
@@ -324,31 +340,33 @@ class Service:
         topic = self.topics.parse(incoming.topic)
         if topic == PlainTopic("coordinator/status"):
             status = CoordinatorStatus.from_bytes(payload)
-            return self._own_status(status, incoming.retained)
+            return self._own_status(status, incoming)
         self.run.traffic["wire_up"] += packet_bytes(incoming.topic, payload)
         match topic:
             case AgentTopic(_, "status") if not payload:  # the topic was cleared
                 return None
             case AgentTopic(agent, "status"):
-                return self._intake.status(agent, payload, incoming.retained, self.now())
+                now = self.now()
+                retained = incoming.retained
+                return self._intake.status(agent, payload, retained, now, incoming.shard)
             case AgentTopic(_, "report") if not payload:  # the topic was cleared
                 return None
             case AgentTopic(agent, "report"):
-                return self._intake.part(agent, payload, self.now())
+                return self._intake.part(agent, payload, self.now(), incoming.shard)
             case PlainTopic("control"):
                 return Control.from_bytes(payload)
         return None
 
-    def _own_status(self, status: CoordinatorStatus, retained: bool) -> Item | None:
+    def _own_status(self, status: CoordinatorStatus, message: Message) -> Item | None:
         """A status on our own topic: our own, the last will of an earlier process, or that of another coordinator."""
-        if retained or status.session == self.duplicate_ids.session:
+        if message.retained or status.session == self.duplicate_ids.session:
             return None
         if not status.online:
-            return Repeat()
+            return Repeat(message.shard)
         reaction = self.duplicate_ids.observe(status.session, self.now())
         match reaction:
             case Reaction.ANNOUNCE:
-                return Repeat()
+                return Repeat(message.shard)
             case Reaction.YIELD_ID:
                 self._other = status.name
                 self.stop()
@@ -373,18 +391,17 @@ class Service:
             case None | Wake():
                 return await self._woken()
             case Up():
-                return await self._up()
-            case Down(why):
-                self.observer(LinkDown(why))
-                return await self._handle(LinkLost())
+                return await self._up(item)
+            case Down():
+                return await self._down(item)
             case Arrived():
                 reports = self._arrived_together(item)
                 return await self._take(reports)
             case Seen():
                 agents = self._seen_together(item)
                 return await self._seen_all(agents)
-            case Repeat():
-                return await asyncio.to_thread(self.run.desired)
+            case Repeat(shard):
+                return await self._retained_by(shard)
             case Control(command="stop"):
                 self.run.audit.command("stop")
                 self.stop()
@@ -428,8 +445,10 @@ class Service:
             for client in sorted(self._publisher.unpublished):
                 order = self.run.order_of(client)
                 orders.append(order)
+        overdue = self._silent.take_overdue(now)
+        left = await self._unreachable(overdue)
         effects = await self._handle(Tick())
-        return [*late, *orders, *effects]
+        return [*late, *orders, *left, *effects]
 
     def _tell_control(self, command: str) -> None:
         self.run.audit.command(command)
@@ -440,11 +459,20 @@ class Service:
         effects: list[Effect] = await asyncio.to_thread(self.run.handle, event, now)
         return effects
 
-    async def _up(self) -> list[Effect]:
+    async def _up(self, up: Up) -> list[Effect]:
         """A (re)connected link: call the roll and publish again all that should be retained."""
+        shard = up.shard
+        others = self._served - {shard}
+        is_first = not others
+        self._served.add(shard)
         self._connections += 1
-        self._name_epoch()
-        self.observer(LinkUp())
+        self._name_epoch(shard)
+        if len(self._shards) > 1:
+            self.observer(ShardUp(shard, up.broker))
+            self._silent.back(shard, self.now())
+        if is_first:
+            self._silent.first_back(self.now())
+            self.observer(LinkUp())
         topics = self.topics
         filters = [
             topics.every_status,
@@ -452,12 +480,56 @@ class Service:
             topics.control,
             topics.coordinator_status,
         ]
-        self._subscriptions.connected()
-        await self._subscriptions.add(filters)
-        effects = await self._handle(LinkBack())
-        await self._tell(online=True)
-        desired = await asyncio.to_thread(self.run.desired)
+        keeper = self._subscriptions[shard]
+        keeper.connected()
+        await keeper.add(filters)
+        effects: list[Effect] = []
+        if is_first:
+            effects = await self._handle(LinkBack())
+        await self._tell_shard(shard, online=True)
+        desired = await self._retained_by(shard)
         return [*desired, *effects]
+
+    async def _down(self, down: Down) -> list[Effect]:
+        """A link is lost. Time stands still if it was the last one; else its agents are absent before long."""
+        shard = down.shard
+        self._served.discard(shard)
+        if len(self._shards) > 1:
+            agents = self.placement.online_on(shard)
+            self.observer(ShardDown(shard, down.why, len(agents)))
+            self._silent.lost(shard, agents, self.now())
+        if self._served:
+            return []
+        self._silent.all_lost()
+        self.observer(LinkDown(down.why))
+        return await self._handle(LinkLost())
+
+    async def _retained_by(self, shard: int) -> list[Effect]:
+        """All that a broker should retain: models, then the orders of the agents that live there.
+
+        With several brokers the models are published here, because the others have them.
+        """
+        desired = await asyncio.to_thread(self.run.desired)
+        if len(self._shards) == 1:
+            return desired
+        orders: list[Effect] = []
+        for effect in desired:
+            match effect:
+                case SendModel():
+                    await self._publisher.model(effect, self._shards[shard])
+                case SendOrder(client) if self.placement.where(client) == shard:
+                    orders.append(effect)
+        return orders
+
+    async def _unreachable(self, agents: Sequence[str]) -> list[Effect]:
+        """These agents were not heard since their broker was lost."""
+        if not agents:
+            return []
+        self.placement.gone(agents)
+        now = self.now()
+        self._roster_show.changed(now)
+        left = self.roster.unreachable(agents)
+        return await asyncio.to_thread(self._handle_together, left, [], now)
 
     def _subscriptions_refused(self, topics: tuple[str, ...]) -> None:
         """Report the subscriptions that fail. Once they work, call the roll again, for answers were missed."""
@@ -470,15 +542,16 @@ class Service:
             with contextlib.suppress(asyncio.QueueFull):  # then somebody is awake
                 self._items.put_nowait(Wake())
 
-    def _name_epoch(self) -> None:
+    def _name_epoch(self, shard: int) -> None:
         session = self.duplicate_ids.session
-        self.epoch = f"{session}.{self._connections}"
+        self._epochs[shard] = f"{session}.{self._connections}"
 
     async def _call_roll_again(self) -> None:
         """Statuses of unknown agents were dropped in a flood: ask all agents to publish theirs again."""
         self._intake.call_roll_again()
         self._connections += 1
-        self._name_epoch()
+        for shard in range(len(self._shards)):
+            self._name_epoch(shard)
         await self._tell(online=True)
 
     def _seen_together(self, first: Seen) -> list[str]:
@@ -495,20 +568,26 @@ class Service:
     async def _seen_all(self, agents: Sequence[str]) -> list[Effect]:
         """What follows from the statuses of these agents that wait."""
         events: list[Joined | Left] = []
+        moved: list[str] = []
         for agent in agents:
-            for status, retained in self._intake.take_statuses(agent):
-                events += self._seen(status, retained)
+            for status, retained, shard in self._intake.take_statuses(agent):
+                events += self._seen(status, retained, shard)
+            if await self._has_moved(agent):
+                moved.append(agent)
             if self.roster.is_expelled(agent):
                 await self._publisher.clear(agent)
-        if not events:
+        if not events and not moved:
             return []
         now = self.now()
-        return await asyncio.to_thread(self._handle_together, events, now)
+        return await asyncio.to_thread(self._handle_together, events, moved, now)
 
-    def _handle_together(self, events: Sequence[Joined | Left], now: float) -> list[Effect]:
-        """What follows from agents that come and go; those who come for the first time get an order."""
+    def _handle_together(
+        self, events: Sequence[Joined | Left], moved: Sequence[str], now: float
+    ) -> list[Effect]:
+        """What follows from agents that come and go; those who come for the first time, or to another broker, get an order."""
         effects: list[Effect] = []
         run = self.run
+        came: set[str] = set()
         with run.one_checkpoint():
             for event in events:
                 agent = event.client
@@ -518,24 +597,48 @@ class Service:
                 if is_known and not was_known:
                     order = run.order_of(agent)
                     effects.append(order)
+                    came.add(agent)
+            for agent in moved:
+                if agent in run.engine.known and agent not in came:
+                    order = run.order_of(agent)
+                    effects += self._own_models(order)
+                    effects.append(order)
         return effects
 
-    def _seen(self, status: AgentStatus, retained: bool) -> list[Joined | Left]:
+    def _seen(self, status: AgentStatus, retained: bool, shard: int) -> list[Joined | Left]:
         """What a status changes in the roster, as events of the run."""
         agent = status.agent
         wall_s = time.time()
-        events = self.roster.seen(status, retained=retained, epoch=self.epoch, now=wall_s)
+        epoch = self._epochs[shard]
+        events = self.roster.seen(status, retained=retained, epoch=epoch, now=wall_s)
         if events and status.online:
             self.run.samples[agent] = (status.samples, status.test_samples)
         if status.problem and status.online:
             excluded = AgentExcluded(agent, status.problem)
             self._observe_peer(excluded)
         now = self.now()
-        if status.online and not retained and status.epoch != self.epoch:
+        is_here = status.online and not retained
+        if is_here:
+            self._silent.heard(agent)
+        elif self.placement.take_rival(agent):
+            self._intake.roll_at = now
+        if is_here and status.epoch != epoch:
             # it knows another coordinator than this one; the retained status may not convince it
             self._tell_due = self._tell_due or now + TELL_EVERY_S
         self._roster_show.changed(now)
         return events
+
+    async def _has_moved(self, agent: str) -> bool:
+        """Has the agent come to a broker that does not have its order? The one before gives it up."""
+        has_moved, before = self.placement.take_moved(agent)
+        if before is not None:
+            await self._publisher.take_back_order(agent, self._shards[before])
+        return has_moved
+
+    def _own_models(self, order: SendOrder) -> list[Effect]:
+        """The models of an order that are for its agent alone: other brokers do not have them."""
+        models = self.run.orders.models_of([order])
+        return [model for model in models if model.ref.key.startswith("@")]
 
     async def _forget(self, agent: str) -> list[Effect]:
         """Remove an agent from the run and the roster, and clear all that is retained for it."""
@@ -658,9 +761,19 @@ class Service:
     async def _tell(self, *, online: bool, stopped: bool = False) -> None:
         """Publish the coordinator's status: the state of the engine, for agents and for people."""
         self._tell_due = None
-        status = self._status_now(online=online, stopped=stopped)
+        if len(self._shards) == 1:
+            await self._tell_shard(0, online=online, stopped=stopped)
+            return
+        shards = range(len(self._shards))
+        telling = [self._tell_shard(shard, online=online, stopped=stopped) for shard in shards]
+        await asyncio.gather(*telling)
+
+    async def _tell_shard(self, shard: int, *, online: bool, stopped: bool = False) -> None:
+        epoch = self._epochs[shard]
+        status = self._status_now(epoch, online=online, stopped=stopped)
         payload = status.to_bytes()
-        await self.link.publish(self.topics.coordinator_status, payload, retain=True)
+        link = self._shards[shard]
+        await link.publish(self.topics.coordinator_status, payload, retain=True)
 
     def _keep_status(self, *, stopped: bool = False) -> None:
         """Write the status to the run's folder, for people and their dashboards, where it has changed."""
@@ -669,18 +782,18 @@ class Service:
         if shown == self._status_kept:
             return
         self._status_kept = shown
-        status = self._status_now(online=True, stopped=stopped)
+        status = self._status_now(self._epochs[0], online=True, stopped=stopped)
         payload = status.to_bytes()
         path = self.run.folder / "status.json"
         with contextlib.suppress(OSError):  # a full disk must not end a run for it
             write_atomically(path, payload, durable=False)
 
-    def _status_now(self, *, online: bool, stopped: bool) -> CoordinatorStatus:
+    def _status_now(self, epoch: str, *, online: bool, stopped: bool) -> CoordinatorStatus:
         engine = self.run.engine
         task = self.scenario.task
         return CoordinatorStatus(
             online=online,
-            epoch=self.epoch,
+            epoch=epoch,
             run=self.run.facts.run,
             name=self.scenario.name,
             round=engine.round,

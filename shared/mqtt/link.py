@@ -18,6 +18,7 @@ class Message:
     topic: str
     payload: bytes
     retained: bool = False  # the broker had stored it before we subscribed
+    shard: int = 0  # the broker that it came from, if a link leads to several
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Up:
     """The link is connected (again). The broker has forgotten all our subscriptions."""
 
     broker: str = field(default="", compare=False)  # its address for people; empty if unknown
+    shard: int = 0  # as in `Message`
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Down:
     """The link is lost, and tries to reconnect. It is repeated if the reason changes."""
 
     why: str  # for people
+    shard: int = 0  # as in `Message`
 
 
 Incoming = Message | Up | Down

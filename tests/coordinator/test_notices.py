@@ -67,6 +67,14 @@ EXAMPLES: list[tuple[Notice, str]] = [
     ),
     (notices.ModelChosen("lenet5"), '{"event": "model", "model": "lenet5"}'),
     (notices.LinkUp(), '{"event": "link", "up": true}'),
+    (
+        notices.ShardUp(1, "mqtt://b"),
+        '{"event": "shard", "up": true, "shard": 1, "broker": "mqtt://b"}',
+    ),
+    (
+        notices.ShardDown(1, "refused", 3),
+        '{"event": "shard", "up": false, "shard": 1, "why": "refused", "agents": 3}',
+    ),
     (notices.LinkDown("refused"), '{"event": "link", "up": false, "why": "refused"}'),
     (notices.SubscriptionsRefused(["t"]), '{"event": "subscriptions", "refused": ["t"]}'),
     (

@@ -1,0 +1,193 @@
+"""Where the agents live when a federation has several brokers (shards). Pure: time is an argument, in seconds.
+
+An agent lives on one shard: the one that its newest status came from. A coordinator with one broker needs none of this.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from covey.shared.strategies.base import ClientId
+from covey.shared.wire.messages import AgentStatus
+
+PATIENCE_S = 5.0  # a shard that is back within this time has lost no agent
+SPARE_HOMES = 1000  # of agents that are in no roster; beyond this they are dropped
+
+
+@dataclass
+class _Home:
+    """Where an agent was seen last."""
+
+    shard: int
+    session: str  # of the agent; a younger one sorts later
+    serial: int  # of its newest status in that session
+    online: bool  # by a live status
+
+
+class Placement:
+    """The shard of each agent.
+
+    - The first status of an agent places it, even an old one.
+    - A live status from another shard moves the agent there: it has turned to another of its addresses.
+    - While an agent is online on a shard that is up, a status of an older session from another shard is refused. Of two
+      devices with one id on two shards, the one that started last therefore takes part.
+    - Last wills and retained statuses from another shard are left aside: the agent has moved since.
+    """
+
+    def __init__(self, shards: int) -> None:
+        self.shards = shards
+        self._homes: dict[ClientId, _Home] = {}
+        # agents that have come to a shard and did not get their order there yet, with the shard before
+        self._moved: dict[ClientId, int | None] = {}
+        self.up: set[int] = set()  # shards that are connected, where there are several
+        self._rivals: set[ClientId] = set()  # agents that a device on another shard claims to be
+
+    def __repr__(self) -> str:
+        return f"<Placement: {len(self._homes)} agents on {self.shards} shards, {self.up} up>"
+
+    def connected(self, shard: int) -> None:
+        """The link to a shard is up."""
+        self.up.add(shard)
+
+    def disconnected(self, shard: int) -> None:
+        """The link to a shard is lost."""
+        self.up.discard(shard)
+
+    def where(self, agent: ClientId) -> int | None:
+        """The shard of an agent; None: it was not seen yet, and there is more than one shard."""
+        if self.shards == 1:
+            return 0
+        home = self._homes.get(agent)
+        return None if home is None else home.shard
+
+    def reaches(self, agent: ClientId) -> bool:
+        """Is the agent's shard known and connected? Always so where there is one."""
+        return self.shards == 1 or self.where(agent) in self.up
+
+    def lives(self, agent: ClientId, shard: int) -> bool:
+        """May messages of an agent come from this shard? So it is until the agent was seen on another one."""
+        return self.where(agent) in (shard, None)
+
+    def admits(self, status: AgentStatus, shard: int, *, retained: bool) -> bool:
+        """Place the sender of a status. False: the status comes from a shard where the agent does not live."""
+        if self.shards == 1:
+            return True
+        agent = status.agent
+        is_live = status.online and not retained
+        home = self._homes.get(agent)
+        if home is not None and home.shard != shard:
+            if not is_live:
+                return False
+            if self._is_older(status, home):
+                self._rivals.add(agent)
+                return False
+        before = None if home is None else home.shard
+        if before != shard:
+            self._moved[agent] = before
+        if home is not None and not status.online and status.session != home.session:
+            return True  # the last will of an earlier session says nothing about this one
+        self._homes[agent] = _Home(shard, status.session, status.serial, is_live)
+        return True
+
+    def _is_older(self, status: AgentStatus, home: _Home) -> bool:
+        """Is a live status from another shard older than what is known of the agent?"""
+        if status.session == home.session:
+            return status.serial < home.serial
+        is_there = home.online and home.shard in self.up
+        return is_there and status.session < home.session
+
+    def take_moved(self, agent: ClientId) -> tuple[bool, int | None]:
+        """Whether the agent has come to a shard since this was asked last, and the shard that it came from."""
+        if agent not in self._moved:
+            return False, None
+        return True, self._moved.pop(agent)
+
+    def take_rival(self, agent: ClientId) -> bool:
+        """Was a live status of this agent refused since this was asked last? Once it is offline, the roll is due."""
+        if agent not in self._rivals:
+            return False
+        self._rivals.discard(agent)
+        return True
+
+    def online_on(self, shard: int) -> list[ClientId]:
+        """The agents that are online on a shard."""
+        return [
+            agent for agent, home in self._homes.items() if home.shard == shard and home.online
+        ]
+
+    def gone(self, agents: Iterable[ClientId]) -> None:
+        """These agents are not online any more."""
+        for agent in agents:
+            home = self._homes.get(agent)
+            if home is not None:
+                home.online = False
+
+    def forget(self, agent: ClientId) -> None:
+        """The agent's next status places it anew."""
+        self._homes.pop(agent, None)
+        self._moved.pop(agent, None)
+        self._rivals.discard(agent)
+
+    def tidy(self, known: Collection[ClientId]) -> None:
+        """Drop the homes of agents that are not known, once there are many of them: names cost nothing to invent."""
+        if len(self._homes) <= 2 * len(known) + SPARE_HOMES:
+            return
+        for agent in [agent for agent in self._homes if agent not in known]:
+            self.forget(agent)
+
+
+class SilentShards:
+    """Agents of shards that were lost: who is not heard in time counts as offline.
+
+    A shard has `PATIENCE_S` to come back. Then its agents have the time of a roll call to answer. While all shards are
+    lost, nobody counts as offline.
+    """
+
+    def __init__(self, rollcall_s: float) -> None:
+        self._rollcall_s = rollcall_s
+        self._silent: dict[int, set[ClientId]] = {}  # by shard: agents not heard since the loss
+        self._due: dict[int, float] = {}  # by shard: when they count as offline
+
+    def __repr__(self) -> str:
+        silent = {shard: len(agents) for shard, agents in self._silent.items()}
+        return f"<SilentShards: {silent}>"
+
+    @property
+    def wake_at(self) -> float | None:
+        """When agents count as offline next; None: none do."""
+        first = min(self._due.values(), default=math.inf)
+        return None if first == math.inf else first
+
+    def lost(self, shard: int, agents: Iterable[ClientId], now: float) -> None:
+        """The link to a shard is lost; these agents were online there."""
+        self._silent.setdefault(shard, set()).update(agents)
+        self._due.setdefault(shard, now + PATIENCE_S)
+
+    def back(self, shard: int, now: float) -> None:
+        """The link to a shard is up again, and its agents are asked who is there."""
+        if shard in self._due:
+            self._due[shard] = now + self._rollcall_s
+
+    def all_lost(self) -> None:
+        """The last shard is lost as well: time stands still."""
+        self._due = dict.fromkeys(self._due, math.inf)
+
+    def first_back(self, now: float) -> None:
+        """The first shard is up again; the others have the time of a roll call to follow."""
+        self._due = dict.fromkeys(self._due, now + self._rollcall_s)
+
+    def heard(self, agent: ClientId) -> None:
+        """A live status of this agent came, from whichever shard."""
+        for agents in self._silent.values():
+            agents.discard(agent)
+
+    def take_overdue(self, now: float) -> list[ClientId]:
+        """The agents that count as offline now, in order."""
+        overdue: set[ClientId] = set()
+        for shard, due in list(self._due.items()):
+            if now >= due:
+                del self._due[shard]
+                overdue |= self._silent.pop(shard)
+        return sorted(overdue)

@@ -1,0 +1,403 @@
+"""A federation with several brokers: the same bytes as with one, and a dead broker costs its agents only."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from covey.agent.device.service import Agent
+from covey.broker.testing.memory_broker import MemoryBroker
+from covey.coordinator.run.run import Run
+from covey.coordinator.serve.placement import PATIENCE_S, Placement, SilentShards
+from covey.coordinator.serve.service import Service, last_will
+from covey.coordinator.serve.sharded_link import ShardedLink
+from covey.shared.errors import UserError
+from covey.shared.mqtt.link import Message
+from covey.shared.mqtt.shards import shard_of
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.wire.messages import AgentStatus, Control
+from covey.shared.wire.topics import Topics
+from tests import clock
+from tests.small_fleet import Fleet
+from tests.small_run import clients, fingerprint, rules, scenario, setup
+
+SHARDS = 4
+TOPICS = Topics("default")
+
+
+class ShardedFleet(Fleet):
+    """A fleet whose agents live on several brokers, by the rule of `broker enroll`."""
+
+    def __init__(self, folder: Path, scene: Scenario, shards: int = SHARDS, **changes: Any) -> None:
+        self.brokers = [MemoryBroker(seed) for seed in range(shards)]
+        self.moved: dict[str, int] = {}  # agents that live elsewhere than the rule says
+        super().__init__(folder, scene, rules(scene, **changes), self.brokers[0], clients())
+
+    def shard(self, client: str) -> int:
+        return self.moved.get(client, shard_of(client, len(self.brokers)))
+
+    def living_on(self, shard: int) -> set[str]:
+        return {client for client in clients() if self.shard(client) == shard}
+
+    async def _live(self, client: str, agent: Agent) -> None:
+        async with self.brokers[self.shard(client)].link(client, agent.will) as link:
+            await agent.run(link)
+
+    async def serve(self, run: Run | None = None, observer: Any = None) -> Run:
+        now = asyncio.get_running_loop().time()
+        this = run or Run.start(
+            self.folder / "run", self.scene, setup(self.scene), self.rules, "r1", now
+        )
+        async with AsyncExitStack() as stack:
+            links = []
+            for broker in self.brokers:
+                link = broker.link("coordinator", last_will(TOPICS))
+                links.append(await stack.enter_async_context(link))
+            merged = await stack.enter_async_context(ShardedLink(links, TOPICS))
+            self.service = Service(this, merged, observer=observer or self._keep)
+            why = await self.service.serve()
+        assert not why, why
+        return this
+
+    def events(self, name: str) -> list[Mapping[str, Any]]:
+        return [row for row in self.rows if row["event"] == name]
+
+
+Story = Callable[[Fleet], Coroutine[Any, Any, Any]]
+
+
+def played(fleet: Callable[[], Fleet], story: Story | None = None) -> Run:
+    """A whole run, with things that happen in the meantime."""
+
+    async def whole() -> Run:
+        async with fleet() as these, asyncio.TaskGroup() as group:
+            serving = group.create_task(these.serve())
+            if story is not None:
+                group.create_task(story(these))
+            return await serving
+
+    return clock.run(whole(), within_s=36_000)
+
+
+async def phase_opens(fleet: Fleet, number: int) -> None:
+    """Wait until the agents work on a step."""
+    while not any(step == number for _, step in fleet.jobs.worked):
+        await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("method", ["fedclust", "lg"])
+def test_a_run_over_four_brokers_has_the_bytes_of_one_over_one_broker(
+    method: str, tmp_path: Path
+) -> None:
+    scene = scenario(method)
+    four = played(lambda: ShardedFleet(tmp_path / "four", scene))
+    one = played(
+        lambda: Fleet(tmp_path / "one", scene, rules(scene), MemoryBroker(), clients(scene=scene))
+    )
+    assert fingerprint(four) == fingerprint(one)
+
+
+def test_each_model_goes_to_each_broker_once_and_each_order_to_one(tmp_path: Path) -> None:
+    scene = scenario("fedavg", rounds={"count": 1, "participation": 1.0})
+    fleet = ShardedFleet(tmp_path, scene)
+    played(lambda: fleet)
+    for number, broker in enumerate(fleet.brokers):
+        retained = dict(broker.retained.matching("covey/default/#"))
+        orders = {topic.split("/")[3] for topic in retained if topic.endswith("/order")}
+        assert orders == fleet.living_on(number)
+        assert TOPICS.model("0") + "/0" in retained
+        assert TOPICS.roster in retained
+
+
+def test_a_round_goes_on_without_the_agents_of_a_dead_broker_and_has_the_bytes_of_its_participants(
+    tmp_path: Path,
+) -> None:
+    """The reference: one broker, and the same agents lose their power in the same round."""
+    scene = scenario("fedavg", rounds={"count": 4, "participation": 1.0})
+    sharded = ShardedFleet(tmp_path / "four", scene)
+    dead = 1
+    lost = sharded.living_on(dead)
+    assert 0 < len(lost) < 8
+
+    async def kill(fleet: Fleet) -> None:
+        await phase_opens(fleet, 2)
+        for link in list(sharded.brokers[dead]._connected.values()):
+            link._lose("killed", will=False)
+        sharded.brokers[dead].restart(away_s=1e9)
+
+    async def power_cut(fleet: Fleet) -> None:
+        await phase_opens(fleet, 2)
+        await asyncio.gather(*[fleet.vanish(client) for client in sorted(lost)])
+
+    def unsharded() -> Fleet:
+        return Fleet(tmp_path / "one", scene, rules(scene), MemoryBroker(), clients())
+
+    after = played(lambda: sharded, kill)
+    reference = played(unsharded, power_cut)
+    assert fingerprint(after) == fingerprint(reference)
+    [down] = [row for row in sharded.events("shard") if not row["up"]]
+    assert down["shard"] == dead
+    assert down["agents"] == len(lost)
+    reported = [set(row["reported"]) for row in sharded.events("phase")]
+    assert reported[0] == set(clients())
+    assert reported[1] == reported[-1] == set(clients()) - lost
+
+
+def test_the_agents_of_a_broker_that_comes_back_take_part_again(tmp_path: Path) -> None:
+    scene = scenario("fedavg", rounds={"count": 12, "participation": 1.0})
+    fleet = ShardedFleet(tmp_path, scene)
+    fleet.jobs.takes_s = 10.0
+
+    async def outage(these: Fleet) -> None:
+        await phase_opens(these, 2)
+        fleet.brokers[0].restart(keep_retained=False, away_s=4 * PATIENCE_S)
+
+    played(lambda: fleet, outage)
+    sizes = [len(row["reported"]) for row in fleet.events("phase")]
+    assert min(sizes) == 8 - len(fleet.living_on(0))
+    assert sizes[-1] == 8
+
+
+def test_a_broker_that_is_back_at_once_costs_no_agent(tmp_path: Path) -> None:
+    scene = scenario("fedavg", rounds={"count": 6, "participation": 1.0})
+    fleet = ShardedFleet(tmp_path, scene)
+
+    async def outage(these: Fleet) -> None:
+        await phase_opens(these, 2)
+        fleet.brokers[0].restart(keep_retained=False, away_s=1.0)
+
+    played(lambda: fleet, outage)
+    assert [len(row["reported"]) for row in fleet.events("phase")] == [8] * 7
+
+
+def test_time_stands_still_while_all_brokers_are_away(tmp_path: Path) -> None:
+    patient = {"count": 4, "participation": 1.0, "rollcall_s": 60.0}
+    scene = scenario("fedavg", rounds=patient)
+    fleet = ShardedFleet(tmp_path, scene, deadline_s=60.0, rollcall_s=60.0)
+
+    async def outage(these: Fleet) -> None:
+        await phase_opens(these, 2)
+        for broker in fleet.brokers:
+            broker.restart(away_s=200.0)
+
+    played(lambda: fleet, outage)
+    assert [len(row["reported"]) for row in fleet.events("phase")] == [8] * 5
+    assert not fleet.events("void")
+
+
+def test_a_broker_that_is_dead_from_the_start_does_not_delay_the_others(tmp_path: Path) -> None:
+    scene = scenario("fedavg", rounds={"count": 2, "participation": 1.0, "start_agents": 4})
+    fleet = ShardedFleet(tmp_path, scene, start_agents=4)
+    fleet.brokers[0]._back_at = 1e9
+    played(lambda: fleet)
+    assert len(fleet.events("phase")) == 3
+
+
+def test_an_agent_that_turns_to_another_broker_keeps_its_part_in_the_run(tmp_path: Path) -> None:
+    """Its last will at the old broker comes later, and does not count."""
+    scene = scenario("fedavg", rounds={"count": 8, "participation": 1.0})
+    fleet = ShardedFleet(tmp_path, scene)
+    agent = "agent-0"
+    old = shard_of(agent, SHARDS)
+    new = (old + 1) % SHARDS
+
+    async def move(these: Fleet) -> None:
+        await phase_opens(these, 2)
+        will = these.agents[agent].will
+        these.agents[agent].stop()
+        await these._lives[agent]
+        fleet.moved[agent] = new
+        these.join(agent)
+        await asyncio.sleep(1.0)
+        async with fleet.brokers[old].link("late will") as link:
+            await link.publish(will.topic, will.payload, retain=True)
+
+    played(lambda: fleet, move)
+    assert agent in fleet.events("phase")[-1]["reported"]
+    topics = {
+        topic for topic, _ in fleet.brokers[old].retained.matching("covey/default/agents/+/order")
+    }
+    assert TOPICS.order(agent) not in topics
+
+
+def test_a_command_on_any_broker_reaches_the_coordinator(tmp_path: Path) -> None:
+    scene = scenario("fedavg", rounds={"count": 50, "participation": 1.0})
+    fleet = ShardedFleet(tmp_path, scene)
+
+    async def stop(these: Fleet) -> None:
+        await phase_opens(these, 2)
+        async with fleet.brokers[-1].link("operator") as link:
+            await link.publish(TOPICS.control, Control(command="stop").to_bytes())
+
+    async def whole() -> None:
+        async with fleet, asyncio.TaskGroup() as group:
+            group.create_task(stop(fleet))
+            with pytest.raises(AssertionError, match="None"):
+                await fleet.serve()
+
+    fleet.serve = _serve_until_stopped(fleet)  # type: ignore[method-assign]
+    clock.run(whole(), within_s=3600)
+    assert len(fleet.events("phase")) < 10
+
+
+def _serve_until_stopped(fleet: ShardedFleet) -> Any:
+    serve = fleet.serve
+
+    async def stopped() -> Run:
+        run = await serve()
+        assert run.engine.round == 50, "None: it was stopped"
+        return run
+
+    return stopped
+
+
+def test_a_second_coordinator_on_one_of_the_brokers_gives_way(tmp_path: Path) -> None:
+    scene = scenario("fedavg", rounds={"count": 6})
+    fleet = ShardedFleet(tmp_path, scene)
+    fleet.jobs.takes_s = 3.0
+
+    async def second(these: Fleet) -> None:
+        await phase_opens(these, 2)
+        run = Run.start(tmp_path / "other", scene, setup(scene), rules(scene), "r2", 0.0)
+        async with fleet.brokers[2].link("second", last_will(TOPICS)) as link:
+            with pytest.raises(UserError, match="another coordinator is at work"):
+                await Service(run, link, session="z-younger").serve()
+
+    assert played(lambda: fleet, second).engine.round == 6
+
+
+def test_a_report_from_a_broker_where_its_agent_does_not_live_is_refused(tmp_path: Path) -> None:
+    scene = scenario("fedavg", rounds={"count": 3})
+    fleet = ShardedFleet(tmp_path, scene)
+    stranger = (shard_of("agent-0", SHARDS) + 1) % SHARDS
+
+    async def forge(these: Fleet) -> None:
+        await phase_opens(these, 2)
+        async with fleet.brokers[stranger].link("rogue") as link:
+            await link.publish(TOPICS.report("agent-0"), b"a part of a report")
+            older = AgentStatus(agent="agent-0", session="000", online=True, serial=9)
+            await link.publish(TOPICS.status("agent-0"), older.to_bytes())
+
+    played(lambda: fleet, forge)
+    assert fleet.service is not None
+    assert fleet.service.roster.refusals["other broker"] == 2
+
+
+# -- the rules, by themselves ------------------------------------------------------------------------------------------
+
+
+def status(session: str = "b", serial: int = 1, *, online: bool = True) -> AgentStatus:
+    return AgentStatus(agent="pi", session=session, online=online, serial=serial)
+
+
+def placed(*, up: tuple[int, ...] = (0, 1)) -> Placement:
+    """An agent that is online on shard 0."""
+    placement = Placement(2)
+    for shard in up:
+        placement.connected(shard)
+    assert placement.admits(status(), 0, retained=False)
+    assert placement.take_moved("pi") == (True, None)
+    return placement
+
+
+@pytest.mark.parametrize(
+    ("other", "retained", "admitted"),
+    [
+        (status("b", 2), False, True),  # it has moved
+        (status("b", 0), False, False),  # an older message that was on its way
+        (status("c", 0), False, True),  # it was started again
+        (status("a", 9), False, False),  # another device with this id, which was there before
+        (status("c", 9), True, False),  # an old document
+        (status("b", 9, online=False), False, False),  # the last will of the connection before
+    ],
+)
+def test_a_status_from_another_broker(other: AgentStatus, retained: bool, admitted: bool) -> None:
+    placement = placed()
+    assert placement.admits(other, 1, retained=retained) is admitted
+    assert placement.where("pi") == (1 if admitted else 0)
+
+
+def test_an_older_session_may_come_from_another_broker_once_the_first_one_is_down() -> None:
+    placement = placed()
+    assert not placement.admits(status("a"), 1, retained=False)
+    assert placement.take_rival("pi")
+    placement.disconnected(0)
+    assert placement.admits(status("a"), 1, retained=False)
+    assert placement.take_moved("pi") == (True, 0)
+
+
+def test_agents_of_a_lost_broker_count_as_offline_once_it_had_time_to_come_back() -> None:
+    silent = SilentShards(rollcall_s=10.0)
+    silent.lost(1, ["b", "a"], now=100.0)
+    assert silent.take_overdue(100.0) == []
+    silent.heard("a")
+    assert silent.wake_at == 100.0 + PATIENCE_S
+    assert silent.take_overdue(100.0 + PATIENCE_S) == ["b"]
+    silent.lost(1, ["c"], now=200.0)
+    silent.back(1, now=201.0)
+    assert silent.take_overdue(208.0) == []
+    assert silent.take_overdue(211.0) == ["c"]
+    assert silent.wake_at is None
+
+
+def test_invented_names_do_not_fill_the_memory() -> None:
+    placement = Placement(2)
+    for number in range(5000):
+        stranger = AgentStatus(agent=f"x{number}", session="s", online=True, serial=1)
+        placement.admits(stranger, 0, retained=False)
+    placement.tidy({"x7"})
+    assert placement.where("x7") == 0
+    assert placement.where("x8") is None
+
+
+def test_the_rule_moves_agents_only_to_a_new_broker() -> None:
+    names = [f"agent-{number}" for number in range(2000)]
+    four = [shard_of(name, 4) for name in names]
+    five = [shard_of(name, 5) for name in names]
+    assert all(after in (before, 4) for before, after in zip(four, five, strict=True))
+    counts = [five.count(shard) for shard in range(5)]
+    assert min(counts) > 330
+    assert shard_of("pi-7", 4) == 2  # devices are enrolled by this rule: it never changes
+
+
+def test_a_broker_that_is_not_read_does_not_stop_the_others() -> None:
+    async def story() -> list[int]:
+        brokers = [MemoryBroker(0), MemoryBroker(1)]
+        async with (
+            brokers[0].link("c") as first,
+            brokers[1].link("c") as second,
+            ShardedLink([first, second], TOPICS) as merged,
+        ):
+            await merged.all_up()
+            brokers[1].restart(away_s=1e9)
+            assert await merged.publish(TOPICS.control, b"x")
+            await merged.subscribe([TOPICS.control])
+            await merged.publish(TOPICS.control, b"y")
+            shards = []
+            async for item in merged.incoming():
+                shards.append(item.shard)
+                if isinstance(item, Message):
+                    return shards
+        return []
+
+    assert clock.run(story(), within_s=60) == [0, 1, 1, 0]
+
+
+def test_a_broker_that_cannot_be_reached_is_named() -> None:
+    async def story() -> None:
+        brokers = [MemoryBroker(0), MemoryBroker(1)]
+        brokers[1]._back_at = 1e9
+        async with (
+            brokers[0].link("c") as first,
+            brokers[1].link("c") as second,
+            ShardedLink([first, second], TOPICS) as merged,
+        ):
+            await merged.all_up()
+
+    with pytest.raises(UserError, match=r"brokers \[1\]"):
+        clock.run(story(), within_s=60)
