@@ -10,17 +10,18 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
-from covey.broker import expulsion
+from covey.broker import expulsion, shards
 from covey.broker.access import members, passwords
 from covey.broker.access.acl import ANY
 from covey.broker.access.members import Entry
 from covey.broker.doctor import Doctor, Finding
+from covey.broker.doctor_between import CHECK, Between, examine_between
 from covey.broker.folder import AUTHORITY_DAYS, DEFAULT_FEDERATION, SERVER_DAYS, BrokerFolder
 from covey.broker.limits import DEFAULT_AGENTS, MIB, Limits
 from covey.broker.programs.embedded import EmbeddedBroker
@@ -212,7 +213,23 @@ def init(
 @app.command()
 def enroll(
     names: Names,
-    home: HomeFolder = HOME,
+    homes: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--home",
+            help="the broker's folder; repeat it for several brokers (shards), in the order of their numbers, and each user "
+            f"is enrolled at one of them  [default: {HOME}]",
+            show_default=False,
+        ),
+    ] = None,
+    shard: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="with several --home: the number of the broker, counted from 0  [default: by a hash of each name]",
+            show_default=False,
+        ),
+    ] = None,
     role: Annotated[
         EnrolledRole,
         typer.Option(help="observer: read statuses, roster and metrics, write nothing"),
@@ -222,7 +239,8 @@ def enroll(
     ] = DEFAULT_FEDERATION,
 ) -> None:
     """Add users and write a file for the --credentials of each. A running broker accepts them at once."""
-    for file in BrokerFolder(home).enroll_all(names, role, federation):
+    folders = [BrokerFolder(home) for home in homes or [HOME]]
+    for file in shards.enroll_all(folders, names, role, federation, shard):
         print(file)
 
 
@@ -303,8 +321,18 @@ def _publish_offline(home: BrokerFolder, users: Mapping[str, Entry], why: str) -
         _say(f"note: {problem}")
 
 
+ADDRESSES = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="url...",
+        help=f"{ADDRESS}; with several, also what they are to each other: one broker, or independent ones",
+        show_default=False,
+    ),
+]
+
+
 @app.command()
-@with_connection(Annotated[str | None, typer.Argument(metavar="url", help=ADDRESS)])
+@with_connection(ADDRESSES)
 def doctor(
     *,
     connection: Connection,
@@ -314,28 +342,59 @@ def doctor(
     as_json: Json = False,
 ) -> None:
     """Check that a broker provides what Covey needs. Exit code 1 if something is missing."""
-    if connection.broker is None:
+    if not connection.brokers:
         raise UserError(f"expected the address of a broker, {ADDRESS}, or --credentials")
-    address = connection.url()
+    user = ""
     role = ""
     federation = ""
     if connection.credentials is not None:
         credentials = read_credentials(connection.credentials)
+        user = credentials.id
         role = credentials.role
         federation = credentials.federation
-    doctor = Doctor(address, patience_s=patience_s, role=role, federation=federation)
-    findings = asyncio.run(doctor.examine())
+    urls = connection.urls(user)
+    examined: list[tuple[BrokerUrl, list[Finding]]] = []
+    for url in urls:
+        one = Doctor(url, patience_s=patience_s, role=role, federation=federation)
+        examined.append((url, asyncio.run(one.examine())))
+    everything = [finding for _, findings in examined for finding in findings]
+    between = None
+    if len(urls) > 1 and not any(finding.state == "missing" for finding in everything):
+        examining = examine_between(urls, patience_s=patience_s, federation=federation)
+        between = asyncio.run(examining)
+        everything += between.findings
     if as_json:
-        rows = [dataclasses.asdict(finding) for finding in findings]
-        print(json_text.dumps(rows, indent=2))
+        print(json_text.dumps(_as_json(examined, between), indent=2))
     else:
-        _show(address, findings)
-    if any(finding.state == "missing" for finding in findings):
+        for url, findings in examined:
+            _show(str(url), findings)
+        if between is not None:
+            _show(CHECK, between.findings)
+    if any(finding.state == "missing" for finding in everything):
         raise typer.Exit(1)
 
 
-def _show(address: BrokerUrl, findings: list[Finding]) -> None:
-    table = Table("check", "", "seen", "what it means", title=str(address))
+def _as_json(
+    examined: list[tuple[BrokerUrl, list[Finding]]], between: Between | None
+) -> list[dict[str, Any]] | dict[str, Any]:
+    """The findings about one broker; about several, those of each, and what they are to each other."""
+    if len(examined) == 1:
+        _, findings = examined[0]
+        return [dataclasses.asdict(finding) for finding in findings]
+    brokers = []
+    for url, findings in examined:
+        rows = [dataclasses.asdict(finding) for finding in findings]
+        brokers.append({"broker": str(url), "findings": rows})
+    found = [] if between is None else between.findings
+    return {
+        "brokers": brokers,
+        "between": [dataclasses.asdict(finding) for finding in found],
+        "shards": [] if between is None else between.groups,
+    }
+
+
+def _show(title: str, findings: list[Finding]) -> None:
+    table = Table("check", "", "seen", "what it means", title=title)
     for finding in findings:
         table.add_row(
             finding.check, Text(finding.state, COLOURS[finding.state]), finding.seen, finding.means

@@ -170,7 +170,7 @@ def _defaults_from_credentials(context: typer.Context, file: Path | None) -> Pat
 
 
 def _is_repeatable(option: Any) -> bool:
-    return bool(getattr(option, "multiple", False))
+    return bool(getattr(option, "multiple", False)) or option.nargs == -1
 
 
 SEPARATOR = re.compile(r",(?=[a-z]+://)")  # a password may contain a comma

@@ -39,7 +39,7 @@ STAIRS = {
         "embedded",
         "programs",
         "folder doctor",
-        "expulsion",
+        "expulsion shards doctor_between",
         "cli",
     ],
     "coordinator": [

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -25,13 +25,14 @@ from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt.link import Down, Link, Message, Up, Will
 from covey.shared.mqtt.mqtt_link import BrokerUrl, MqttLink
+from covey.shared.mqtt.shards import shard_of
 from covey.shared.scenario.code import check_code
 from covey.shared.scenario.fleet import Fleet
 from covey.shared.scenario.load import load_without_files
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.wire.messages import CoordinatorStatus, OrderMessage
-from covey.shared.wire.topics import Topics
+from covey.shared.wire.topics import AgentTopic, Topics
 
 OpenLink = Callable[[str, Will | None], AbstractAsyncContextManager[Link]]  # client id, last will
 STARTS_PER_S = 200  # agents; a broker's backlog of connections is short
@@ -196,7 +197,7 @@ class FleetRun:
 
 async def host(
     path: Path,
-    url: BrokerUrl,
+    urls: Sequence[BrokerUrl],
     folder: Path,
     data_root: Path | None,
     observer: n.FleetObserver,
@@ -209,7 +210,7 @@ async def host(
 
     Args:
         path: the scenario.
-        url: the broker.
+        urls: the brokers, by their numbers; each agent lives on one of them.
         folder: for the agents' states and partition.npz.
         data_root: the folder of named data sets.
         observer: receives the notices of all agents.
@@ -224,7 +225,8 @@ async def host(
     scenario = load_without_files(path)
     fleet = _fleet_of(scenario, str(path))
     check_code(scenario, allowed)
-    url.tls_context()  # report a file that cannot be read now, and once
+    for url in urls:
+        url.tls_context()  # report a file that cannot be read now, and once
     source = {"scenario": str(path), "data_root": str(data_root) if data_root else None}
     workers = fleet.workers or os.cpu_count() or 1
     command = (*COMMAND, "--warm") if learner == TORCH else COMMAND
@@ -234,10 +236,12 @@ async def host(
         if start is not None:
             await _write_start(pool, source, start, rules)
         await write_partition(pool, source, folder / "partition.npz")
-        observer(n.FleetStarted(fleet.agents, workers, str(url)))
+        addresses = ", ".join(map(str, urls))
+        observer(n.FleetStarted(fleet.agents, workers, addresses))
+        topics = Topics(scenario.federation)
 
         def open_link(client_id: str, will: Will | None) -> AbstractAsyncContextManager[Link]:
-            return MqttLink(url, client_id=client_id, will=will)
+            return MqttLink(brokers_of(will, topics, urls), client_id=client_id, will=will)
 
         run = FleetRun(scenario, source, folder, open_link, pool, observer, allowed, learner)
         async with _process_end(parent) as ended:
@@ -247,6 +251,16 @@ async def host(
                 running.result()
             running.cancel()
             await asyncio.wait({running})
+
+
+def brokers_of(will: Will | None, topics: Topics, urls: Sequence[BrokerUrl]) -> Sequence[BrokerUrl]:
+    """The broker of the agent with this last will; without a will, all of them, of which any will do."""
+    if will is None:
+        return urls
+    place = topics.parse(will.topic)
+    assert isinstance(place, AgentTopic)  # noqa: S101 - agents alone have a last will here
+    shard = shard_of(place.agent, len(urls))
+    return [urls[shard]]
 
 
 def _fleet_of(scenario: Scenario, source: str) -> Fleet:

@@ -21,12 +21,13 @@ from covey.coordinator.run.origin import Origin, copy_start, origin_of
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.exclusive import ensure_single_coordinator
-from covey.coordinator.serve.service import Service, last_will
+from covey.coordinator.serve.connect import connected
+from covey.coordinator.serve.service import Service
 from covey.coordinator.serve.signals import StopSignals
 from covey.shared.audit import read_key
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import DEFAULT_BROKER, BrokerUrl
-from covey.shared.mqtt.mqtt_link import MqttLink
+from covey.shared.mqtt.link import Link
 from covey.shared.scenario.code import check_code
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import Setup
@@ -38,10 +39,10 @@ CLIENT_DIGITS = 8  # of the coordinator's MQTT client id
 
 @dataclass(frozen=True)
 class _Addresses:
-    """The broker of a run, as its two kinds of clients reach it."""
+    """The brokers of a run, as their two kinds of clients reach them."""
 
-    coordinator: BrokerUrl
-    fleet: BrokerUrl  # for simulated agents
+    coordinator: Sequence[BrokerUrl]
+    fleet: Sequence[BrokerUrl]  # for simulated agents
 
 
 async def run(scenario: Scenario, options: Options, observer: Observer) -> dict[str, Any] | None:
@@ -66,21 +67,21 @@ async def _run(
     scenario: Scenario, options: Options, observer: Observer, signals: StopSignals
 ) -> dict[str, Any] | None:
     check_code(scenario, options.allowed)
-    url = address(scenario, options)
+    urls = addresses(scenario, options)
     key = None
     if options.audit_key is not None:
         key = read_key(options.audit_key)
-    if url is not None:
-        await ensure_single_coordinator(url, scenario.federation)
+    checks = [ensure_single_coordinator(url, scenario.federation) for url in urls]
+    await asyncio.gather(*checks)
     # The stack ends what it holds in reverse order: metrics, link, fleet, broker, lock of the folder.
     async with AsyncExitStack() as stack:
         origin = origin_of(options.origin, scenario) if options.origin is not None else None
         resume = stack.enter_context(prepared(scenario, options))
         if origin is not None and not resume:
             copy_start(origin, options.folder)
-        addresses = await _broker(stack, scenario, options, url, observer)
+        brokers = await _brokers(stack, scenario, options, urls, observer)
         observer(ModelChosen(scenario.task.model.name))
-        fleet = await _fleet(stack, scenario, options, addresses)
+        fleet = await _fleet(stack, scenario, options, brokers.fleet)
         if fleet is None:
             setup = await launch.initial(options.folder, scenario, options.allowed)
         else:
@@ -88,7 +89,7 @@ async def _run(
         this, first = await _new_or_resumed(scenario, options, setup, key, origin, resume=resume)
         # simulated agents keep nothing through a power cut either: they do the work again
         this.spool.durable = fleet is None
-        link = await _connect(stack, addresses.coordinator, scenario.federation)
+        link = await _connect(stack, brokers.coordinator, scenario.federation)
         service = Service(this, link, observer=observer)
         _serve_metrics(stack, options, service)
         # From here on a signal stops the service, which ends in order, and no longer cancels the task.
@@ -105,50 +106,69 @@ async def _run(
     return await finish(this, options.data_root, options.allowed)
 
 
-def address(scenario: Scenario, options: Options) -> BrokerUrl | None:
-    """The broker to connect to; None if the run starts one of its own.
+def addresses(scenario: Scenario, options: Options) -> list[BrokerUrl]:
+    """The brokers to connect to, by their numbers; none if the run starts its own.
 
     Raises UserError, before anything starts, for an invalid address or unreadable TLS files.
     """
-    text = options.broker or scenario.broker
-    if not text and scenario.fleet is None:
-        text = DEFAULT_BROKER
-    if options.embedded or not text:
-        return None
-    url = BrokerUrl.parse(text, options.tls)
-    url.tls_context()
-    return url
+    if options.embedded:
+        return []
+    urls = list(options.brokers)
+    if not urls:
+        urls = [BrokerUrl.parse(text, options.tls) for text in _named(scenario, options)]
+    for url in urls:
+        url.tls_context()
+    return urls
+
+
+def _named(scenario: Scenario, options: Options) -> Sequence[str]:
+    """The addresses that the options or the scenario name."""
+    if options.broker:
+        return [options.broker]
+    match scenario.brokers:
+        case int():
+            return []
+        case tuple() as several:
+            return several
+    if scenario.broker:
+        return [scenario.broker]
+    return [DEFAULT_BROKER] if scenario.fleet is None else []
 
 
 # -- the steps of a start, in order --------------------------------------------------------------------------------
 
 
-async def _broker(
+async def _brokers(
     stack: AsyncExitStack,
     scenario: Scenario,
     options: Options,
-    url: BrokerUrl | None,
+    urls: Sequence[BrokerUrl],
     observer: Observer,
 ) -> _Addresses:
-    """The addresses of the broker at `url`, or of one that is started for this run."""
-    if url is not None:
+    """The addresses of the brokers at `urls`, or of those that are started for this run."""
+    for url in urls:
         observer(BrokerReady("yours", str(url), ""))
-        return _Addresses(url, url)
-    start = launch.broker(options.folder, scenario, embedded=options.embedded)
-    started = await stack.enter_async_context(start)
-    observer(BrokerReady(started.name, str(started.url), started.note))
-    return _Addresses(started.url, started.fleet_url)
+    if urls:
+        return _Addresses(urls, urls)
+    count = scenario.brokers if isinstance(scenario.brokers, int) else 1
+    started: list[launch.StartedBroker] = []
+    for _ in range(count):
+        start = launch.broker(options.folder, scenario, embedded=options.embedded)
+        this = await stack.enter_async_context(start)
+        observer(BrokerReady(this.name, str(this.url), this.note))
+        started.append(this)
+    return _Addresses([this.url for this in started], [this.fleet_url for this in started])
 
 
 async def _fleet(
-    stack: AsyncExitStack, scenario: Scenario, options: Options, addresses: _Addresses
+    stack: AsyncExitStack, scenario: Scenario, options: Options, brokers: Sequence[BrokerUrl]
 ) -> asyncio.subprocess.Process | None:
     """Start the simulated agents, which build the initial models first; None if the scenario has none."""
     if scenario.fleet is None:
         return None
     start = launch.fleet(
         options.folder,
-        addresses.fleet,
+        brokers,
         options.data_root,
         options.allowed,
         builds_start=launch.wants_start(options.folder, scenario),
@@ -177,15 +197,11 @@ async def _new_or_resumed(
     return this, ()
 
 
-async def _connect(stack: AsyncExitStack, url: BrokerUrl, federation: str) -> MqttLink:
-    """The coordinator's link to the broker, with a client id that no other coordinator has."""
+async def _connect(stack: AsyncExitStack, urls: Sequence[BrokerUrl], federation: str) -> Link:
+    """The coordinator's link to the broker, or to all of them, with a client id that no other coordinator has."""
     suffix = uuid.uuid4().hex[:CLIENT_DIGITS]
-    link = MqttLink(
-        url,
-        client_id=f"covey-{federation}-coordinator-{suffix}",
-        will=last_will(Topics(federation)),
-    )
-    return await stack.enter_async_context(link)
+    client_id = f"covey-{federation}-coordinator-{suffix}"
+    return await connected(stack, urls, Topics(federation), client_id, will=True)
 
 
 def _serve_metrics(stack: AsyncExitStack, options: Options, service: Service) -> None:

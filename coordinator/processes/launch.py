@@ -27,7 +27,7 @@ from covey.shared import json_text
 from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.files import write_atomically
-from covey.shared.mqtt.broker_url import BrokerUrl
+from covey.shared.mqtt.broker_url import BrokerUrl, environment_of
 from covey.shared.mqtt.credentials import COORDINATOR, FLEET
 from covey.shared.numerics.vectors import Layout
 from covey.shared.python_process import environment, python
@@ -106,7 +106,7 @@ def _limits(scenario: Scenario) -> list[str]:
 @asynccontextmanager
 async def fleet(
     folder: Path,
-    url: BrokerUrl,
+    urls: Sequence[BrokerUrl],
     data_root: Path | None,
     allowed: AllowedCode = NO_CODE,
     *,
@@ -116,7 +116,7 @@ async def fleet(
 
     Args:
         folder: of the run.
-        url: the broker.
+        urls: the brokers, by their numbers.
         data_root: the folder of named data sets.
         allowed: the code of the user's own that may run.
         builds_start: let the fleet write `start.npz` before its agents join. Its workers import torch in any case, so
@@ -127,7 +127,7 @@ async def fleet(
     command += ["--data-root", str(data_root)] if data_root is not None else []
     command += allowed.options()
     async with _child(
-        command, folder / "fleet.log", talks=False, settings=url.environment()
+        command, folder / "fleet.log", talks=False, settings=environment_of(urls)
     ) as child:
         yield child
 

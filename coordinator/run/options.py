@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from covey.shared.consent import NO_CODE, AllowedCode
-from covey.shared.mqtt.broker_url import SYSTEM_TLS, Tls
+from covey.shared.mqtt.broker_url import SYSTEM_TLS, BrokerUrl, Tls
 
 
 @dataclass(frozen=True)
@@ -25,3 +25,4 @@ class Options:
     allowed: AllowedCode = (
         NO_CODE  # never kept in the run's folder: --resume asks the command line again
     )
+    brokers: tuple[BrokerUrl, ...] = ()  # several; they replace `broker` and those of the scenario

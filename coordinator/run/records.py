@@ -93,7 +93,7 @@ def _whole_lines(path: Path) -> list[bytes]:
 def scenario_digest(scenario: Scenario) -> str:
     """Names what a checkpoint belongs to: all that can change a model. Left out are the broker's address, what the run is
     compared with, and what is kept for pictures."""
-    text = scenario.model_dump_json(exclude={"broker", "compare", "records"})
+    text = scenario.model_dump_json(exclude={"broker", "brokers", "compare", "records"})
     content = text.encode()
     digest = hashlib.blake2b(content, digest_size=8)
     return digest.hexdigest()

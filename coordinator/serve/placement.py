@@ -94,7 +94,7 @@ class Placement:
     def _is_older(self, status: AgentStatus, home: _Home) -> bool:
         """Is a live status from another shard older than what is known of the agent?"""
         if status.session == home.session:
-            return status.serial < home.serial
+            return status.serial <= home.serial  # the same one comes twice if the brokers are bridged
         is_there = home.online and home.shard in self.up
         return is_there and status.session < home.session
 

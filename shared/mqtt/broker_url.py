@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import ssl
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -166,6 +167,23 @@ class BrokerUrl:
         is_ipv6 = ":" in self.host
         host = f"[{self.host}]" if is_ipv6 else self.host
         return f"{host}:{self.port}"
+
+
+def environment_of(urls: Sequence[BrokerUrl]) -> dict[str, str]:
+    """The environment variables that pass several addresses to another program of ours; see `BrokerUrl.environment`.
+
+    Raises:
+        UserError: the addresses have different TLS files.
+    """
+    variables = urls[0].environment()
+    for url in urls[1:]:
+        if url.tls != urls[0].tls:
+            raise UserError(
+                "the brokers have different TLS files, and a simulated fleet takes the same for all; give --ca with a file "
+                "that holds the certificates of all authorities"
+            )
+    variables["COVEY_BROKER"] = ",".join(url.with_password() for url in urls)
+    return variables
 
 
 def _split(text: str) -> SplitResult:

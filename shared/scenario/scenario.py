@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -29,6 +29,7 @@ from covey.shared.strategies.registry import AnyStrategy
 from covey.shared.wire.messages import Name
 
 FILE_KEYS = (("task", "init"), ("fleet", "partition"), ("rounds", "participants"))
+BrokerCount = Annotated[int, Field(ge=1, le=64)]
 DEFAULT_SKETCH = 64  # values: distances between sketches are then right to about a tenth
 
 
@@ -72,6 +73,12 @@ class Scenario(Section):
         None,
         description="Address of the broker, mqtt[s]://[user:password@]host[:port] or ws[s]://[user:password@]host[:port][/path]. null: start one on this machine.",
     )
+    brokers: tuple[str, ...] | BrokerCount | None = Field(
+        None,
+        description="Addresses of several independent brokers (shards), in the order of their numbers, instead of broker. Each "
+        "agent lives on one of them; if one is lost, the run continues with the agents of the others. A number starts that many "
+        "brokers on this machine for a simulated fleet. null: there is one broker.",
+    )
     task: Task = Field(description="The data, the classes and the model.")
     training: Training = Field(Training(), description="Local training on the agents.")
     strategy: AnyStrategy = Field(description="The training method and its hyper-parameters.")
@@ -104,6 +111,23 @@ class Scenario(Section):
         for strategy in self._strategies:
             if why := strategy.refuses(rule):
                 raise ValueError(f"aggregation.rule {rule} is not for {strategy.name}: {why}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_brokers(self) -> Self:
+        match self.brokers:
+            case None:
+                return self
+            case int():
+                if self.fleet is None:
+                    raise ValueError(
+                        "brokers is a number, which starts brokers for a simulated fleet; list the addresses of yours"
+                    )
+            case addresses:
+                if not addresses or len(set(addresses)) < len(addresses):
+                    raise ValueError("brokers expects at least one address, each of them once")
+        if self.broker is not None:
+            raise ValueError("broker and brokers are both set; keep one of them")
         return self
 
     @model_validator(mode="after")

@@ -183,10 +183,10 @@ def test_contradicting_options_are_refused(
 def test_a_typed_option_overrides_a_broker_from_the_environment_or_the_scenario(
     option: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    addresses, alone = list[BrokerUrl | None](), list[Scenario]()
+    addresses, alone = list[list[BrokerUrl]](), list[Scenario]()
 
     async def over_a_broker(scenario: Scenario, options: Options, _: object) -> None:
-        addresses.append(command.address(scenario, options))
+        addresses.append(command.addresses(scenario, options))
 
     monkeypatch.setattr("covey.coordinator.commands.run.run", over_a_broker)
     monkeypatch.setattr(
@@ -196,7 +196,7 @@ def test_a_typed_option_overrides_a_broker_from_the_environment_or_the_scenario(
     if named == "in the environment":
         monkeypatch.setenv("COVEY_BROKER", elsewhere.pop("broker"))
     assert typed("run", written(tmp_path, {**DIGITS, **elsewhere}), option).exit_code == 130
-    assert (addresses, len(alone)) == (([None], 0) if option == "--embedded" else ([], 1))
+    assert (addresses, len(alone)) == (([[]], 0) if option == "--embedded" else ([], 1))
 
 
 def test_a_run_that_never_began_leaves_its_folder_to_the_corrected_command(tmp_path: Path) -> None:

@@ -309,6 +309,7 @@ def placed(*, up: tuple[int, ...] = (0, 1)) -> Placement:
     ("other", "retained", "admitted"),
     [
         (status("b", 2), False, True),  # it has moved
+        (status("b", 1), False, False),  # the same message, over a bridge
         (status("b", 0), False, False),  # an older message that was on its way
         (status("c", 0), False, True),  # it was started again
         (status("a", 9), False, False),  # another device with this id, which was there before

@@ -1,0 +1,165 @@
+"""Do several addresses lead to one broker? Tests what crosses from each to each: live messages, and retained ones.
+
+Covey keeps its state in retained messages. Brokers that pass on live messages only, as the nodes of some clusters do,
+are neither one broker for it nor independent ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from covey.broker.doctor import Finding
+from covey.shared.mqtt.broker_url import BrokerUrl
+from covey.shared.mqtt.link import Message, Up
+from covey.shared.mqtt.mqtt_link import MqttLink
+
+CHECK = "between the addresses"
+UNSHARED = (
+    "the nodes of a cluster that keeps retained messages where they were published (RabbitMQ) are not one broker: an agent "
+    "at one of them sees no order from another. Use one node for everybody, or independent brokers"
+)
+ONE_WAY = "agents hear the coordinator or it hears them, not both; bridge covey/# in both directions, or in none"
+
+
+class Crossing(Enum):
+    """What passes from one broker to another."""
+
+    NOTHING = "nothing"
+    LIVE = "live messages, and no retained ones"
+    ALL = "live and retained messages"
+
+
+@dataclass(frozen=True)
+class Between:
+    """What several addresses are to each other."""
+
+    findings: list[Finding]
+    groups: list[list[str]]  # addresses that lead to one broker, or to bridged ones
+
+
+async def examine_between(
+    urls: Sequence[BrokerUrl], *, patience_s: float = 5.0, federation: str = ""
+) -> Between:
+    """Test all pairs of addresses at once. It leaves nothing behind.
+
+    Args:
+        urls: at least two, which can be reached.
+        patience_s: a message that has not crossed after this time (s) never does.
+        federation: of the user; empty: any.
+    """
+    base = f"covey/{federation}/" if federation else "covey/"
+    prefix = f"{base}doctor-{uuid.uuid4().hex[:8]}"
+    count = len(urls)
+    arrows = [(start, end) for start in range(count) for end in range(count) if start != end]
+    tests = [
+        _crossing(urls[start], urls[end], f"{prefix}/{start}-{end}", patience_s)
+        for start, end in arrows
+    ]
+    seen = await asyncio.gather(*tests)
+    crossings = dict(zip(arrows, seen, strict=True))
+    return judged([str(url) for url in urls], crossings)
+
+
+def judged(names: Sequence[str], crossings: dict[tuple[int, int], Crossing]) -> Between:
+    """What the crossings mean.
+
+    Args:
+        names: the addresses, for people.
+        crossings: by the numbers of two addresses, from and to; every pair in both directions.
+    """
+    findings: list[Finding] = []
+    groups: list[list[int]] = []
+    for number in range(len(names)):
+        own = [group for group in groups if crossings[group[0], number] is not Crossing.NOTHING]
+        if own:
+            own[0].append(number)
+        else:
+            groups.append([number])
+    for start in range(len(names)):
+        for end in range(start + 1, len(names)):
+            findings += _faults(names, crossings, start, end)
+    named = [[names[number] for number in group] for group in groups]
+    if not findings:
+        findings.append(_summary(named))
+    return Between(findings, named)
+
+
+def _faults(
+    names: Sequence[str], crossings: dict[tuple[int, int], Crossing], start: int, end: int
+) -> list[Finding]:
+    pair = f"{names[start]} and {names[end]}"
+    both = {crossings[start, end], crossings[end, start]}
+    if Crossing.LIVE in both:
+        return [Finding(CHECK, "missing", f"{pair}: {Crossing.LIVE.value}", UNSHARED)]
+    if len(both) == 2:
+        return [Finding(CHECK, "missing", f"{pair}: messages cross in one direction only", ONE_WAY)]
+    return []
+
+
+def _summary(groups: Sequence[Sequence[str]]) -> Finding:
+    addresses = sum(len(group) for group in groups)
+    if len(groups) == 1:
+        return Finding(
+            CHECK,
+            "ok",
+            f"one broker, or bridged ones: all {addresses} addresses share live and retained messages",
+            "agents may use any of them; name one to the coordinator",
+        )
+    if len(groups) == addresses:
+        return Finding(
+            CHECK,
+            "ok",
+            f"{addresses} independent brokers (shards): nothing crosses",
+            "list all of them under `brokers` in the scenario, and enroll each agent at one",
+        )
+    sets = "; ".join(" = ".join(group) for group in groups)
+    return Finding(
+        CHECK,
+        "ok",
+        f"{len(groups)} independent brokers (shards), some with several addresses: {sets}",
+        "list one address of each under `brokers` in the scenario",
+    )
+
+
+async def _crossing(start: BrokerUrl, end: BrokerUrl, topic: str, patience_s: float) -> Crossing:
+    """What passes from one broker to another."""
+    name = topic.replace("/", "-")
+    async with (
+        MqttLink(start, client_id=f"{name}-from") as sender,
+        MqttLink(end, client_id=f"{name}-to") as reader,
+    ):
+        for link in (sender, reader):
+            await _until_up(link, patience_s)
+        await reader.subscribe([topic])
+        await sender.publish(topic, b"state", retain=True)
+        try:
+            if await _next(reader, patience_s) is None:
+                return Crossing.NOTHING
+            await reader.subscribe([topic])  # now the reader's broker sends what it retains itself
+            again = await _next(reader, patience_s)
+            return Crossing.LIVE if again is None else Crossing.ALL
+        finally:
+            await sender.publish(topic, b"", retain=True)
+
+
+async def _until_up(link: MqttLink, patience_s: float) -> None:
+    async with asyncio.timeout(patience_s):
+        async for item in link.incoming():
+            if isinstance(item, Up):
+                return
+
+
+async def _next(link: MqttLink, patience_s: float) -> Message | None:
+    """The next message, or None if there is none in time."""
+    try:
+        async with asyncio.timeout(patience_s):
+            async for item in link.incoming():
+                if isinstance(item, Message):
+                    return item
+    except TimeoutError:
+        pass
+    return None

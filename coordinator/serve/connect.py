@@ -1,0 +1,46 @@
+"""Opens the coordinator's link: to one broker, or to several as one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+
+from covey.coordinator.serve.service import last_will
+from covey.coordinator.serve.sharded_link import SHARD_ACK_S, ShardedLink
+from covey.shared.mqtt.broker_url import BrokerUrl
+from covey.shared.mqtt.link import Link
+from covey.shared.mqtt.mqtt_link import MqttLink
+from covey.shared.wire.topics import Topics
+
+
+async def connected(
+    stack: AsyncExitStack,
+    urls: Sequence[BrokerUrl],
+    topics: Topics,
+    client_id: str,
+    *,
+    will: bool = False,
+) -> Link:
+    """A link that is open for as long as the stack is.
+
+    Args:
+        stack: closes the link.
+        urls: the brokers, by their numbers.
+        topics: of the federation.
+        client_id: the MQTT client id; with several brokers, each gets its number after it.
+        will: each broker publishes that the coordinator is offline if the link dies.
+
+    Raises:
+        UserError: an address cannot be used.
+    """
+    last = last_will(topics) if will else None
+    if len(urls) == 1:
+        link = MqttLink(urls[0], client_id=client_id, will=last)
+        return await stack.enter_async_context(link)
+    links: list[Link] = []
+    for number, url in enumerate(urls):
+        # two addresses may lead to one broker by mistake: the connections must not end each other there
+        own_id = f"{client_id}-{number}"
+        shard = MqttLink(url, client_id=own_id, will=last, ack_s=SHARD_ACK_S)
+        links.append(await stack.enter_async_context(shard))
+    return await stack.enter_async_context(ShardedLink(links, topics))
