@@ -271,7 +271,7 @@ class Connection:
         if len(self.brokers) > 1:
             raise UserError(
                 f"{len(self.brokers)} brokers: this command connects to one; give --broker once, or one address in "
-                "COVEY_BROKER (only `agent start` takes several)"
+                "COVEY_BROKER (`agent start` and the commands that run or publish models take several)"
             )
         return self.brokers[0] if self.brokers else None
 

@@ -10,14 +10,20 @@ import typer
 
 from covey.agent.cli.options import LearnerOption, ScenarioFile, command_group, quiet_links
 from covey.shared import json_text
-from covey.shared.cli import Allow, Connection, DataRoot, Json, with_connection
+from covey.shared.cli import Allow, Connection, DataRoot, Json, broker_option, with_connection
 from covey.shared.errors import UserError
+from covey.shared.mqtt.broker_url import DEFAULT_BROKER
+from covey.shared.mqtt.credentials import FLEET
 
 commands = command_group()
+BROKERS_OF_A_FLEET = broker_option(
+    DEFAULT_BROKER,
+    "; repeat it for several independent brokers (shards), and each agent lives on one of them",
+)
 
 
 @commands.command()
-@with_connection()
+@with_connection(BROKERS_OF_A_FLEET)
 def fleet(
     scenario: ScenarioFile,
     *,
@@ -42,12 +48,14 @@ def fleet(
     from covey.agent.learner_choice import learner_name
     from covey.shared.consent import AllowedCode
 
-    url = connection.url()
+    urls = connection.urls(FLEET)
     allowed = AllowedCode.parse(allow)
     quiet_links()
     observer = print_json if as_json else show_fleet
     trains = learner_name(learner)
-    agents = host(scenario, url, run_dir, data_root, observer, allowed, start=start, learner=trains)
+    agents = host(
+        scenario, urls, run_dir, data_root, observer, allowed, start=start, learner=trains
+    )
     asyncio.run(agents)
 
 

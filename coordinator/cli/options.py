@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from covey.shared.cli import broker_option
+from covey.shared.cli import Connection, broker_option
 from covey.shared.errors import UserError
-from covey.shared.mqtt.broker_url import DEFAULT_BROKER
+from covey.shared.mqtt.broker_url import DEFAULT_BROKER, BrokerUrl, Tls
+from covey.shared.mqtt.credentials import COORDINATOR
+from covey.shared.mqtt.credentials import read as read_credentials
 from covey.shared.terminal import Terminal
 
 out = Terminal()
@@ -24,8 +27,22 @@ Set = Annotated[
     typer.Option("--set", help="override a key, e.g. strategy.name=fedavg; repeatable"),
 ]
 BROKER_OF_A_RUN = broker_option(
-    f"the scenario's; else one started for a simulated fleet, {DEFAULT_BROKER} for real agents"
+    f"the scenario's; else one started for a simulated fleet, {DEFAULT_BROKER} for real agents",
+    "; repeat it for several independent brokers (shards), in the order of their numbers",
 )
+BROKERS_OF_DEVICES = broker_option(
+    DEFAULT_BROKER, "; repeat it if the devices live on several independent brokers (shards)"
+)
+Shards = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--shard",
+        metavar="<credentials>",
+        help="the coordinator's credentials file at one of several brokers; repeat it for each, in the order of their "
+        "numbers",
+        show_default=False,
+    ),
+]
 Embedded = Annotated[
     bool,
     typer.Option(
@@ -60,10 +77,11 @@ Track = Annotated[
 # An option that was typed leaves these others without effect, and why.
 BROKER_OPTIONS = ("broker", "ca", "cert", "key", "insecure", "credentials")
 CONTRADICTIONS = (
-    ("in_process", "needs no broker", (*BROKER_OPTIONS, "embedded", "metrics")),
-    ("executor", "runs without a broker", (*BROKER_OPTIONS, "embedded")),
+    ("in_process", "needs no broker", (*BROKER_OPTIONS, "shard", "embedded", "metrics")),
+    ("executor", "runs without a broker", (*BROKER_OPTIONS, "shard", "embedded")),
     ("executor", "has no notices of the runs elsewhere", ("track",)),
-    ("embedded", "starts its own broker", BROKER_OPTIONS),
+    ("embedded", "starts its own broker", (*BROKER_OPTIONS, "shard")),
+    ("shard", "names the brokers", BROKER_OPTIONS),
 )
 
 
@@ -85,6 +103,28 @@ def refuse_contradictions(context: typer.Context) -> None:
             option = "--" + chosen.replace("_", "-")
             others = " and ".join(useless)
             raise UserError(f"{option} {reason}: omit {others}, or omit {option}")
+
+
+def several_brokers(connection: Connection, shards: Sequence[Path] | None) -> list[BrokerUrl]:
+    """The brokers that the options name, by their numbers; none if they name one or none.
+
+    Raises UserError for an address that is malformed or given twice, or a file that is no credentials file.
+    """
+    urls: list[BrokerUrl] = []
+    for file in shards or ():
+        credentials = read_credentials(file)
+        tls = Tls(ca=Path(credentials.ca))
+        urls.append(BrokerUrl.parse(credentials.broker, tls))
+    if not urls and len(connection.brokers) > 1:
+        urls = connection.urls(COORDINATOR)
+    if len(set(map(str, urls))) < len(urls):
+        raise UserError("the same broker is given twice; give each of the brokers once")
+    return urls
+
+
+def only_broker(connection: Connection) -> str | None:
+    """The only address that the options name; None if they name none, or several."""
+    return connection.broker if len(connection.brokers) < 2 else None
 
 
 def complain(text: str) -> None:

@@ -9,9 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from covey.coordinator.cli.options import AuditKey, command_group, out, show_line
+from covey.coordinator.cli.options import (
+    BROKERS_OF_DEVICES,
+    AuditKey,
+    Shards,
+    command_group,
+    out,
+    several_brokers,
+    show_line,
+)
 from covey.shared import json_text
-from covey.shared.cli import LOCAL_BROKER, Allow, Connection, Json, ProgramFormat, with_connection
+from covey.shared.cli import Allow, Connection, Json, ProgramFormat, with_connection
 from covey.shared.consent import AllowedCode
 from covey.shared.errors import UserError
 
@@ -29,7 +37,7 @@ DeviceFederation = Annotated[
 
 
 @commands.command()
-@with_connection(LOCAL_BROKER)
+@with_connection(BROKERS_OF_DEVICES)
 def promote(
     folder: RunFolder,
     *,
@@ -41,6 +49,7 @@ def promote(
         bool, typer.Option("--best", help="publish the models with the best evaluation of the run")
     ] = False,
     connection: Connection,
+    shard: Shards = None,
     federation: DeviceFederation = None,
     audit_key: AuditKey = None,
     as_json: Json = False,
@@ -53,16 +62,18 @@ def promote(
     from covey.coordinator.commands import promote as command
 
     version = command.chosen(folder, number, best=best)
-    sent = command.send(folder, version, "promote", connection.url(), federation, audit_key)
+    urls = several_brokers(connection, shard) or [connection.url()]
+    sent = command.send(folder, version, "promote", urls, federation, audit_key)
     _show_promoted(asyncio.run(sent), as_json=as_json)
 
 
 @commands.command()
-@with_connection(LOCAL_BROKER)
+@with_connection(BROKERS_OF_DEVICES)
 def rollback(
     folder: RunFolder,
     *,
     connection: Connection,
+    shard: Shards = None,
     federation: DeviceFederation = None,
     audit_key: AuditKey = None,
     as_json: Json = False,
@@ -74,7 +85,8 @@ def rollback(
     from covey.coordinator.commands import promote as command
 
     version = command.before(folder)
-    sent = command.send(folder, version, "rollback", connection.url(), federation, audit_key)
+    urls = several_brokers(connection, shard) or [connection.url()]
+    sent = command.send(folder, version, "rollback", urls, federation, audit_key)
     _show_promoted(asyncio.run(sent), as_json=as_json)
 
 

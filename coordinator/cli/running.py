@@ -20,11 +20,14 @@ from covey.coordinator.cli.options import (
     InProcess,
     ScenarioFile,
     Set,
+    Shards,
     Track,
     command_group,
     complain,
+    only_broker,
     out,
     refuse_contradictions,
+    several_brokers,
     show_line,
 )
 from covey.shared.cli import Allow, Connection, DataRoot, Json, failed, stopped, with_connection
@@ -54,6 +57,7 @@ def run(
         Path | None, typer.Option("--out", help="the run's folder  [default: runs/<name>]")
     ] = None,
     connection: Connection,
+    shard: Shards = None,
     embedded: Embedded = False,
     overrides: Set = None,
     resume: Annotated[
@@ -119,7 +123,7 @@ def run(
     options = Options(
         folder or Path("runs") / loaded.name,
         resume,
-        connection.broker,
+        only_broker(connection),
         embedded,
         data_root,
         connection.tls,
@@ -127,6 +131,7 @@ def run(
         audit_key,
         origin,
         AllowedCode.parse(allow),
+        tuple(several_brokers(connection, shard)),
     )
     observing: AbstractContextManager[Observer]
     observing = nullcontext(json_notice) if as_json else ProgressBar(out, loaded.rounds.count)
@@ -208,6 +213,7 @@ def compare(
     ] = False,
     track: Track = None,
     connection: Connection,
+    shard: Shards = None,
     embedded: Embedded = False,
     overrides: Set = None,
     data_root: DataRoot = None,
@@ -229,11 +235,12 @@ def compare(
     options = Options(
         folder or Path("runs") / loaded.name,
         False,
-        connection.broker,
+        only_broker(connection),
         embedded,
         data_root,
         connection.tls,
         allowed=AllowedCode.parse(allow),
+        brokers=tuple(several_brokers(connection, shard)),
     )
     if executor and not executor.startswith("dask://"):
         raise UserError(f"--executor {executor}: expected dask://host:port of a Dask scheduler")

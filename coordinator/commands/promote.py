@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,10 +21,11 @@ from covey.coordinator.run.versions import (
     save_version,
     version_of_round,
 )
+from covey.coordinator.serve.connect import connected
+from covey.coordinator.serve.sharded_link import ShardedLink
 from covey.shared.audit import read_key
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
-from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.wire.topics import Topics
@@ -90,7 +93,7 @@ async def send(
     folder: Path,
     version: ModelVersion,
     act: Act,
-    url: BrokerUrl,
+    urls: Sequence[BrokerUrl],
     federation: str | None,
     audit_key: Path | None = None,
 ) -> Promoted:
@@ -102,17 +105,17 @@ async def send(
         folder: of the run.
         version: the models.
         act: what to note.
-        url: the broker.
+        urls: the devices' brokers; several are independent of each other, and each gets everything.
         federation: of the devices; None: that of the run.
         audit_key: file with the key of the run's audit log, if it is signed.
 
     Raises:
-        UserError: the broker cannot be reached, or does not take the models; a coordinator is at work in the folder;
+        UserError: a broker cannot be reached, or does not take the models; a coordinator is at work in the folder;
             the audit log is signed and the key is missing.
     """
     key = None if audit_key is None else read_key(audit_key)
     with trail_of_finished(folder, key) as trail:
-        promoted = await _publish(folder, version, act, url, federation)
+        promoted = await _publish(folder, version, act, urls, federation)
         number = promoted.round
         name = promoted.federation
         trail.note(act, round=number, federation=name, serial=promoted.serial)
@@ -120,24 +123,29 @@ async def send(
 
 
 async def _publish(
-    folder: Path, version: ModelVersion, act: Act, url: BrokerUrl, federation: str | None
+    folder: Path, version: ModelVersion, act: Act, urls: Sequence[BrokerUrl], federation: str | None
 ) -> Promoted:
     scenario = scenario_of(folder)
     name = federation or scenario.federation
     if not is_kept(folder, round_name(version.round)):  # so that a rollback finds it later
         save_version(folder, round_name(version.round), version)
     suffix = uuid.uuid4().hex[:CLIENT_DIGITS]
+    topics = Topics(name)
     try:
-        async with MqttLink(url, client_id=f"covey-promote-{suffix}") as link:
+        async with AsyncExitStack() as stack:
+            link = await connected(stack, urls, topics, f"covey-promote-{suffix}")
+            if isinstance(link, ShardedLink):
+                await link.all_up()
             serial = await publish(
                 link,
-                Topics(name),
+                topics,
                 version,
                 origin="operator",
                 part_bytes=scenario.wire.part_bytes,
             )
     except UserError as error:
-        raise UserError(f"{url}: {error}") from None
+        addresses = ", ".join(map(str, urls))
+        raise UserError(f"{addresses}: {error}") from None
     note(folder, act, version.round, serial)
     models = len(version.models)
     agents = len(version.assignment)

@@ -20,8 +20,8 @@ from covey.coordinator.run.options import Options
 from covey.coordinator.run.origin import Origin, copy_start, origin_of
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
-from covey.coordinator.serve.exclusive import ensure_single_coordinator
 from covey.coordinator.serve.connect import connected
+from covey.coordinator.serve.exclusive import ensure_single_coordinator
 from covey.coordinator.serve.service import Service
 from covey.coordinator.serve.signals import StopSignals
 from covey.shared.audit import read_key

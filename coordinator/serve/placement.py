@@ -94,7 +94,9 @@ class Placement:
     def _is_older(self, status: AgentStatus, home: _Home) -> bool:
         """Is a live status from another shard older than what is known of the agent?"""
         if status.session == home.session:
-            return status.serial <= home.serial  # the same one comes twice if the brokers are bridged
+            return (
+                status.serial <= home.serial
+            )  # the same one comes twice if the brokers are bridged
         is_there = home.online and home.shard in self.up
         return is_there and status.session < home.session
 
@@ -113,9 +115,7 @@ class Placement:
 
     def online_on(self, shard: int) -> list[ClientId]:
         """The agents that are online on a shard."""
-        return [
-            agent for agent, home in self._homes.items() if home.shard == shard and home.online
-        ]
+        return [agent for agent, home in self._homes.items() if home.shard == shard and home.online]
 
     def gone(self, agents: Iterable[ClientId]) -> None:
         """These agents are not online any more."""

@@ -67,6 +67,12 @@ class RosterShow:
         self._evaluated.update(phase.reported)
         self.changed(now)
 
+    def lost(self, now: float) -> None:
+        """A broker may have forgotten every page: publish all of them again."""
+        self._shown.clear()
+        self._roster.pages.touch_all(self._roster.entries)
+        self.changed(now)
+
     async def publish(self, now: float) -> None:
         """Publish what is due, and store it in the run's folder."""
         if self.due is None or now < self.due:

@@ -470,6 +470,7 @@ class Service:
         if len(self._shards) > 1:
             self.observer(ShardUp(shard, up.broker))
             self._silent.back(shard, self.now())
+            self._roster_show.lost(self.now())
         if is_first:
             self._silent.first_back(self.now())
             self.observer(LinkUp())

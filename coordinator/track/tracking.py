@@ -203,7 +203,9 @@ def tracking(
 
 def settings_of(scenario: Scenario) -> dict[str, Setting]:
     """The scenario by dotted key. The broker's address is left out, because it can hold a password."""
-    document = scenario.model_dump(mode="json", by_alias=True, exclude={"broker", "brokers", "compare"})
+    document = scenario.model_dump(
+        mode="json", by_alias=True, exclude={"broker", "brokers", "compare"}
+    )
     found: dict[str, Setting] = {}
     _flatten("", document, found)
     return found

@@ -105,7 +105,9 @@ def test_the_doctor_distinguishes_bridged_brokers_from_independent_ones(
     folders = [tmp_path / str(port) for port in ports]
     for folder in folders:
         folder.mkdir()
-    bridge = f"connection two\naddress 127.0.0.1:{ports[0]}\ntopic covey/# both 1\nrestart_timeout 1\n"
+    bridge = (
+        f"connection two\naddress 127.0.0.1:{ports[0]}\ntopic covey/# both 1\nrestart_timeout 1\n"
+    )
     with (
         mosquitto(folders[0], ports[0]),
         mosquitto(folders[1], ports[1], bridge),

@@ -86,7 +86,7 @@ def played(fleet: Callable[[], Fleet], story: Story | None = None) -> Run:
 
 async def phase_opens(fleet: Fleet, number: int) -> None:
     """Wait until the agents work on a step."""
-    while not any(step == number for _, step in fleet.jobs.worked):
+    while not any(step == number for _, step in fleet.jobs.worked):  # noqa: ASYNC110 - virtual time
         await asyncio.sleep(0.05)
 
 

@@ -181,7 +181,7 @@ async def test_a_model_is_delivered_used_replaced_rejected_and_rolled_back(
             other = replace(last, round=7, models=tuple(2 * model for model in last.models))
             save_version(run, round_name(7), other)
             version = promote.chosen(run, 7, best=False)
-            await promote.send(run, version, "promote", url, None)
+            await promote.send(run, version, "promote", [url], None)
             await until(lambda: fleet.rounds() == [7] * len(SITES))
             assert fleet.index("north-1").pinned
 
@@ -189,7 +189,7 @@ async def test_a_model_is_delivered_used_replaced_rejected_and_rolled_back(
             wrong = replace(last, round=8, models=tuple(-model for model in last.models))
             save_version(run, round_name(8), wrong)
             version = promote.chosen(run, 8, best=False)
-            await promote.send(run, version, "promote", url, None)
+            await promote.send(run, version, "promote", [url], None)
             await until(lambda: all(fleet.index(name).rejected for name in SITES))
             assert fleet.rounds() == [7] * len(SITES)
             assert fleet.predicted("south-1") == "ok"
@@ -198,7 +198,7 @@ async def test_a_model_is_delivered_used_replaced_rejected_and_rolled_back(
             # rolled back: first to the version that is still in use, then to the run's own last round
             for expected in (7, ROUNDS):
                 back = promote.before(run)
-                await promote.send(run, back, "rollback", url, None)
+                await promote.send(run, back, "rollback", [url], None)
                 await until(lambda expected=expected: fleet.rounds() == [expected] * len(SITES))  # type: ignore[misc]
             shown = await status.from_broker(url, "default")
             models = {name: row["model"] for name, row in shown["roster"]["agents"].items()}
