@@ -35,7 +35,7 @@ class Crossing(Enum):
 
 @dataclass(frozen=True)
 class Between:
-    """What several addresses are to each other."""
+    """The relation of several addresses to each other."""
 
     findings: list[Finding]
     groups: list[list[str]]  # addresses that lead to one broker, or to bridged ones

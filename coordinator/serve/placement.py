@@ -87,7 +87,7 @@ class Placement:
         if before != shard:
             self._moved[agent] = before
         if home is not None and not status.online and status.session != home.session:
-            return True  # the last will of an earlier session says nothing about this one
+            return True  # the last will of an earlier session proves nothing about this one
         self._homes[agent] = _Home(shard, status.session, status.serial, is_live)
         return True
 
@@ -125,7 +125,7 @@ class Placement:
                 home.online = False
 
     def forget(self, agent: ClientId) -> None:
-        """The agent's next status places it anew."""
+        """The agent's next status places it again."""
         self._homes.pop(agent, None)
         self._moved.pop(agent, None)
         self._rivals.discard(agent)

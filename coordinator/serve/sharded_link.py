@@ -1,7 +1,7 @@
 """One link to several independent brokers (shards) of a federation: a `Link` that knows where each agent lives.
 
-Each shard has a link of its own, which reconnects by itself. What arrives is merged into one stream, with the number of
-the shard. A shard that is down takes nothing; its owner publishes the retained state again after the shard's next `Up`.
+Each shard has a link of its own, which reconnects by itself. Everything that arrives is merged into one stream, with the
+number of the shard. A shard that is down takes nothing; its owner publishes the retained state again after the shard's next `Up`.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class ShardedFleet(Fleet):
 
     def __init__(self, folder: Path, scene: Scenario, shards: int = SHARDS, **changes: Any) -> None:
         self.brokers = [MemoryBroker(seed) for seed in range(shards)]
-        self.moved: dict[str, int] = {}  # agents that live elsewhere than the rule says
+        self.moved: dict[str, int] = {}  # agents that live elsewhere than by the rule
         super().__init__(folder, scene, rules(scene, **changes), self.brokers[0], clients())
 
     def shard(self, client: str) -> int:
@@ -114,7 +114,7 @@ def test_each_model_goes_to_each_broker_once_and_each_order_to_one(tmp_path: Pat
         assert TOPICS.roster in retained
 
 
-def test_a_round_goes_on_without_the_agents_of_a_dead_broker_and_has_the_bytes_of_its_participants(
+def test_a_round_continues_without_the_agents_of_a_dead_broker_and_has_the_bytes_of_its_participants(
     tmp_path: Path,
 ) -> None:
     """The reference: one broker, and the same agents lose their power in the same round."""

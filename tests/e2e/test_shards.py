@@ -1,0 +1,97 @@
+"""Two real brokers as shards: one of them is killed during a round, and the run ends with the models of those who took part."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from covey.agent.device.service import Agent
+from covey.broker.testing.memory_broker import MemoryBroker
+from covey.coordinator.run.run import Run
+from covey.coordinator.serve.connect import connected
+from covey.coordinator.serve.service import Service
+from covey.shared.mqtt.broker_url import BrokerUrl
+from covey.shared.mqtt.mqtt_link import MqttLink
+from covey.shared.mqtt.shards import shard_of
+from covey.shared.wire.topics import Topics
+from tests import clock
+from tests.processes import Program, free_port, mosquitto, needs_mosquitto
+from tests.small_fleet import Fleet
+from tests.small_run import clients, fingerprint, rules, scenario, setup
+
+SCENE = scenario("fedavg", rounds={"count": 2, "participation": 1.0, "rollcall_s": 1.0})
+RULES = rules(SCENE, absence_s=0.1)
+DEAD = 1
+
+
+class FleetOfTwo(Fleet):
+    """Agents on two Mosquittos. The second one dies while the agents work on the first round."""
+
+    def __init__(self, folder: Path, urls: list[str], dead: Program) -> None:
+        super().__init__(folder, SCENE, RULES, MemoryBroker(), clients())
+        self.urls = urls
+        self.dead = dead
+        self.jobs.takes_s = 0.3
+
+    async def _live(self, client: str, agent: Agent) -> None:
+        url = self.urls[shard_of(client, 2)]
+        async with MqttLink(url, client_id=agent.client_id, will=agent.will) as link:
+            await agent.run(link)
+
+    async def kill(self) -> None:
+        while not any(step == 2 for _, step in self.jobs.worked):  # noqa: ASYNC110 - a few polls
+            await asyncio.sleep(0.01)
+        self.dead.kill()
+
+    async def coordinate(self) -> Run:
+        now = asyncio.get_running_loop().time()
+        run = Run.start(self.folder / "run", SCENE, setup(SCENE), RULES, "r1", now)
+        urls = [BrokerUrl.parse(url) for url in self.urls]
+        async with AsyncExitStack() as stack:
+            link = await connected(stack, urls, Topics("default"), "coordinator", will=True)
+            assert await Service(run, link, observer=self._keep).serve() == ""
+        return run
+
+
+@pytest.mark.broker
+@needs_mosquitto
+def test_the_models_are_those_of_the_agents_that_the_living_broker_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("covey.coordinator.serve.placement.PATIENCE_S", 0.5)
+    lost = {client for client in clients() if shard_of(client, 2) == DEAD}
+    folders = [tmp_path / "0", tmp_path / "1"]
+    for folder in folders:
+        folder.mkdir()
+    ports = [free_port(), free_port()]
+    with mosquitto(folders[0], ports[0]), mosquitto(folders[1], ports[1]) as second:
+        urls = [f"mqtt://127.0.0.1:{port}" for port in ports]
+
+        async def story() -> Run:
+            fleet = FleetOfTwo(tmp_path, urls, second)
+            async with fleet, asyncio.TaskGroup() as group:
+                killing = group.create_task(fleet.kill())
+                run = await fleet.coordinate()
+                await killing
+            reported = [set(row["reported"]) for row in fleet.rows if row["event"] == "phase"]
+            assert reported == [set(clients()), *[set(clients()) - lost] * 2]
+            return run
+
+        sharded = asyncio.run(story())
+
+    async def reference() -> Run:
+        fleet = Fleet(tmp_path / "one", SCENE, RULES, MemoryBroker(), clients())
+
+        async def power_cut() -> None:
+            while not any(step == 2 for _, step in fleet.jobs.worked):  # noqa: ASYNC110 - virtual time
+                await asyncio.sleep(0.01)
+            await asyncio.gather(*[fleet.vanish(client) for client in sorted(lost)])
+
+        async with fleet, asyncio.TaskGroup() as group:
+            group.create_task(power_cut())
+            return await fleet.serve()
+
+    assert fingerprint(sharded) == fingerprint(clock.run(reference(), within_s=3600))
