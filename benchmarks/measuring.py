@@ -23,6 +23,7 @@ from rich.table import Table
 
 BUSY = 0.1  # share of the machine that others may use before figures are marked
 OUT = Path("runs/bench")
+WIDTH = 118  # columns of a table
 
 Measure = Callable[[], "Cost"]
 
@@ -148,7 +149,7 @@ def show(name: str, title: str, rows: Sequence[Row], load: Mapping[str, float], 
         table.add_column(column, justify="right")
     for row in rows:
         table.add_row(row.what, *_cells(row))
-    Console().print(table)
+    Console(width=WIDTH).print(table)
     for row in rows:
         if row.detail:
             parts = [f"{key} {value:.1f}" for key, value in row.detail.items()]

@@ -23,7 +23,7 @@ from benchmarks.measuring import OUT, Cost, Row, cost_of, cost_of_children, fore
 from benchmarks.measuring import show as show_rows
 from covey.shared.client import encode_model
 from covey.shared.numerics.vectors import Layout
-from covey.shared.python_process import environment
+from covey.shared.python_process import environment, worker_environment
 from covey.shared.scenario.task import Model, Task
 from covey.shared.wire.codec import Codec
 from covey.shared.wire.frames import pack, read
@@ -102,7 +102,7 @@ def job(folder: Path, form: Layout) -> dict[str, Any]:
 
 def run_worker(order: dict[str, Any], memory: list[float]) -> None:
     """A new worker process does one order; `memory` gets its proportional memory in MB."""
-    settings = environment(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
+    settings = worker_environment(threads="1")
     with subprocess.Popen(
         [sys.executable, "-m", WORKER],
         stdin=subprocess.PIPE,

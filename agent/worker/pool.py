@@ -16,7 +16,7 @@ from covey.agent.policy import Rules
 from covey.agent.worker import frames
 from covey.shared.consent import consent
 from covey.shared.errors import UserError
-from covey.shared.python_process import environment, python
+from covey.shared.python_process import python, worker_environment
 from covey.shared.wire.messages import ALWAYS_THERE, DeviceWish
 
 COMMAND = python("covey.agent.worker.worker")
@@ -201,7 +201,7 @@ class Pool:
             *consent().options(),  # the worker may load what our owner allowed us to load
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            env=environment(OMP_NUM_THREADS=self._threads, MKL_NUM_THREADS=self._threads),
+            env=worker_environment(self._threads),
             start_new_session=True,  # Ctrl-C must reach us alone: we end our workers
         )
         worker = _Worker(process)

@@ -18,7 +18,7 @@ from typing import Self
 
 from covey.shared.consent import consent
 from covey.shared.errors import UserError
-from covey.shared.python_process import environment, python
+from covey.shared.python_process import python, worker_environment
 from covey.shared.wire.frames import Job, pack, read
 
 COMMAND = python("covey.agent.worker.worker")
@@ -48,7 +48,7 @@ class WorkerPool:
 
     def __enter__(self) -> Self:
         self._log.parent.mkdir(parents=True, exist_ok=True)
-        one_thread = environment(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
+        one_thread = worker_environment(threads="1")
         with self._log.open("ab") as log:
             for _ in range(self._size):
                 worker = subprocess.Popen(

@@ -28,7 +28,7 @@ from covey.shared.errors import DecodeError
 from covey.shared.numerics.vectors import Vector, blocks
 from covey.shared.wire import number_formats
 from covey.shared.wire.messages import Encoded
-from covey.shared.wire.number_formats import FLOAT32
+from covey.shared.wire.number_formats import FLOAT32, IN_CACHE
 
 Name = Literal["float32", "float16", "bfloat16", "int8", "topk"]
 Bases = Callable[[bytes], Vector]
@@ -40,6 +40,7 @@ Generator = np.random.Generator
 Reader = Callable[[Encoded], Vector]
 
 MAX_DETAIL = 200  # characters of a refusal
+SAMPLE_EVERY = 64  # of the values from which topk estimates which are large
 UINT32 = np.dtype("<u4")
 
 
@@ -230,16 +231,43 @@ def _largest(values: Vector, count: int) -> Positions:
     """Ascending positions of the `count` largest absolute values (d,); of equal ones the first."""
     if not count:
         return np.empty(0, np.intp)
-    smallest_kept = values.size - count
-    magnitude = np.abs(values)
-    magnitude.partition(smallest_kept)
-    threshold = magnitude[smallest_kept]
-    np.abs(values, out=magnitude)  # `partition` has changed the order
-    above = np.flatnonzero(magnitude > threshold)
+    candidates = _candidates(values, count)
+    magnitude = np.abs(values[candidates])
+    smallest_kept = magnitude.size - count
+    threshold = np.partition(magnitude, smallest_kept)[smallest_kept]
+    kept = magnitude > threshold
+    still_missing = count - np.count_nonzero(kept)
     equal = np.flatnonzero(magnitude == threshold)
-    first_equal = equal[: count - above.size]
-    found = np.concatenate([above, first_equal])
-    return np.sort(found)
+    kept[equal[:still_missing]] = True
+    return candidates[kept]
+
+
+def _candidates(values: Vector, count: int) -> Positions:
+    """Ascending positions of all absolute values (d,) from some bound on, which at least `count` of them reach.
+
+    Sorting all values would take long. A sample shows about how large the `count` largest are.
+    """
+    sample = np.abs(values[::SAMPLE_EVERY])
+    expected = math.ceil(sample.size * count / values.size)
+    # how many of the largest a sample has varies by about the root of their number
+    rank = sample.size - expected - 4 * math.isqrt(expected) - 4
+    if rank > 0:
+        bound = np.partition(sample, rank)[rank]
+        found = _positions_from(values, bound)
+        if found.size >= count:
+            return found
+    return np.arange(values.size)
+
+
+def _positions_from(values: Vector, bound: np.float32) -> Positions:
+    """Ascending positions of all absolute values (d,) that reach a bound."""
+    found: list[Positions] = []
+    for span in blocks(values.size, IN_CACHE):
+        magnitude = np.abs(values[span])
+        positions = np.flatnonzero(magnitude >= bound)
+        positions += span.start
+        found.append(positions)
+    return np.concatenate(found)
 
 
 def _difference(vector: Vector, base: Vector) -> Vector:

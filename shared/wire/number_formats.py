@@ -1,7 +1,7 @@
 """Float32 vectors in 16 or 8 bits per value, and back: the formats of the codecs float16, bfloat16 and int8.
 
-Everything is little-endian. Vectors are converted block by block, so that no second array of the whole length is
-needed. `codec` adds what else travels with these bytes, and refuses bytes of a wrong length.
+Everything is little-endian. Vectors are converted in blocks that fit into the processor's cache, straight into the
+bytes that travel. `codec` adds what else travels with these bytes, and refuses bytes of a wrong length.
 """
 
 # density: bit patterns and constants of number formats; a formula split further is harder to compare with its source
@@ -9,11 +9,16 @@ needed. `codec` adds what else travels with these bytes, and refuses bytes of a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from covey.shared.numerics.vectors import BLOCK, Vector, blocks
+from covey.shared.numerics.vectors import Vector, blocks
+
+IN_CACHE = (
+    1 << 15
+)  # values of a block: the few arrays of a conversion then fit into the cache of one core
 
 FLOAT16 = np.dtype("<f2")
 FLOAT32 = np.dtype("<f4")
@@ -31,15 +36,14 @@ MAX_FLOAT32 = np.finfo(np.float32).max
 LARGEST_QUOTIENT = MAX_FLOAT32 / INT8_STEPS
 MAX_SCALE = np.nextafter(LARGEST_QUOTIENT, np.float32(0))  # 127 times this scale is finite
 
-Array = npt.NDArray[np.generic]
-Steps = npt.NDArray[np.int8]
-Conversion = Callable[[Vector], Array]
+Array = npt.NDArray[Any]
+Conversion = Callable[[Vector, Array], None]  # values (n,), where their short form (n,) goes
 Generator = np.random.Generator
 
 
 def to_float16(values: Vector) -> bytes:
     """Two bytes per value (d,). Values beyond the range become the largest one instead of infinity."""
-    return _in_blocks(values, _float16)
+    return _in_blocks(values, FLOAT16, _float16)
 
 
 def from_float16(data: bytes) -> Vector:
@@ -50,7 +54,7 @@ def from_float16(data: bytes) -> Vector:
 
 def to_bfloat16(values: Vector) -> bytes:
     """Two bytes per value (d,): the upper half of its bits, rounded to nearest, ties to even."""
-    return _in_blocks(values, _bfloat16)
+    return _in_blocks(values, UINT16, _bfloat16)
 
 
 def from_bfloat16(data: bytes) -> Vector:
@@ -61,27 +65,29 @@ def from_bfloat16(data: bytes) -> Vector:
     return bits.view(np.float32)
 
 
-def _in_blocks(values: Vector, convert: Conversion) -> bytes:
-    chunks = []
-    for span in blocks(values.size):
-        converted = convert(values[span])
-        chunks.append(converted.tobytes())
-    return b"".join(chunks)
+def _in_blocks(values: Vector, form: np.dtype[Any], convert: Conversion) -> bytes:
+    short: Array = np.empty(values.size, form)
+    for span in blocks(values.size, IN_CACHE):
+        convert(values[span], short[span])
+    return short.tobytes()
 
 
-def _float16(values: Vector) -> Array:
-    within = np.clip(values, -MAX_FLOAT16, MAX_FLOAT16)
-    return within.astype(FLOAT16)
+def _float16(values: Vector, short: Array) -> None:
+    if values.max() > MAX_FLOAT16 or values.min() < -MAX_FLOAT16:
+        values = np.clip(values, -MAX_FLOAT16, MAX_FLOAT16)
+    short[:] = values
 
 
-def _bfloat16(values: Vector) -> Array:
+def _bfloat16(values: Vector, short: Array) -> None:
     within = np.clip(values, -MAX_BFLOAT16, MAX_BFLOAT16)
     bits = within.view(np.uint32)
-    kept = bits >> HALF_BITS
+    lowest_kept = bits >> HALF_BITS
+    lowest_kept &= LOWEST_BIT
     # the sum carries into the kept half exactly where the value is to be rounded up, or up to even
-    rounded = bits + ALMOST_HALF + (kept & LOWEST_BIT)
-    upper = rounded >> HALF_BITS
-    return upper.astype(UINT16)
+    bits += ALMOST_HALF
+    bits += lowest_kept
+    bits >>= HALF_BITS
+    short[:] = bits
 
 
 # -- int8 --------------------------------------------------------------------------------------------------------------
@@ -115,16 +121,17 @@ def to_int8(values: Vector, block: int, rng: Generator) -> tuple[bytes, bytes]:
     """
     count = block_count(values.size, block)
     block = block_length(values.size, count)
-    data = []
-    scales = []
+    steps = np.empty(values.size, np.int8)
+    scales = np.empty(count, FLOAT32)
     for span in _spans(values.size, block):
         chunk = values[span]
         scale = _scale_of_blocks(chunk, block)
-        scale_of_values = _repeated(scale, block, chunk.size)
-        steps = _rounded_steps(chunk, scale_of_values, rng)
-        data.append(steps.tobytes())
-        scales.append(scale.tobytes())
-    return b"".join(data), b"".join(scales)
+        first = span.start // block
+        scales[first : first + scale.size] = scale
+        divisor = np.where(scale > 0, scale, np.float32(np.inf))  # a block of zeros has no scale
+        scale_of_values = _repeated(divisor, block, chunk.size)
+        steps[span] = _rounded_steps(chunk, scale_of_values, rng)
+    return steps.tobytes(), scales.tobytes()
 
 
 def from_int8(data: bytes, scale: Vector) -> Vector:
@@ -159,8 +166,8 @@ def scales_of(content: bytes, length: int) -> Vector:
 
 
 def _spans(length: int, block: int) -> Iterator[slice]:
-    """Slices of whole blocks, about BLOCK values each."""
-    whole_blocks = max(1, BLOCK // block)
+    """Slices of whole blocks, about IN_CACHE values each."""
+    whole_blocks = max(1, IN_CACHE // block)
     return blocks(length, block * whole_blocks)
 
 
@@ -179,12 +186,9 @@ def _repeated(scale: Vector, block: int, length: int) -> Vector:
     return repeated[:length]
 
 
-def _rounded_steps(chunk: Vector, scale: Vector, rng: Generator) -> Steps:
+def _rounded_steps(chunk: Vector, scale: Vector, rng: Generator) -> Vector:
     """Multiples of the scale, rounded up with a probability equal to the fraction: right on average."""
-    steps = np.zeros_like(chunk)
-    has_scale = scale > 0  # a block of zeros has none
-    np.divide(chunk, scale, out=steps, where=has_scale)
-    chance = rng.random(chunk.size, dtype=np.float32)
-    whole = np.floor(steps + chance)
-    within: Vector = np.clip(whole, -INT8_STEPS, INT8_STEPS)
-    return within.astype(np.int8)
+    steps = chunk / scale
+    steps += rng.random(chunk.size, dtype=np.float32)
+    np.floor(steps, out=steps)
+    return np.clip(steps, -INT8_STEPS, INT8_STEPS, out=steps)

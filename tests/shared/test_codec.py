@@ -9,7 +9,7 @@ from hypothesis.extra import numpy as hnp
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.vectors import BLOCK, Vector
 from covey.shared.scenario.wire import Wire
-from covey.shared.wire.codec import Codec, Name, decode, encode
+from covey.shared.wire.codec import SAMPLE_EVERY, Codec, Name, decode, encode
 from covey.shared.wire.messages import DIGEST_BYTES, Encoded
 from covey.shared.wire.number_formats import MAX_BFLOAT16
 
@@ -188,6 +188,37 @@ def test_topk_of_equal_values_sends_the_first() -> None:
         rng=rng(),
     )
     assert np.frombuffer(encoded.index, "<u4").tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("where", ["anywhere", "in the sample", "outside of the sample", "equal"])
+def test_topk_finds_the_largest_of_many_without_sorting_all(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    length = 50_000
+    kept = length // 100
+    values = rng().normal(0, 1, length).astype(np.float32)
+    if where == "in the sample":
+        values[::SAMPLE_EVERY] *= 100
+    if where == "outside of the sample":
+        values[1::SAMPLE_EVERY] *= 100
+    if where == "equal":
+        values = np.sign(values) * np.float32(0.5)
+    sorted_out: list[int] = []
+    partition = np.partition
+
+    def counted(array: Vector, kth: int) -> Vector:
+        sorted_out.append(array.size)
+        return partition(array, kth)
+
+    monkeypatch.setattr(np, "partition", counted)
+    base = np.zeros(length, np.float32)
+    codec = Codec("topk", delta=True, keep=0.01)
+    encoded, _ = encode(values, codec, base=base, base_digest=DIGEST, rng=rng())
+    in_order = np.argsort(-np.abs(values), kind="stable")
+    expected = np.sort(in_order[:kept])
+    assert np.array_equal(np.frombuffer(encoded.index, "<u4"), expected)
+    if where == "anywhere":
+        assert sum(sorted_out) < length / 10
 
 
 @pytest.mark.parametrize(("keep", "sent"), [(0.01, 1), (0.3, 3), (0.31, 4), (1.0, 10)])

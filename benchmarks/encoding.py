@@ -1,0 +1,99 @@
+"""A vector of 11.2 M values in each codec, next to one copy of it.
+
+    python -m benchmarks.encoding [--times 7] [--values 11191300]
+
+The floor is `np.copy` of the vector. Two codecs have a floor of their own that no code of ours can pass: numpy converts
+to float16 one value at a time, and int8 draws one random number for each value. They are rows as well. `content` is the
+whole report as it travels, with its digest; its floor is the two hashes in it, one of the content and one of its body.
+All is measured in a process with the settings of a worker.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.measuring import OUT, Row, cost_of, foreign_load, in_turns, show
+from covey.shared.client import encode_model
+from covey.shared.numerics.vectors import Vector
+from covey.shared.python_process import worker_environment
+from covey.shared.wire.codec import Codec, encode
+from covey.shared.wire.messages import CHECKSUM_BYTES, DIGEST_BYTES, digest
+
+BASE_DIGEST = bytes(DIGEST_BYTES)
+CODECS = {
+    "float32": Codec("float32"),
+    "float16": Codec("float16"),
+    "bfloat16": Codec("bfloat16"),
+    "int8": Codec("int8"),
+    "topk": Codec("topk", delta=True),
+}
+
+Work = Callable[[], object]
+
+
+def rows(values: int, times: int) -> list[Row]:
+    """Each codec next to a copy, then the parts that no codec can avoid, then a whole content."""
+    rng = np.random.default_rng(0)
+    vector = rng.standard_normal(values, np.float32) * np.float32(0.05)
+    base = vector + rng.standard_normal(values, np.float32) * np.float32(0.001)
+    found = []
+
+    def compare(what: str, floor: Work, product: Work) -> None:
+        found.append(in_turns(what, lambda: cost_of(floor), lambda: cost_of(product), times))
+
+    for name, codec in CODECS.items():
+        compare(name, vector.copy, lambda codec=codec: encoded(vector, codec, base))
+    compare("  numpy's conversion to float16", vector.copy, lambda: vector.astype(np.float16))
+    compare(
+        "  one random number for each value",
+        vector.copy,
+        lambda: rng.random(values, dtype=np.float32),
+    )
+    compare("content", lambda: hashes(vector), lambda: content(vector))
+    return found
+
+
+def encoded(vector: Vector, codec: Codec, base: Vector) -> object:
+    rng = np.random.default_rng(1)
+    return encode(vector, codec, base=base, base_digest=BASE_DIGEST, rng=rng)
+
+
+def content(vector: Vector) -> bytes:
+    """A model as it travels, and its name."""
+    made = encode_model(vector, "layout", Codec(), np.random.default_rng(1))
+    return digest(made)
+
+
+def hashes(vector: Vector) -> None:
+    """The hashes of a content and of its body."""
+    for size in (CHECKSUM_BYTES, DIGEST_BYTES):
+        hashlib.blake2b(vector.data, digest_size=size).digest()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--times", type=int, default=7)
+    parser.add_argument("--values", type=int, default=11_191_300)
+    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if not options.inside:
+        command = [sys.executable, "-m", "benchmarks.encoding", *sys.argv[1:], "--inside"]
+        settings = worker_environment(threads="1") | {"PYTHONSAFEPATH": ""}
+        subprocess.run(command, env=settings, check=True)
+        return
+    with foreign_load() as load:
+        found = rows(options.values, options.times)
+    title = f"a vector of {options.values:,} values"
+    show("encoding", title, found, load, options.out)
+
+
+if __name__ == "__main__":
+    main()
