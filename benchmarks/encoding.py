@@ -15,6 +15,7 @@ import hashlib
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -49,7 +50,7 @@ def rows(values: int, times: int) -> list[Row]:
         found.append(in_turns(what, lambda: cost_of(floor), lambda: cost_of(product), times))
 
     for name, codec in CODECS.items():
-        compare(name, vector.copy, lambda codec=codec: encoded(vector, codec, base))
+        compare(name, vector.copy, partial(encoded, vector, codec, base))
     compare("  numpy's conversion to float16", vector.copy, lambda: vector.astype(np.float16))
     compare(
         "  one random number for each value",

@@ -3,8 +3,9 @@
     python -m benchmarks.worker [--times 7] [--jobs 200]
 
 `cold` is a process that starts, does its first order (one step of SGD on LeNet-5) and ends; its floor is a process that
-imports torch and ends. `warm` is an order in a process that has done others; its floor is the same step of SGD in bare
-torch. The memory of both kinds of process is printed as well.
+imports torch and ends; its memory is printed as well. `warm` is an order in a process that has done others; its floor is
+the same step of SGD in bare torch. `evaluation` is an order to evaluate all three modes on 240 samples; its floor is the
+same epoch of fine-tuning and the same three passes over 60 test samples in bare torch.
 """
 
 from __future__ import annotations
@@ -25,11 +26,15 @@ from covey.shared.client import encode_model
 from covey.shared.numerics.vectors import Layout
 from covey.shared.python_process import environment, worker_environment
 from covey.shared.scenario.task import Model, Task
+from covey.shared.strategies.base import LAST_MODEL
 from covey.shared.wire.codec import Codec
 from covey.shared.wire.frames import pack, read
 from covey.shared.wire.messages import ModelRef, OrderMessage, Work, digest
 
 SAMPLES = 8
+EVALUATED = 240
+TESTED = 60
+BATCH = 20
 TASK = Task(features=(1, 28, 28), classes=10, model=Model(name="lenet5", options={}))
 IMPORT_TORCH = "import torch"
 WORKER = "covey.agent.worker.worker"
@@ -42,17 +47,20 @@ def layout() -> Layout:
     return layout_of(build(TASK, 0))
 
 
-def write_data(folder: Path) -> Path:
+def write_data(folder: Path, samples: int, tests: int) -> Path:
     rng = np.random.default_rng(0)
-    path = folder / "data.npz"
-    targets = np.arange(SAMPLES) % 10
-    features = rng.random((SAMPLES, 1, 28, 28), np.float32)
-    np.savez(path, x=features, y=targets, x_test=features, y_test=targets)
+    path = folder / f"data-{samples}.npz"
+    features = rng.random((samples, 1, 28, 28), np.float32)
+    targets = np.arange(samples) % 10
+    np.savez(path, x=features, y=targets, x_test=features[:tests], y_test=targets[:tests])
     return path
 
 
-def job(folder: Path, form: Layout) -> dict[str, Any]:
-    """The job of an order to train one step."""
+def job(folder: Path, form: Layout, phase: str = "train") -> dict[str, Any]:
+    """The job of an order to train one step, or to evaluate."""
+    samples = SAMPLES if phase == "train" else EVALUATED
+    tests = SAMPLES if phase == "train" else TESTED
+    batch = SAMPLES if phase == "train" else BATCH
     rng = np.random.default_rng(1)
     vector = rng.standard_normal(form.size, np.float32) * np.float32(0.02)
     content = encode_model(vector, form.digest, Codec(), rng)
@@ -61,11 +69,11 @@ def job(folder: Path, form: Layout) -> dict[str, Any]:
     model.write_bytes(content)
     ref = ModelRef(key="0", digest=name, parts=1, size=len(content))
     work = Work(
-        phase="train",
+        phase=phase,
         round=1,
         seed=0,
         strategy={"name": "fedavg"},
-        training={"epochs": 1, "batch": SAMPLES, "lr": 0.001},
+        training={"epochs": 1, "batch": batch, "lr": 0.001},
         task=TASK.for_agents(),
         layout=form.to_wire(),
         scaling=None,
@@ -74,17 +82,20 @@ def job(folder: Path, form: Layout) -> dict[str, Any]:
         cluster=0,
         sizes={"model": form.size},
         codec=Codec().to_wire(),
-        evaluation={},
+        evaluation={"tune_epochs": 1},
         part_bytes=1 << 19,
     )
+    data = write_data(folder, samples, tests)
+    memory = folder / "last.npz"
+    np.savez(memory, **{LAST_MODEL: vector})
     order = OrderMessage(run="run", step=1, accepted=0, closed=0, work=work)
     return {
         "job": "perform",
-        "source": {"data": str(write_data(folder)), "label": None},
+        "source": {"data": str(data), "label": None},
         "client": "agent-1",
         "order": order.to_bytes(),
         "models": [str(model)],
-        "memory": "",
+        "memory": str(memory),
         "memory_digest": "",
         "client_state": "whole",
         "report_out": str(folder / "report"),
@@ -142,7 +153,7 @@ def cold(order: dict[str, Any], times: int) -> Row:
 # -- an order of a warm process ----------------------------------------------------------------------------------------
 
 
-def bare_step(form: Layout) -> Any:
+def bare_step() -> Any:
     """One step of SGD in torch alone, on data and a model that are there."""
     import torch
     from torch.nn import functional
@@ -163,15 +174,44 @@ def bare_step(form: Layout) -> Any:
     return step
 
 
-def warm(order: dict[str, Any], form: Layout, times: int, jobs: int) -> Row:
-    """An order of a process that has done others, next to its step of SGD."""
+def bare_evaluation() -> Any:
+    """An epoch of fine-tuning and three passes over the test samples in torch alone."""
+    import torch
+    from torch.nn import functional
+
+    from covey.agent.training.models import build
+
+    module = build(TASK, 0)
+    optimiser = torch.optim.SGD(module.parameters(), lr=0.001)
+    features = torch.rand(EVALUATED, 1, 28, 28)
+    targets = torch.arange(EVALUATED) % 10
+
+    def test() -> None:
+        with torch.inference_mode():
+            found = module(features[:TESTED]).argmax(dim=1)
+            float((found == targets[:TESTED]).double().mean())
+
+    def evaluate() -> None:
+        test()
+        for rows in torch.randperm(EVALUATED).split(BATCH):
+            optimiser.zero_grad()
+            loss = functional.cross_entropy(module(features[rows]), targets[rows])
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+        test()
+        test()
+
+    return evaluate
+
+
+def warm(what: str, order: dict[str, Any], step: Any, times: int, jobs: int) -> Row:
+    """An order of a process that has done others, next to the same in bare torch."""
     from covey.agent.worker.worker import answer
 
     def work() -> None:
         done = answer(order)
         assert not done.get("failed"), done
 
-    step = bare_step(form)
     for _ in range(5):
         work()
         step()
@@ -182,7 +222,7 @@ def warm(order: dict[str, Any], form: Layout, times: int, jobs: int) -> Row:
     def product() -> Cost:
         return cost_of(work, jobs)
 
-    return in_turns("order of a warm process", floor, product, times)
+    return in_turns(what, floor, product, times)
 
 
 def main() -> None:
@@ -196,8 +236,15 @@ def main() -> None:
     configure_torch()
     form = layout()
     with tempfile.TemporaryDirectory() as name, foreign_load() as load:
-        order = job(Path(name), form)
-        rows = [cold(order, options.times), warm(order, form, options.times, options.jobs)]
+        folder = Path(name)
+        training = job(folder, form)
+        evaluation = job(folder, form, "evaluate")
+        rows = [cold(training, options.times)]
+        for what, order, floor in (
+            ("order of a warm process", training, bare_step()),
+            ("order to evaluate", evaluation, bare_evaluation()),
+        ):
+            rows.append(warm(what, order, floor, options.times, options.jobs))
     show_rows("worker", "a training process", rows, load, options.out)
 
 

@@ -234,12 +234,16 @@ def _largest(values: Vector, count: int) -> Positions:
     candidates = _candidates(values, count)
     magnitude = np.abs(values[candidates])
     smallest_kept = magnitude.size - count
-    threshold = np.partition(magnitude, smallest_kept)[smallest_kept]
+    in_part = np.partition(magnitude, smallest_kept)
+    threshold = in_part[smallest_kept]
     kept = magnitude > threshold
     still_missing = count - np.count_nonzero(kept)
-    equal = np.flatnonzero(magnitude == threshold)
-    kept[equal[:still_missing]] = True
-    return candidates[kept]
+    is_equal = magnitude == threshold
+    equal = np.flatnonzero(is_equal)
+    first_equal = equal[:still_missing]
+    kept[first_equal] = True
+    found: Positions = candidates[kept]
+    return found
 
 
 def _candidates(values: Vector, count: int) -> Positions:
@@ -247,12 +251,16 @@ def _candidates(values: Vector, count: int) -> Positions:
 
     Sorting all values would take long. A sample shows about how large the `count` largest are.
     """
-    sample = np.abs(values[::SAMPLE_EVERY])
-    expected = math.ceil(sample.size * count / values.size)
+    some = values[::SAMPLE_EVERY]
+    sample = np.abs(some)
+    share = count / values.size
+    expected = math.ceil(sample.size * share)
     # how many of the largest a sample has varies by about the root of their number
-    rank = sample.size - expected - 4 * math.isqrt(expected) - 4
+    spread = 1 + math.isqrt(expected)
+    rank = sample.size - expected - 4 * spread
     if rank > 0:
-        bound = np.partition(sample, rank)[rank]
+        in_part = np.partition(sample, rank)
+        bound = in_part[rank]
         found = _positions_from(values, bound)
         if found.size >= count:
             return found
@@ -263,8 +271,10 @@ def _positions_from(values: Vector, bound: np.float32) -> Positions:
     """Ascending positions of all absolute values (d,) that reach a bound."""
     found: list[Positions] = []
     for span in blocks(values.size, IN_CACHE):
-        magnitude = np.abs(values[span])
-        positions = np.flatnonzero(magnitude >= bound)
+        block = values[span]
+        magnitude = np.abs(block)
+        reaches = magnitude >= bound
+        positions = np.flatnonzero(reaches)
         positions += span.start
         found.append(positions)
     return np.concatenate(found)

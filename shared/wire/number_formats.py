@@ -73,9 +73,12 @@ def _in_blocks(values: Vector, form: np.dtype[Any], convert: Conversion) -> byte
 
 
 def _float16(values: Vector, short: Array) -> None:
-    if values.max() > MAX_FLOAT16 or values.min() < -MAX_FLOAT16:
-        values = np.clip(values, -MAX_FLOAT16, MAX_FLOAT16)
-    short[:] = values
+    highest = values.max()
+    lowest = values.min()
+    within = values
+    if highest > MAX_FLOAT16 or lowest < -MAX_FLOAT16:
+        within = np.clip(values, -MAX_FLOAT16, MAX_FLOAT16)
+    short[:] = within
 
 
 def _bfloat16(values: Vector, short: Array) -> None:
@@ -127,7 +130,8 @@ def to_int8(values: Vector, block: int, rng: Generator) -> tuple[bytes, bytes]:
         chunk = values[span]
         scale = _scale_of_blocks(chunk, block)
         first = span.start // block
-        scales[first : first + scale.size] = scale
+        end = first + scale.size
+        scales[first:end] = scale
         divisor = np.where(scale > 0, scale, np.float32(np.inf))  # a block of zeros has no scale
         scale_of_values = _repeated(divisor, block, chunk.size)
         steps[span] = _rounded_steps(chunk, scale_of_values, rng)
