@@ -46,10 +46,15 @@ class Pool:
             return trusted - self.rules.newcomers
         return trusted
 
-    def draw(self, phase: Phase) -> Cohort | None:
-        """The cohort of a phase among those present; None where too few of it are there."""
+    def draw(self, phase: Phase, over_select: float = 1.0) -> Cohort | None:
+        """The cohort of a phase among those present; None where too few of it are there.
+
+        Args:
+            phase: what is to be done.
+            over_select: invited agents for each report that a drawn phase needs.
+        """
         if phase.cohort == "sample" and self.rules.participants is None:
-            drawn = self._sample(phase)
+            drawn = self._sample(phase, over_select)
         else:
             drawn = self._whole(phase)
         there = len(drawn.invited)
@@ -68,7 +73,7 @@ class Pool:
             target=len(needed),
         )
 
-    def _sample(self, phase: Phase) -> Cohort:
+    def _sample(self, phase: Phase, over_select: float) -> Cohort:
         """A share of all known agents, from those of them who are there."""
         rules = self.rules
         known = self.admitted(self.known)
@@ -83,7 +88,7 @@ class Pool:
         there = [client for client in order if client in self.present]
         number_known = len(known)
         target = cohort_size(number_known, rules.participation, rules.agents)
-        needed = target * rules.over_select
+        needed = target * over_select
         number = math.ceil(needed - ROUNDING)
         return Cohort(
             invited=there[:number],

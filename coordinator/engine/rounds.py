@@ -21,6 +21,7 @@ The rules:
 - A client that the operator has forgotten is not known any more, and its report of an open step does not count.
 - Newcomers of the rules take part in nothing before the last round was folded; from then on they are agents like others.
 - A report that cannot be read when its step is closed opens the step again, with a deadline of its own.
+- With a rule for deadlines, or over-selection by drop-outs, both follow from earlier steps (`timing`).
 - A step in which an agent works for the first time has `first_work_s` more: its training process starts then.
 - A run is given up after `void_limit` void attempts in a row, or after `alike_limit` that failed for the same reason.
 - What a peer does wrong is an `Ignored` action; what we do wrong is an exception.
@@ -71,6 +72,7 @@ from covey.coordinator.engine.repeated import RepeatedFailure
 from covey.coordinator.engine.rules import Rules
 from covey.coordinator.engine.step import Step
 from covey.coordinator.engine.story import Story, StoryLine
+from covey.coordinator.engine.timing import Timing
 from covey.shared.strategies.base import ClientId, Phase, View
 from covey.shared.wire.roll_call import extra_s
 
@@ -107,6 +109,7 @@ class RoundEngine:
         self.presence = Presence(self.quarantined.keys())
         self.paused = False  # by the operator: no phase opens
         self.started = False  # a plan was asked for: `start_agents` does not matter any more
+        self.timing = Timing(rules.deadline, over_selects=rules.auto_over_select)
         self._story = Story()
         self._link_lost_at: float | None = None  # while the link is down no time passes
         self._voids = 0  # of the attempts, those since the start of this process
@@ -365,7 +368,8 @@ class RoundEngine:
             return [Finished()]
         cohort = None
         if not self.paused:
-            cohort = self._pool().draw(phase)
+            over_select = self.timing.over_select(self.rules.over_select)
+            cohort = self._pool().draw(phase, over_select)
         if cohort is None:
             # the agents that the phase needs are away, or the operator was quicker: ask again later
             self.stage = Stage.GATHERING
@@ -375,6 +379,7 @@ class RoundEngine:
         allowance_s = 0.0
         if not self._worked.issuperset(cohort.invited):
             allowance_s = self.rules.first_work_s
+        limit_s = self.timing.deadline_s(phase.name, cohort.invited, self.rules.deadline_s)
         self.step = Step(
             number=self.number,
             phase=phase,
@@ -383,8 +388,10 @@ class RoundEngine:
             target=cohort.target,
             quorum=cohort.quorum,
             opened=now,
-            deadline=now + self.rules.deadline_s + allowance_s,
+            deadline=now + limit_s + allowance_s,
             allowance_s=allowance_s,
+            over_select=over_select,
+            adapted_s=None if self.rules.deadline is None else limit_s,
         )
         self.step.look_around(self.present)
         self.stage = Stage.OPEN
@@ -417,8 +424,8 @@ class RoundEngine:
         if not is_folded or step.number != number:
             raise RuntimeError(f"step {number} is not being folded")
         self.stage = Stage.OPEN
-        deadline = now + self.rules.deadline_s
-        step.deadline = max(step.deadline, deadline)
+        limit_s = step.adapted_s or self.rules.deadline_s
+        step.deadline = max(step.deadline, now + limit_s)
         step.reports_lost(clients, self.present)
         return self._settle(now)
 
@@ -492,6 +499,7 @@ class RoundEngine:
         if client not in self.known:
             return [Ignored(event, f"{client} is not known")]
         self.presence.forget(client)
+        self.timing.forget(client)
         self.quarantined.pop(client, None)
         self.refused.pop(client, None)
         if self.step is not None:
@@ -564,11 +572,11 @@ class RoundEngine:
 
     def _refill(self, step: Step, now: float) -> Actions:
         actions: Actions = []
-        for _ in range(step.vacancies(self.rules)):
+        for _ in range(step.vacancies()):
             client = self._candidate(step, now)
             if client is None:
                 break
-            step.invite(client)
+            step.invite(client, now)
             actions.append(Invite(step.number, client))
         return actions
 
@@ -583,6 +591,7 @@ class RoundEngine:
         )
 
     def _void(self, step: Step, now: float, failure: str = "") -> Actions:
+        self.timing.learn(step)
         self.step = None
         self.stage = Stage.GATHERING
         self.attempt += 1
@@ -608,6 +617,7 @@ class RoundEngine:
 
     def _folded(self, now: float) -> Actions:
         step = self._folding_step()
+        self.timing.learn(step)
         if step.phase.ends_round:
             self.round += 1
         self.attempt = 0
@@ -643,6 +653,7 @@ class RoundEngine:
             "quarantined": dict(self.quarantined),
             "started": self.started,
             "paused": self.paused,
+            "timing": self.timing.to_json(),
         }
 
     @classmethod
@@ -661,10 +672,10 @@ class RoundEngine:
             engine.refused[client] = (count, last)
         engine.started = snapshot["started"]
         engine.paused = snapshot["paused"]
+        engine.timing.restore(snapshot.get("timing", {}))
         saved_step = snapshot["step"]
         if saved_step is not None:
-            deadline = now + rules.deadline_s
-            engine.step = Step.from_json(saved_step, reported, now, deadline)
+            engine.step = Step.from_json(saved_step, reported, now, rules)
             engine.step.look_around(engine.present)
             engine.stage = Stage.OPEN
         engine.presence.rollcall_until = engine._gather_until

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from covey.coordinator.engine.deadline import DeadlineRule
 from covey.shared.errors import UserError
 from covey.shared.strategies.base import ClientId
 
@@ -20,9 +21,11 @@ class Rules:
     participation: float = 1.0  # C, the share of all known agents that a round draws
     agents: int | None = None  # a fixed number in its place
     over_select: float = 1.0  # invited agents per needed report
+    auto_over_select: bool = False  # as many as agents that drop out make necessary, in its place
     refill: bool = True  # a vacant slot goes to a spare agent
     quorum: int = 1
     deadline_s: float = 600.0
+    deadline: DeadlineRule | None = None  # adapts it once durations are known
     first_work_s: float = 0.0  # more for a step in which an agent works for the first time
     grace_s: float | None = None  # after the quorum is there
     patience_s: float | None = None  # after the newest report, once the quorum is there

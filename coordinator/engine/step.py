@@ -35,12 +35,18 @@ class Step:
     failed: set[ClientId] = field(default_factory=set)  # others of the cohort
     reasons: dict[ClientId, str] = field(default_factory=dict)  # why some of them failed
     allowance_s: float = 0.0  # that this step may take longer than others
+    over_select: float = 1.0  # invited agents per needed report
+    adapted_s: float | None = None  # the limit that adapts to durations; None: that of the rules
+    was_resumed: bool = False  # a restart came while it was open
+    took: dict[ClientId, float] = field(default_factory=dict)  # from invitation to report
     awaited: set[ClientId] = field(default_factory=set)  # the rest of the cohort, if present
     free: Spare = field(init=False)  # those of `spare` who may be invited
     _invited: set[ClientId] = field(init=False)  # the cohort
+    _invited_at: dict[ClientId, float] = field(init=False)  # those who were invited later
 
     def __post_init__(self) -> None:
         self._invited = set(self.cohort)
+        self._invited_at = {}
         self.free = Spare(self.spare)
 
     def was_invited(self, client: ClientId) -> bool:
@@ -76,10 +82,11 @@ class Step:
         """An agent is gone."""
         self.awaited.discard(client)
 
-    def invite(self, client: ClientId) -> None:
+    def invite(self, client: ClientId, now: float) -> None:
         """A spare agent that is present takes a vacant slot."""
         self.cohort.append(client)
         self._invited.add(client)
+        self._invited_at[client] = now
         self.awaited.add(client)
 
     def report_came(self, client: ClientId, now: float) -> None:
@@ -89,6 +96,7 @@ class Step:
         self.reasons.pop(client, None)
         self.awaited.discard(client)
         self.latest = now
+        self.took[client] = now - self._invited_at.get(client, self.opened)
         if not self.has_quorum:
             return
         if self.quorum_at is None:
@@ -143,6 +151,8 @@ class Step:
             self.quorum_at += seconds
         if self.latest is not None:
             self.latest += seconds
+        for client in self._invited_at:
+            self._invited_at[client] += seconds
 
     def grace_end(self, rules: Rules) -> float | None:
         """When the rest is waited for no longer; None before the quorum is there, or without such a rule."""
@@ -152,8 +162,11 @@ class Step:
         if rules.grace_s is not None:
             grace_end = self.quorum_at + rules.grace_s
             ends.append(grace_end)
-        if rules.patience_s is not None and self.latest is not None:
-            patience_end = self.latest + rules.patience_s + self.allowance_s
+        patience_s = rules.patience_s
+        if patience_s is not None and self.adapted_s is not None:
+            patience_s = self.adapted_s / 2
+        if patience_s is not None and self.latest is not None:
+            patience_end = self.latest + patience_s + self.allowance_s
             ends.append(patience_end)
         return min(ends, default=None)
 
@@ -175,19 +188,19 @@ class Step:
         middle = self.opened + half
         return now < middle
 
-    def vacancies(self, rules: Rules) -> int:
+    def vacancies(self) -> int:
         """How many more agents to invite, so that enough of the cohort are at work or have reported."""
         at_work = len(self.awaited)
         came = len(self.reported)
         useful = at_work + came
-        share = self.target * rules.over_select
+        share = self.target * self.over_select
         needed = math.ceil(share - 1e-9)
         missing = needed - useful
         return max(missing, 0)
 
     def to_json(self) -> dict[str, Any]:
         """What a checkpoint keeps. Reports are in the spool, and times start again after a restart."""
-        return {
+        saved = {
             "number": self.number,
             "phase": asdict(self.phase),
             "cohort": self.cohort,
@@ -196,13 +209,26 @@ class Step:
             "quorum": self.quorum,
             "failed": sorted(self.failed),
             "reasons": self.reasons,
+            "over_select": self.over_select,
         }
+        if self.adapted_s is not None:
+            saved["adapted_s"] = self.adapted_s
+        return saved
 
     @classmethod
     def from_json(
-        cls, saved: Mapping[str, Any], reported: Collection[ClientId], now: float, deadline: float
+        cls, saved: Mapping[str, Any], reported: Collection[ClientId], now: float, rules: Rules
     ) -> Step:
-        """The step as it was, with the reports that the spool has. It opens again now."""
+        """The step as it was, with the reports that the spool has. It opens again now.
+
+        Args:
+            saved: as `to_json` made it.
+            reported: the agents whose reports are in the spool.
+            now: the time.
+            rules: of the run, for what an older checkpoint does not hold.
+        """
+        adapted_s: float | None = saved.get("adapted_s")
+        limit_s = rules.deadline_s if adapted_s is None else adapted_s
         cohort: list[ClientId] = list(saved["cohort"])
         step = cls(
             number=saved["number"],
@@ -212,8 +238,11 @@ class Step:
             target=saved["target"],
             quorum=saved["quorum"],
             opened=now,
-            deadline=deadline,
+            deadline=now + limit_s,
             reported=set(reported) & set(cohort),
+            over_select=saved.get("over_select", rules.over_select),
+            adapted_s=adapted_s,
+            was_resumed=True,
         )
         step.failed = set(saved["failed"]) - step.reported
         step.reasons.update(saved.get("reasons", {}))

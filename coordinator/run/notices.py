@@ -77,6 +77,7 @@ class PhaseFolded(_Notice):
     devices: Mapping[str, int] = field(default_factory=dict)  # empty: all computed on CPUs
     membership: Mapping[str, Any] | None = None  # compared with known mixtures
     privacy: Mapping[str, Any] | None = None  # the account so far
+    deadline_s: float | None = None  # the time limit, if it adapts
 
     @property
     def rounds_done(self) -> int:
@@ -95,6 +96,8 @@ class PhaseFolded(_Notice):
             "reported": self.reported,
             "missing": self.missing,
         }
+        if self.deadline_s is not None:
+            row["deadline_s"] = self.deadline_s
         if self.client_state:
             row["client_state"] = self.client_state
         if self.devices:

@@ -149,6 +149,7 @@ class Recorder:
             notes=dict(strategy.notes(state)) if own_phase else {},
             membership=self._membership(state) if own_phase else None,
             privacy=privacy,
+            deadline_s=None if step.adapted_s is None else round(step.adapted_s, 3),
         )
 
     def keep_sketches(self, step: Step, state: Any, reports: Reports, values: int) -> None:

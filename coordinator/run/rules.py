@@ -6,10 +6,12 @@ import pathlib
 
 from pydantic import StrictInt, TypeAdapter, ValidationError
 
+from covey.coordinator.engine.deadline import DeadlineRule
 from covey.coordinator.engine.rules import Rules
 from covey.coordinator.engine.sampling import Listed
 from covey.shared.errors import UserError
 from covey.shared.scenario.fleet import Fleet
+from covey.shared.scenario.rounds import AdaptiveDeadline
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name, newcomers, starting_agents
 from covey.shared.strategies.base import ClientId
@@ -32,15 +34,18 @@ def rules_of(scenario: Scenario) -> Rules:
     is_simulated = scenario.fleet is not None
     # without `grace_s`, a round waits at most half of its deadline for the last reports
     patience_s = rounds.deadline_s / 2 if rounds.grace_s is None else None
+    over_select = 1.0 if rounds.over_select == "auto" else rounds.over_select
     return Rules(
         seed=scenario.seed,
         rounds=rounds.count,
         participation=rounds.participation,
         agents=rounds.agents,
-        over_select=rounds.over_select,
+        over_select=over_select,
+        auto_over_select=rounds.over_select == "auto",
         refill=rounds.refill,
         quorum=rounds.quorum,
         deadline_s=rounds.deadline_s,
+        deadline=_deadline_rule(rounds.deadline),
         first_work_s=0.0 if is_simulated else rounds.first_work_s,
         grace_s=rounds.grace_s,
         patience_s=patience_s,
@@ -52,6 +57,17 @@ def rules_of(scenario: Scenario) -> Rules:
         participants=listed_participants(scenario),
         newcomers=newcomers(scenario),
         quarantine_after=scenario.aggregation.quarantine_after,
+    )
+
+
+def _deadline_rule(deadline: AdaptiveDeadline | None) -> DeadlineRule | None:
+    if deadline is None:
+        return None
+    return DeadlineRule(
+        percentile=deadline.percentile,
+        factor=deadline.factor,
+        least_s=deadline.least_s,
+        most_s=deadline.most_s,
     )
 
 

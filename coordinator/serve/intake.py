@@ -65,7 +65,7 @@ class Intake:
         part_bytes = scenario.wire.part_bytes
         self._rates = Rates(part_bytes)
         self._largest_payload = part_bytes + FRAME_BYTES
-        deadline_s = scenario.rounds.deadline_s
+        deadline_s = scenario.rounds.longest_s
         self._held_bytes = 0  # of reports that wait in memory
         self._parts = Assembler(
             self._new_sink,

@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from covey.shared.scenario.section import Section
 from covey.shared.scenario.stop import Stop
+
+
+class AdaptiveDeadline(Section):
+    """A deadline that follows from how long the invited agents took for earlier work of the same phase."""
+
+    percentile: float = Field(
+        0.9,
+        gt=0,
+        lt=1,
+        description="Share of the earlier work that was finished within the time that the factor multiplies.",
+    )
+    factor: float = Field(1.5, ge=1, description="The deadline is this many times the percentile.")
+    least_s: float = Field(5.0, gt=0, description="Shortest deadline, in seconds.")
+    most_s: float = Field(600.0, gt=0, description="Longest deadline, in seconds.")
+
+    @model_validator(mode="after")
+    def _bounds_are_in_order(self) -> Self:
+        if self.least_s > self.most_s:
+            raise ValueError(
+                f"least_s is {self.least_s:g}, but most_s is {self.most_s:g}; lower least_s or raise most_s"
+            )
+        return self
 
 
 class Rounds(Section):
@@ -33,11 +55,11 @@ class Rounds(Section):
         description="A .json file with one list of agent indices per round, to repeat the draws of another program. null: "
         "the seed determines who is invited.",
     )
-    over_select: float = Field(
+    over_select: Annotated[float, Field(ge=1)] | Literal["auto"] = Field(
         1.0,
-        ge=1,
         description="Invite this many times m agents and close the round when m of them have reported. The default invites "
-        "m, so that no agent trains for nothing.",
+        "m, so that no agent trains for nothing. auto: m / (1 - d), with the share d (at most 0.5) of agents that dropped "
+        "out of the latest 20 rounds.",
     )
     refill: bool = Field(True, description="Invite another agent when an invited one disconnects.")
     quorum: int = Field(
@@ -46,7 +68,14 @@ class Rounds(Section):
         description="Minimum number of reports. A round with fewer is void: it changes no model and is drawn again.",
     )
     deadline_s: float = Field(
-        600.0, gt=0, description="Time limit of a round, in seconds after it opened."
+        600.0,
+        gt=0,
+        description="Time limit of a round, in seconds after it opened. With deadline: of the rounds before half of the invited "
+        "agents have been timed.",
+    )
+    deadline: AdaptiveDeadline | None = Field(
+        None,
+        description="Adapt the time limit of each round to how long its agents took before. null: every round has deadline_s.",
     )
     first_work_s: float = Field(
         60.0,
@@ -59,7 +88,7 @@ class Rounds(Section):
         None,
         ge=0,
         description="Time to wait for late reports once the quorum is reached, in seconds. null: the round closes when no "
-        "report has arrived for half of deadline_s.",
+        "report has arrived for half of the time limit.",
     )
     void_limit: int = Field(
         20,
@@ -98,6 +127,13 @@ class Rounds(Section):
         "round; those of the round with the best evaluation (evaluation.every); or none, so that only `coordinator "
         "promote` publishes models. A simulated fleet gets none.",
     )
+
+    @property
+    def longest_s(self) -> float:
+        """The longest time limit that a round can have, in seconds."""
+        if self.deadline is None:
+            return self.deadline_s
+        return max(self.deadline_s, self.deadline.most_s)
 
     @model_validator(mode="after")
     def _quorum_is_within_the_cohort(self) -> Self:

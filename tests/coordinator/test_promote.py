@@ -69,7 +69,7 @@ def typed(*arguments: object, key: str | None = None) -> Result:
 
 
 def deployed(broker: MemoryBroker) -> Deployment:
-    """What a device that connects now is given."""
+    """The deployment that a device receives if it connects now."""
     [(_, payload)] = broker.retained.matching(Topics("default").deployment)
     return Deployment.from_bytes(payload)
 

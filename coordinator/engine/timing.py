@@ -1,0 +1,140 @@
+"""How long a round waits and how many agents it invites, from what earlier steps showed. Pure: durations are arguments.
+
+A deadline follows from the durations of earlier work of the same phase by the same agents, see `deadline`.
+
+Over-selection invites n / (1 - d) agents for n reports, with the share d of invited agents that dropped out of earlier steps.
+When enough reports come early, nobody knows what became of the others: slightly fewer of them count as drop-outs than the
+share so far suggests (`UNDECIDED`), so that it falls slowly if agents drop out less.
+
+A step that a restart interrupted teaches nothing: the times of its reports are lost.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from covey.coordinator.engine.deadline import DeadlineRule
+from covey.coordinator.engine.step import Step
+from covey.shared.strategies.base import ClientId
+
+KEPT = 5  # newest durations of an agent in a phase
+KNOWN_SHARE = 0.5  # of the invited agents: with fewer, the first deadline holds
+NEWEST_STEPS = 20  # whose drop-outs count
+UNDECIDED = 0.9  # of the share so far, for agents that a step did not wait for
+MAX_DROP_OUT = 0.5  # so that a round invites at most twice as many agents as it needs
+
+Durations = deque[float | None]  # seconds; None: the step closed while the agent was at work
+
+
+class Timing:
+    """What the steps of a run have shown about the time and the reliability of its agents.
+
+    Args:
+        rule: of the deadlines; None: all are the same.
+        over_selects: whether rounds invite more agents when agents drop out.
+    """
+
+    def __init__(self, rule: DeadlineRule | None = None, *, over_selects: bool = False) -> None:
+        self.rule = rule
+        self.over_selects = over_selects
+        self._durations: dict[str, dict[ClientId, Durations]] = {}  # by phase
+        # invited agents of the newest steps, and how many of them dropped out
+        self._drop_outs: deque[tuple[float, float]] = deque(maxlen=NEWEST_STEPS)
+
+    def __repr__(self) -> str:
+        phases = {phase: len(agents) for phase, agents in self._durations.items()}
+        return f"<Timing: agents by phase {phases}, drop-out {self.drop_out:.2f}>"
+
+    def deadline_s(self, phase: str, invited: Collection[ClientId], first_s: float) -> float:
+        """How long a step may take, in seconds.
+
+        Args:
+            phase: the step's.
+            invited: its agents.
+            first_s: the answer as long as too little is known.
+        """
+        if self.rule is None:
+            return first_s
+        finished: list[float] = []
+        unfinished = 0
+        known = 0
+        durations_of = self._durations.get(phase, {})
+        for client in invited:
+            durations = durations_of.get(client, ())
+            known += bool(durations)
+            for seconds in durations:
+                if seconds is None:
+                    unfinished += 1
+                else:
+                    finished.append(seconds)
+        if known < KNOWN_SHARE * len(invited):
+            return first_s
+        deadline = self.rule.deadline_s(finished, unfinished)
+        return first_s if deadline is None else deadline
+
+    @property
+    def drop_out(self) -> float:
+        """The share of invited agents that dropped out of the newest steps, at most `MAX_DROP_OUT`."""
+        invited = sum(count for count, _ in self._drop_outs)
+        dropped = sum(count for _, count in self._drop_outs)
+        if invited == 0:
+            return 0.0
+        return min(dropped / invited, MAX_DROP_OUT)
+
+    def over_select(self, stated: float) -> float:
+        """Invited agents for each report that a round needs; `stated` is the answer without over-selection."""
+        if not self.over_selects:
+            return stated
+        return 1.0 / (1.0 - self.drop_out)
+
+    def learn(self, step: Step) -> None:
+        """A step is over: remember how long its agents took, and who dropped out."""
+        if step.was_resumed:
+            return
+        if self.rule is not None:
+            self._learn_durations(step)
+        if self.over_selects and step.phase.cohort == "sample":
+            self._learn_drop_outs(step)
+
+    def _learn_durations(self, step: Step) -> None:
+        of_phase = self._durations.setdefault(step.phase.name, {})
+        seconds_of: dict[ClientId, float | None] = dict.fromkeys(step.awaited)
+        seconds_of |= step.took
+        for client, seconds in seconds_of.items():
+            durations = of_phase.setdefault(client, deque(maxlen=KEPT))
+            durations.append(seconds)
+
+    def _learn_drop_outs(self, step: Step) -> None:
+        invited = len(step.cohort)
+        dropped = float(invited - len(step.reported))
+        if step.has_target:
+            at_work = len(step.awaited)
+            known = dropped - at_work
+            assumed = UNDECIDED * self.drop_out * invited - known
+            dropped = known + min(max(assumed, 0.0), at_work)
+        self._drop_outs.append((float(invited), dropped))
+
+    def forget(self, client: ClientId) -> None:
+        """The operator has removed this agent."""
+        for of_phase in self._durations.values():
+            of_phase.pop(client, None)
+
+    def to_json(self) -> dict[str, Any]:
+        """What a checkpoint keeps; empty where nothing was learned."""
+        if self.rule is None and not self.over_selects:
+            return {}
+        durations: dict[str, dict[ClientId, list[float | None]]] = {}
+        for phase, of_phase in self._durations.items():
+            durations[phase] = {client: list(kept) for client, kept in of_phase.items()}
+        return {"durations": durations, "drop_outs": [list(one) for one in self._drop_outs]}
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Continue from a checkpoint."""
+        for phase, agents in saved.get("durations", {}).items():
+            of_phase = self._durations.setdefault(phase, {})
+            for client, kept in agents.items():
+                of_phase[client] = deque(kept, maxlen=KEPT)
+        for invited, dropped in saved.get("drop_outs", ()):
+            self._drop_outs.append((invited, dropped))
