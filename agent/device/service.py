@@ -12,6 +12,7 @@ import secrets
 import time
 from collections.abc import Callable, Coroutine
 from datetime import datetime
+from functools import cache, lru_cache
 from importlib import metadata
 from typing import Any
 
@@ -40,6 +41,7 @@ from covey.shared.wire.messages import AgentStatus, CoordinatorStatus, OrderMess
 from covey.shared.wire.parts import split
 from covey.shared.wire.topics import AgentTopic, ClusterTopic, PlainTopic, Topics, is_deployed
 
+STATUS_CACHE = 4  # statuses of coordinators that are kept as they were read
 WATCH_S = 5.0  # between two looks at the data
 GOODBYE_S = 2.0  # how long a broker that does not answer may delay the end
 
@@ -302,8 +304,7 @@ class Agent:
         payload = message.payload
         match self.topics.parse(message.topic):
             case PlainTopic("coordinator/status"):
-                coordinator = CoordinatorStatus.from_bytes(payload)
-                return e.CoordinatorSeen(coordinator, message.retained)
+                return e.CoordinatorSeen(_coordinator_status(payload), message.retained)
             case AgentTopic(agent, "status") if agent == self.identity.agent:
                 return e.OwnStatusSeen(AgentStatus.from_bytes(payload), message.retained)
             case AgentTopic(agent, "order") if agent == self.identity.agent:
@@ -541,6 +542,12 @@ class Agent:
             _cancel(task)
 
 
+@lru_cache(STATUS_CACHE)
+def _coordinator_status(payload: bytes) -> CoordinatorStatus:
+    """The status in a payload, which never changes: all agents of a process share it. Raises DecodeError."""
+    return CoordinatorStatus.from_bytes(payload)
+
+
 def _cancel(task: asyncio.Task[None] | None) -> None:
     if task is not None and task is not asyncio.current_task():
         task.cancel()
@@ -555,6 +562,7 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
+@cache
 def _version() -> str:
     with contextlib.suppress(metadata.PackageNotFoundError):
         return metadata.version("covey")

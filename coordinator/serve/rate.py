@@ -21,7 +21,7 @@ MIN_PARTS = 64  # at once, however small the reports are
 MAX_PART_BYTES = 8 << 20  # bytes that the protocol allows
 
 
-@dataclass
+@dataclass(slots=True)
 class Bucket:
     """A token bucket: `burst` at once and `per_s` in the long run. It begins full."""
 
@@ -55,7 +55,7 @@ class Bucket:
         return self.at + wait_s
 
 
-@dataclass
+@dataclass(slots=True)
 class _Parts:
     """Messages and their bytes: both must be within their limits."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from covey.coordinator.engine.events import Joined, Left
@@ -19,11 +19,13 @@ from covey.shared.wire.messages import EXPELLED, AgentStatus
 
 NOBODY: Mapping[ClientId, str] = {}
 NOT_EVALUATED: Mapping[ClientId, Mapping[str, Any]] = {}
+NO_LABELS: list[str] = []  # one for all agents: nobody changes them
+NO_COUNTS: dict[str, int] = {}
 MAX_UNKNOWN = 1000  # kept of those that never fitted
 MAX_PROBLEM_CHARS = 500  # characters of it that are kept
 
 
-@dataclass
+@dataclass(slots=True)
 class Entry:
     """What the coordinator knows about one agent."""
 
@@ -32,7 +34,7 @@ class Entry:
     labels: int  # how many
     here: bool = False  # online, and its data fits: the engine counts it as present
     member: bool = False  # it was `here` at least once; it never becomes False again
-    refusals: Counter[str] = field(default_factory=Counter)
+    refusals: Counter[str] | None = None  # None: none; most agents have none
     failure: str | None = None  # why its newest report without work holds none
     failures: int = 0  # reports without work in a row; 0 after a report with work
 
@@ -141,7 +143,9 @@ class Roster:
         self.refusals[reason] += 1
         self.pages.touch_first()
         if agent is not None and agent in self.entries:
-            self.entries[agent].refusals[reason] += 1
+            entry = self.entries[agent]
+            entry.refusals = entry.refusals or Counter()
+            entry.refusals[reason] += 1
             self.pages.touch(agent)
 
     def failed(self, agent: ClientId, why: str) -> None:
@@ -204,7 +208,7 @@ class Roster:
                 "failed": entry.failure,
                 "failures": entry.failures,
                 "version": status.version,
-                "refusals": dict(entry.refusals),
+                "refusals": dict(entry.refusals or {}),
             }
             if status.model is not None:  # that the device uses itself
                 row["model"] = status.model.model_dump(mode="json")
@@ -235,5 +239,7 @@ def _slim(status: AgentStatus) -> AgentStatus:
     if model is not None:
         note = model.note[:MAX_PROBLEM_CHARS]
         model = model.model_copy(update={"note": note})
-    kept: dict[str, Any] = {"labels": [], "dropped": {}, "problem": problem, "model": model}
-    return status.model_copy(update=kept)
+    kept = dict(status)
+    kept |= {"labels": NO_LABELS, "dropped": NO_COUNTS, "problem": problem, "model": model}
+    # checked already; the names of the fields that were given would take more memory than their values
+    return AgentStatus.model_construct(set(), **kept)

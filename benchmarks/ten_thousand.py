@@ -1,0 +1,365 @@
+"""A coordinator with thousands of agents, killed in the middle of a run.
+
+    python -m benchmarks.ten_thousand [--agents 1000 3000 10000] [--rounds 20] [--known 100000] [--short]
+
+For each size a Mosquitto, a coordinator and a few processes of light agents (`benchmarks.light_fleet`) run twice: once
+undisturbed, and once with kill -9 of the coordinator in the middle of a round. Both must end with the same bytes. Then one
+process takes a roster of 100 000 agents. Figures of each size are written as soon as they are there, and a size that has
+them already is skipped: an interrupted measurement continues. The result is ten_thousand.json below --out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.measuring import OUT, cpu_s_of
+from covey.shared.mqtt.link import Message, Up
+from covey.shared.mqtt.mqtt_link import MqttLink
+from covey.shared.wire.topics import Topics
+from tests.processes import Program, free_port, model_bytes, mosquitto, rows, until
+
+AGENTS_PER_PROCESS = 2500  # their connections and outboxes are open files
+SHARE = 0.05  # of the agents in each round
+WITHIN_S = 3600.0  # for anything that a busy machine takes its time for
+MB = 1e6
+KB = 1e3
+# Mosquitto's own defaults drop messages for a coordinator that thousands of agents write to at once
+BROKER = "max_queued_messages 200000\nmax_inflight_messages 1000\n"
+
+Figures = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one run is made of."""
+
+    agents: int
+    rounds: int
+
+    @property
+    def reports(self) -> int:
+        """Of one round."""
+        return int(SHARE * self.agents)
+
+    @property
+    def processes(self) -> list[tuple[int, int]]:
+        """First agent and number of agents of each process."""
+        found: list[tuple[int, int]] = []
+        for first in range(0, self.agents, AGENTS_PER_PROCESS):
+            count = min(AGENTS_PER_PROCESS, self.agents - first)
+            found.append((first, count))
+        return found
+
+    def scenario(self) -> dict[str, Any]:
+        return {
+            "name": "ten-thousand",
+            "task": {"features": [20], "classes": 10, "model": {"name": "linear"}},
+            "strategy": {"name": "fedavg"},
+            "rounds": {
+                "count": self.rounds,
+                "participation": SHARE,
+                "start_agents": self.agents,
+                "deadline_s": WITHIN_S,
+                "rollcall_s": 120,
+            },
+            "evaluation": {"every": self.rounds},
+        }
+
+
+@dataclass
+class RollCall:
+    """Counts the answers to the newest roll call, in a thread of its own."""
+
+    url: str
+    topics: Topics = field(default_factory=lambda: Topics("default"))
+    epoch: bytes = b""  # of the newest roll call
+    called_at: float = 0.0  # on the monotonic clock
+    answered_at: float = 0.0  # when the newest agent answered for the first time
+    answered: set[str] = field(default_factory=set)
+
+    def start(self) -> None:
+        thread = threading.Thread(target=lambda: asyncio.run(self._count()), daemon=True)
+        thread.start()
+
+    async def _count(self) -> None:
+        async with MqttLink(self.url, client_id="ten-thousand-watcher") as link:
+            async for incoming in link.incoming():
+                match incoming:
+                    case Up():
+                        await link.subscribe([self.topics.coordinator_status])
+                        await link.subscribe([self.topics.every_status])
+                    case Message(topic, payload) if topic == self.topics.coordinator_status:
+                        self._called(payload)
+                    case Message(topic, payload):
+                        self._answered(topic, payload)
+
+    def _called(self, payload: bytes) -> None:
+        status = json.loads(payload)
+        epoch = status["epoch"].encode()
+        if status["online"] and epoch != self.epoch:
+            self.epoch = epoch
+            self.called_at = time.monotonic()
+            self.answered.clear()
+
+    def _answered(self, topic: str, payload: bytes) -> None:
+        answers = b'"epoch":"%s"' % self.epoch
+        if self.epoch and answers in payload and topic not in self.answered:
+            self.answered.add(topic)
+            self.answered_at = time.monotonic()
+
+
+@dataclass
+class Stage:
+    """A broker, a coordinator and the processes of the agents."""
+
+    plan: Plan
+    folder: Path
+    url: str
+    broker: Program
+    coordinator: Program
+    fleets: list[Program]
+    roll_call: RollCall
+
+    @property
+    def run(self) -> Path:
+        return self.folder / "run"
+
+    @property
+    def rounds_over(self) -> int:
+        return sum(1 for row in rows(self.run) if row.get("ends_round"))
+
+    def wait_for_rounds(self, rounds: int) -> None:
+        """Wait until so many rounds were folded. The record is read rarely: it costs time as well."""
+        end = time.monotonic() + WITHIN_S
+        while self.rounds_over < rounds:
+            if self.coordinator.process.poll() is not None or time.monotonic() > end:
+                raise RuntimeError(f"round {rounds} did not end: {self.coordinator.output[-2000:]}")
+            time.sleep(0.2)
+
+    def start_coordinator(self, *options: str) -> None:
+        out = ["--out", str(self.run), "--broker", self.url, "--json"]
+        command = ["covey.coordinator.cli", "run", str(self.folder / "scenario.yaml")]
+        self.coordinator = Program([*command, *out, *options], self.folder / "log")
+
+    @property
+    def own_s(self) -> float:
+        """Processor time of everything that belongs to the measurement, in seconds."""
+        pids = [self.broker.process.pid, self.coordinator.process.pid, os.getpid()]
+        pids += [fleet.process.pid for fleet in self.fleets]
+        return cpu_s_of(pids)
+
+
+@contextmanager
+def stage(plan: Plan) -> Iterator[Stage]:
+    """Start a broker and a coordinator; the agents follow. All of them end with the block."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "scenario.yaml").write_text(yaml.safe_dump(plan.scenario()))
+        port = free_port()
+        url = f"mqtt://127.0.0.1:{port}"
+        with mosquitto(folder, port, BROKER) as broker:
+            this = Stage(plan, folder, url, broker, broker, [], RollCall(url))
+            this.start_coordinator()
+            try:
+                until(lambda: '"event": "link"' in this.coordinator.output, 120, this.coordinator)
+                this.roll_call.start()
+                yield this
+            finally:
+                this.coordinator.stop()
+                for fleet in this.fleets:
+                    fleet.process.kill()
+                    fleet.process.wait()
+
+
+def connect(this: Stage) -> None:
+    """Start all agents, and wait until the first round was folded."""
+    for first, count in this.plan.processes:
+        folder = str(this.folder / "agents")
+        command = ["benchmarks.light_fleet", this.url, folder, str(first), str(count)]
+        this.fleets.append(Program(command, this.folder / f"fleet-{first}.log"))
+    this.wait_for_rounds(1)
+
+
+def memory_of(program: Program) -> float:
+    """Memory of a process alone, in bytes."""
+    return float(psutil.Process(program.process.pid).memory_full_info().uss)
+
+
+def undisturbed(plan: Plan) -> Figures:
+    """The figures of a whole run without a fault."""
+    with stage(plan) as this:
+        empty = memory_of(this.coordinator)
+        empty_broker = memory_of(this.broker)
+        began = time.monotonic()
+        connect(this)
+        connected_s = time.monotonic() - began
+        fleet = sum(memory_of(one) for one in this.fleets)
+        online = memory_of(this.coordinator)
+        online_broker = memory_of(this.broker)
+        pids = [this.coordinator.process.pid]
+        cpu_s = cpu_s_of(pids)
+        broker_s = cpu_s_of([this.broker.process.pid])
+        began = time.monotonic()
+        busy = _busy_s() - this.own_s
+        this.wait_for_rounds(plan.rounds)
+        took_s = time.monotonic() - began
+        others_s = _busy_s() - this.own_s - busy
+        reports = (plan.rounds - 1) * plan.reports
+        cpu_s = cpu_s_of(pids) - cpu_s
+        broker_s = cpu_s_of([this.broker.process.pid]) - broker_s
+        _finish(this)
+        seconds = [row["seconds"] for row in rows(this.run) if row.get("ends_round")]
+        return {
+            "connected_s": round(connected_s, 1),
+            "round_s": round(statistics.median(seconds[1:]), 2),
+            "rounds_s": round(took_s, 1),
+            "coordinator_ms_per_report": round(1e3 * cpu_s / reports, 2),
+            "broker_ms_per_report": round(1e3 * broker_s / reports, 2),
+            "coordinator_mb": round(online / MB, 1),
+            "coordinator_kb_per_online_agent": round((online - empty) / plan.agents / KB, 2),
+            "broker_mb": round(online_broker / MB, 1),
+            "broker_kb_per_online_agent": round(
+                (online_broker - empty_broker) / plan.agents / KB, 2
+            ),
+            "agent_kb": round(fleet / plan.agents / KB, 1),
+            "foreign": round(others_s / took_s / (os.cpu_count() or 1), 2),
+            "digest": _digest(this.run),
+        }
+
+
+def killed(plan: Plan) -> Figures:
+    """The figures of a run whose coordinator is killed in the middle of the round in the middle."""
+    half = plan.rounds // 2
+    with stage(plan) as this:
+        connect(this)
+        this.wait_for_rounds(half)
+        spool = this.run / "spool"
+        until(lambda: len(list(spool.glob("*/*.safetensors"))) >= plan.reports // 3, 300)
+        this.coordinator.kill()
+        spooled = len(list(spool.glob("*/*.safetensors")))
+        began = time.monotonic()
+        this.start_coordinator("--resume")
+        until(lambda: len(this.roll_call.answered) >= plan.agents, WITHIN_S, this.coordinator)
+        answers_s = this.roll_call.answered_at - this.roll_call.called_at
+        this.wait_for_rounds(half + 1)
+        recovered_s = time.monotonic() - began
+        _finish(this)
+        return {
+            "reports_at_the_kill": spooled,
+            "roll_call_s": round(answers_s, 1),
+            "next_fold_s": round(recovered_s, 1),
+            "digest": _digest(this.run),
+        }
+
+
+def _finish(this: Stage) -> None:
+    """Wait for the end of the run, with the evaluation of all agents."""
+    this.coordinator.process.wait(WITHIN_S)
+    if this.coordinator.process.returncode != 0:
+        raise RuntimeError(this.coordinator.output[-2000:])
+
+
+def _digest(folder: Path) -> str:
+    """A digest of the final models."""
+    hasher = hashlib.blake2b(digest_size=8)
+    for name, content in model_bytes(folder).items():
+        hasher.update(name.encode() + content)
+    return hasher.hexdigest()
+
+
+def _busy_s() -> float:
+    """Processor time of the whole machine so far."""
+    times = psutil.cpu_times()
+    return float(times.user + times.nice + times.system)
+
+
+def measure(agents: int, rounds: int) -> Figures:
+    """All figures of one size. Raises RuntimeError unless the killed run ends with the same bytes."""
+    plan = Plan(agents, rounds)
+    figures = undisturbed(plan)
+    after_kill = killed(plan)
+    if after_kill.pop("digest") != figures["digest"]:
+        raise RuntimeError(f"{agents} agents: after a kill the run ended with other bytes")
+    return {"agents": agents, "rounds": rounds, **figures, **after_kill}
+
+
+def measure_roster(known: int) -> Figures:
+    """The figures of a roster with this many known agents, from a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.many_known", str(known)]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    figures: Figures = json.loads(output)
+    return figures
+
+
+def show(found: Mapping[str, Any]) -> None:
+    """Print the figures: a line for each, a column for each size."""
+    for title in ("agents", "known"):
+        columns = found.get(title, {})
+        if not columns:
+            continue
+        table = Table(title="agents online" if title == "agents" else "agents known")
+        table.add_column("")
+        for size in columns:
+            table.add_column(size, justify="right")
+        names = next(iter(columns.values()))
+        for name in names:
+            cells = [str(figures.get(name, "")) for figures in columns.values()]
+            table.add_row(name, *cells)
+        Console().print(table)
+
+
+def _open_as_many_files_as_allowed() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--agents", type=int, nargs="*", default=[1000, 3000, 10_000])
+    parser.add_argument("--known", type=int, nargs="*", default=[1000, 100_000])
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--short", action="store_true", help="200 agents, 4 rounds")
+    parser.add_argument("--out", type=Path, default=OUT)
+    options = parser.parse_args()
+    _open_as_many_files_as_allowed()
+    if options.short:
+        options.agents, options.known, options.rounds = [200], [1000, 10_000], 4
+    options.out.mkdir(parents=True, exist_ok=True)
+    file = options.out / ("ten_thousand_short.json" if options.short else "ten_thousand.json")
+    found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    online = found.setdefault("agents", {})
+    known = found.setdefault("known", {})
+    for count in options.known:
+        if options.short or str(count) not in known:
+            known[str(count)] = measure_roster(count)
+            file.write_text(json.dumps(found, indent=1) + "\n")
+    for agents in options.agents:
+        if options.short or str(agents) not in online:
+            online[str(agents)] = measure(agents, options.rounds)
+            file.write_text(json.dumps(found, indent=1) + "\n")
+    show(found)
+
+
+if __name__ == "__main__":
+    main()
