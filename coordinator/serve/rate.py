@@ -118,13 +118,14 @@ class Rates:
         return own.take(size, now)
 
     def _parts_of(self, agent: str, now: float) -> _Parts:
-        own = self._parts.get(agent)
-        if own is None:
-            # `part` gives them their sizes
-            messages = Bucket(1, 1, at=now)
-            content = Bucket(1, 1, at=now)
-            own = _Parts(messages, content)
-            self._parts[agent] = own
+        known = self._parts.get(agent)
+        if known is not None:
+            return known
+        # `part` gives them their sizes
+        messages = Bucket(1, 1, at=now)
+        content = Bucket(1, 1, at=now)
+        own = _Parts(messages, content)
+        self._parts[agent] = own
         return own
 
     def __len__(self) -> int:
