@@ -208,7 +208,8 @@ class Chart {
 
 /** The map: each agent is a dot in the spiral of its cluster. A canvas, because there may be thousands. */
 class ClusterMap {
-  constructor(figure, choose) {
+  constructor(figure, sentence, choose) {
+    this.sentence = sentence; // about an agent
     this.plot = figure.querySelector(".plot");
     this.canvas = figure.querySelector("canvas");
     this.readout = figure.querySelector(".readout");
@@ -223,7 +224,7 @@ class ClusterMap {
     this.note = "";
   }
 
-  /** `agents`: [[name, state, cluster or null, text], ...] in the order of their names. */
+  /** `agents`: [[name, state, cluster or null], ...] in the order of their names. */
   show(agents, empty) {
     const groups = new Map();
     for (const agent of agents) {
@@ -261,9 +262,13 @@ class ClusterMap {
     const pen = this.canvas.getContext("2d");
     pen.scale(ratio, ratio);
     const style = getComputedStyle(document.documentElement);
-    const colour = (name) => style.getPropertyValue(`--${name}`).trim();
+    const colours = new Map(); // looking one up takes longer than drawing a dot
+    const colour = (name) => {
+      if (!colours.has(name)) colours.set(name, style.getPropertyValue(`--${name}`).trim());
+      return colours.get(name);
+    };
     this.dots = this.place(width, height);
-    const radius = this.spacing * 0.4;
+    const radius = this.spacing * 0.6; // neighbours of the spiral are 1.5 to 1.8 spacings apart
     for (const dot of this.dots) {
       const base = dot.cluster === null ? colour("quiet") : colour(`c${clusterNumber(dot.cluster) % COLOURS}`);
       const bad = dot.state === "quarantine" || dot.state === "excluded";
@@ -295,7 +300,7 @@ class ClusterMap {
       const spacing = Math.min((width - gaps) / widest, (height - lines.length * margin) / tall);
       if (spacing > best.spacing) best = { spacing, rows };
     }
-    this.spacing = Math.max(1, Math.min(16, best.spacing / 1.0));
+    this.spacing = Math.max(1, Math.min(14, best.spacing));
     const dots = [];
     this.labels = [];
     const lines = this.split(radii, best.rows);
@@ -309,10 +314,10 @@ class ClusterMap {
         const reach = radii[place] * this.spacing;
         const [cluster, agents] = this.groups[place];
         const centre = { x: x + reach, y: y + (tall[row] - margin) / 2 };
-        agents.forEach(([name, state, , text], number) => {
+        agents.forEach(([name, state], number) => {
           const turn = number * 2.399963;
           const far = this.spacing * Math.sqrt(number + 0.5);
-          dots.push({ name, state, cluster, text, x: centre.x + far * Math.cos(turn), y: centre.y + far * Math.sin(turn) });
+          dots.push({ name, state, cluster, x: centre.x + far * Math.cos(turn), y: centre.y + far * Math.sin(turn) });
         });
         const named = cluster === null ? "no cluster" : `cluster ${cluster}`;
         const short = 2 * reach + gap < 110 ? (cluster === null ? "–" : String(cluster)) : named;
@@ -346,6 +351,6 @@ class ClusterMap {
 
   point(event) {
     const dot = this.at(event);
-    this.readout.textContent = dot ? dot.text : this.note;
+    this.readout.textContent = dot ? this.sentence(dot.name) : this.note;
   }
 }

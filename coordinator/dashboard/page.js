@@ -64,7 +64,7 @@ const reportChart = new Chart($("chart-reports"), {
   xName: (place) => { const bar = state.bars[place - 1]; return bar ? `${bar.phase}, after round ${bar.round}` : ""; },
 });
 const trafficChart = new Chart($("chart-traffic"), { height: 170, xTitle: "rounds", yTitle: "bytes", format: bytes, tick: bytes, fromZero: true });
-const map = new ClusterMap($("map"), (name) => { $("search").value = name; search(); $("agents-title").scrollIntoView({ block: "start" }); });
+const map = new ClusterMap($("map"), sentence, (name) => { $("search").value = name; search(); $("agents-title").scrollIntoView({ block: "start" }); });
 
 function showCharts() {
   figureChart.options.percent = state.percent;
@@ -230,7 +230,7 @@ async function forget(name) {
 const WORDS = { quarantine: "in quarantine", checking: "checking its data" };
 const COLUMNS = [
   ["agent", "agent", ""], ["state", "state", ""], ["cluster", "cluster", "number"], ["figure", "accuracy", "number"],
-  ["seen", "last seen", "number"], ["samples", "samples", "number wide"], ["refusals", "refusals", "number wide"], ["reason", "reason", ""],
+  ["seen", "last seen", "number wide"], ["samples", "samples", "number wide"], ["refusals", "refusals", "number wide refusals"], ["reason", "reason", "reason"],
 ];
 const PLACES = { state: 0, cluster: 1, figure: 2, seen: 3, samples: 4, refusals: 5, reason: 6 };
 
@@ -244,22 +244,37 @@ function matches([name, cells]) {
 
 const names = new Intl.Collator("en", { numeric: true });
 
+/** The order of two agents by the chosen column; equal ones stay in the order of their names. */
 function compare(one, other) {
-  let order = 0;
-  if (view.column !== "agent") {
-    const place = PLACES[view.column];
-    const [first, second] = [one[1][place], other[1][place]];
-    const missing = (first === null || first === "") - (second === null || second === "");
-    if (missing) return missing; // those without a value come last, in both directions
-    order = typeof first === "number" ? first - second : names.compare(String(first), String(second));
-    if (view.column === "seen") order = -order; // the most recently seen first
-  } else order = names.compare(one[0], other[0]);
-  if (view.descending) order = -order;
-  return order || names.compare(one[0], other[0]);
+  const place = PLACES[view.column];
+  const [first, second] = [one[1][place], other[1][place]];
+  const missing = (first === null || first === "") - (second === null || second === "");
+  if (missing) return missing; // those without a value come last, in both directions
+  let order = typeof first === "number" ? first - second : names.compare(String(first), String(second));
+  if (view.column === "seen") order = -order; // the most recently seen first
+  return view.descending ? -order : order;
+}
+
+let ordered = []; // all names in their order; empty: names came or went, so it must be made again
+
+/** All agents as [name, cells], in the order of their names. */
+function byName() {
+  if (!ordered.length) ordered = [...agents.keys()].sort(names.compare);
+  return ordered.map((name) => [name, agents.get(name)]);
+}
+
+/** Columns in which no agent has a word are left out. */
+function showColumns() {
+  const cells = [...agents.values()];
+  $("agents").classList.toggle("no-reasons", !cells.some((one) => one[6]));
+  $("agents").classList.toggle("no-refusals", !cells.some((one) => one[5]));
 }
 
 function showAgents() {
-  const found = [...agents].filter(matches).sort(compare);
+  const found = byName().filter(matches);
+  if (view.column !== "agent") found.sort(compare);
+  else if (view.descending) found.reverse();
+  showColumns();
   const pages = Math.max(1, Math.ceil(found.length / PAGE_ROWS));
   view.page = Math.min(view.page, pages - 1);
   const start = view.page * PAGE_ROWS;
@@ -285,7 +300,6 @@ function row([name, cells]) {
     if (place === 1) cell.classList.add({ offline: "bad", quarantine: "bad", excluded: "warn", checking: "quiet" }[status] || "plain");
     if (place === 2 && cluster !== null) cell.prepend(dot(cluster));
     if (place === 4) cell.dataset.seen = seen ?? "";
-    if (place === 7) cell.classList.add("reason");
     line.append(cell);
   });
   if (allowed) line.append(buttons(name, status));
@@ -361,17 +375,24 @@ setInterval(() => {
 }, 2000);
 
 function showMap() {
-  const listed = [...agents].sort((one, other) => names.compare(one[0], other[0]));
-  const dots = listed.map(([name, [status, cluster, value]]) => [name, status, cluster, `${name}: ${WORDS[status] || status}, ${cluster === null ? "no cluster" : `cluster ${cluster}`}, ${state ? state.measure_title : ""} ${figure(value)}`]);
+  const dots = byName().map(([name, [status, cluster]]) => [name, status, cluster]);
   map.show(dots, "No agent has connected yet.");
+}
+
+function sentence(name) {
+  const [status, cluster, value] = agents.get(name);
+  const where = cluster === null ? "no cluster" : `cluster ${cluster}`;
+  return `${name}: ${WORDS[status] || status}, ${where}, ${state ? state.measure_title : ""} ${figure(value)}`;
 }
 
 // -- updates ---------------------------------------------------------------------------------------
 
 function takeAgents(news) {
+  const before = agents.size;
   if (news.whole) agents.clear();
   for (const name of news.gone) agents.delete(name);
   for (const [name, cells] of Object.entries(news.rows)) agents.set(name, cells);
+  if (news.whole || news.gone.length || agents.size !== before) ordered = [];
 }
 
 let due = false;

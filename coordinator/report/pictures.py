@@ -199,7 +199,7 @@ def _samples(run: Curves, *, alone: bool) -> Panel:
     for cluster in sorted(run.samples):
         samples = run.samples[cluster]
         agents = sum(1 for own in run.clusters.values() if own == cluster)
-        text = f"{samples} of {agents} agents"
+        text = f"{samples} ({agents} agents)"
         rows.append(Bar(f"cluster {cluster}", samples, text, cluster))
     axis = from_zero(run.samples.values(), "training samples", whole=True)
     return bars("" if alone else run.label, rows, axis)

@@ -39,6 +39,7 @@ MAX_MARKS = 30  # points of a line that get marks
 DASHES = (None, "7 4", "2 4", "9 4 2 4")
 MARK = 3.5  # half the size of a mark
 MAX_COLUMN = 28.0  # width
+EDGE = 16.0  # a tick closer to an edge than this keeps its words inside the drawing
 
 
 @dataclass(frozen=True)
@@ -209,9 +210,15 @@ def horizontal_axis(axis: Axis, left: float, right: float, bottom: float) -> Mar
     for tick in axis.ticks:
         x = left + (right - left) * axis.share(tick)
         parts.append(line(x, bottom, x, bottom + 4, "axis"))
-        anchor = "end" if x > WIDTH - 16 else "middle"
-        shift = 8 if anchor == "end" else 0
-        parts.append(words(x + shift, bottom + 17, axis.words(tick), "tick", anchor))
+        anchor = "middle"
+        text_x = x
+        if x > WIDTH - EDGE:
+            anchor = "end"
+            text_x = x + 8
+        elif x < EDGE:
+            anchor = "start"
+            text_x = 0.0
+        parts.append(words(text_x, bottom + 17, axis.words(tick), "tick", anchor))
     middle = (left + right) / 2
     parts.append(words(middle, bottom + 33, axis.label, "tick", "middle"))
     return joined(parts)

@@ -10,8 +10,9 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from covey.coordinator.report.axes import rounds_axis
+from covey.coordinator.report.axes import Axis, rounds_axis
 from covey.coordinator.report.html_report import drawn, page, write_pictures
+from covey.coordinator.report.plots import horizontal_axis
 from covey.coordinator.report.svg import document
 from covey.coordinator.report.tables import results
 from covey.coordinator.run.records import finished
@@ -247,3 +248,10 @@ def test_pictures_of_single_runs_are_named_by_the_run_if_there_are_several(
     (tmp_path / "b").mkdir()
     found = names(run(tmp_path / "a" / "seed-1", "fesem"), run(tmp_path / "b" / "seed-1", "fesem"))
     assert {"models-a/seed-1", "models-b/seed-1"} <= set(found)
+
+
+def test_a_tick_at_the_left_edge_of_a_drawing_is_not_cut_off() -> None:
+    axis = Axis("merge height", 0.8, 0.0, [0.8, 0.4, 0.0])  # from right to left, as trees have it
+    drawing = horizontal_axis(axis, left=4, right=96, bottom=100)
+    assert 'x="0" y="117" class="tick" text-anchor="start">0.8<' in drawing
+    assert 'x="50" y="117" class="tick" text-anchor="middle">0.4<' in drawing

@@ -8,6 +8,7 @@ import pytest
 
 from tests.browser import Page, browser, needs_chromium
 from tests.coordinator.pages import HOSTILE, page_of, rename, run
+from tests.looks import flaws, views_of, whole_page
 
 pytestmark = [needs_chromium, pytest.mark.processes]
 
@@ -44,12 +45,14 @@ def test_a_page_is_complete_sorts_searches_and_asks_for_nothing(tmp_path: Path) 
         assert page.value(clusters) == sorted(page.value(clusters), reverse=True)
 
         light = page.value(BACKGROUND)
-        for dark in (False, True):
-            page.show(file.as_uri(), width=390, height=844, dark=dark)
-            page.wait_for("document.readyState === 'complete'")
-            assert page.value("document.documentElement.scrollWidth") <= 390
-            assert (page.value(BACKGROUND) == light) != dark
+        for view in views_of(page, file.as_uri(), "document.readyState === 'complete'"):
+            picture = tmp_path / f"report-{view.name}.png"
+            whole_page(page, picture)
+            assert picture.stat().st_size > 20_000
+            assert flaws(page) == []
+            assert (page.value(BACKGROUND) == light) != view.dark
         assert page.complaints == []
+        assert file.stat().st_size < 150_000
         allowed = ("about:", "data:", file.as_uri())
         assert [address for address in page.requests if not address.startswith(allowed)] == []
 
