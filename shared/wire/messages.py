@@ -238,6 +238,20 @@ def _without_check(payload: bytes) -> bytes:
     return body
 
 
+# A peer of a newer version may inform about more: what a receiver does not know is dropped before anything reads it.
+IGNORES_UNKNOWN = ConfigDict(extra="ignore")
+
+
+class Notification(Document):
+    """A JSON message that informs and asks for nothing: unknown fields are ignored.
+
+    An unknown field of an order, a report or a command could change what is meant, such as noise that an agent has to
+    add. All other messages therefore refuse it.
+    """
+
+    model_config = IGNORES_UNKNOWN
+
+
 class Part(Packed):
     """A part of a larger content. `about` is the step of a report, or the version of a model."""
 
@@ -394,6 +408,8 @@ def bounded_labels(labels: Sequence[str]) -> list[str]:
 class ModelInUse(Message):
     """The model that a device uses for its own predictions (`agent start --model-dir`), for people."""
 
+    model_config = IGNORES_UNKNOWN
+
     run: Annotated[str, Field(max_length=64)] = ""  # "" before the first one
     round: Count = 0
     cluster: int | None = None
@@ -408,6 +424,8 @@ Seconds = Annotated[float, Field(ge=0, le=1e6)]
 class Benchmark(Message):
     """How fast a device trains, as `agent bench` measured it there, for people."""
 
+    model_config = IGNORES_UNKNOWN
+
     model: Annotated[str, Field(max_length=64)]
     values: Count  # parameters and buffers of the model
     samples: Count  # of the training part
@@ -420,7 +438,7 @@ class Benchmark(Message):
     memory_mb: Count  # the largest resident memory of the training process
 
 
-class AgentStatus(Document):
+class AgentStatus(Notification):
     """The state of an agent (retained; also its last will, with `online` false).
 
     `session` is new for each start of the agent. A last will of an older session is ignored.
@@ -462,7 +480,7 @@ class AgentStatus(Document):
         return fields
 
 
-class CoordinatorStatus(Document):
+class CoordinatorStatus(Notification):
     """The state of the run (retained; also the last will, with `online` false). A new `epoch` is a roll call."""
 
     online: bool
@@ -495,7 +513,7 @@ class CoordinatorStatus(Document):
         return self.epoch.partition(".")[0]
 
 
-class RosterMessage(Document):
+class RosterMessage(Notification):
     """The agents that the coordinator knows, and all refused messages by reason (retained, for people).
 
     The roster of a large fleet has several pages, on a topic each. A message with the rows that have changed is not

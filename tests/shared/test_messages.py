@@ -26,6 +26,7 @@ from covey.shared.wire.messages import (
     Packed,
     Part,
     ReportContent,
+    RosterMessage,
 )
 from tests.shared.samples import SAMPLES
 
@@ -191,8 +192,30 @@ def test_an_unchanged_sample_that_these_tests_seal_is_a_message(name: str) -> No
         )
 
 
-def test_an_unknown_field_is_refused() -> None:
-    assert reason(OrderMessage, sealed(SAMPLES["order"].model_dump() | {"sudo": 1})) == "fields"
+@pytest.mark.parametrize("name", NAMES)
+def test_an_unknown_field_is_refused_unless_the_message_only_informs(name: str) -> None:
+    sample = SAMPLES[name]
+    kind = type(sample)
+    if isinstance(sample, Packed):
+        assert reason(kind, sealed(sample.model_dump() | {"sudo": 1})) == "fields"
+        return
+    newer = sample.model_dump(mode="json") | {"sudo": {"of a newer version": [1, 2]}}
+    payload = json_sealed(kind, json.dumps(newer).encode())
+    if isinstance(sample, AgentStatus | CoordinatorStatus | RosterMessage):
+        assert kind.from_bytes(payload) == sample
+        assert b"sudo" not in kind.from_bytes(payload).to_bytes()
+    else:
+        assert reason(kind, payload) == "fields"
+
+
+def test_what_a_status_has_in_maps_of_its_own_may_grow_too() -> None:
+    in_use = {"run": "r1", "round": 3, "sudo": 1}
+    content = {"agent": "pi-7", "session": "s", "online": True, "model": in_use}
+    status = AgentStatus.from_bytes(json_sealed(AgentStatus, json.dumps(content).encode()))
+    assert status.model is not None
+    assert status.model.round == 3
+    twice = json.dumps(content)[:-1] + ',"sudo":1,"sudo":2}'
+    assert reason(AgentStatus, json_sealed(AgentStatus, twice.encode())) == "not json"
 
 
 def test_a_newer_version_is_refused_by_name() -> None:
