@@ -35,10 +35,10 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> MemoryBroker:
     """The broker that the commands reach, whatever address is typed."""
     broker = MemoryBroker()
 
-    def link(_url: object, *, client_id: str) -> AbstractAsyncContextManager[Link]:
+    def link(_url: object, *, client_id: str, **_: object) -> AbstractAsyncContextManager[Link]:
         return broker.link(client_id)
 
-    monkeypatch.setattr("covey.coordinator.commands.promote.MqttLink", link)
+    monkeypatch.setattr("covey.coordinator.serve.connect.MqttLink", link)
     monkeypatch.setattr("covey.coordinator.deploy.publish.RETAINED_S", 0.05)
     return broker
 
