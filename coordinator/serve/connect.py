@@ -12,6 +12,8 @@ from covey.shared.mqtt.link import Link
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.wire.topics import Topics
 
+INBOX_BYTES = 1 << 28  # of messages that wait to be read, all brokers together
+
 
 async def connected(
     stack: AsyncExitStack,
@@ -41,6 +43,12 @@ async def connected(
     for number, url in enumerate(urls):
         # two addresses may lead to one broker by mistake: the connections must not end each other there
         own_id = f"{client_id}-{number}"
-        shard = MqttLink(url, client_id=own_id, will=last, ack_s=SHARD_ACK_S)
+        shard = MqttLink(
+            url,
+            client_id=own_id,
+            will=last,
+            ack_s=SHARD_ACK_S,
+            inbox_bytes=INBOX_BYTES // len(urls),
+        )
         links.append(await stack.enter_async_context(shard))
     return await stack.enter_async_context(ShardedLink(links, topics))

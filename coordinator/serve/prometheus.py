@@ -75,6 +75,9 @@ class PrometheusCollector(Collector):
             if figures or measure == "accuracy":
                 text = "mean over agents, at the newest evaluation"
                 yield _labelled(f"covey_{measure}", text, "mode", figures)
+        if service.shards_up:
+            up = {str(shard): float(up) for shard, up in service.shards_up.items()}
+            yield _labelled("covey_shard_up", "1 if one of several brokers is up", "shard", up)
         refused = CounterMetricFamily(
             "covey_refused_messages", "messages that were dropped", labels=["reason"]
         )

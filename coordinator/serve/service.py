@@ -192,6 +192,14 @@ class Service:
             return "paused"
         return _STATES[engine.stage]
 
+    @property
+    def shards_up(self) -> dict[int, bool]:
+        """Whether each of several brokers is connected, by its number; empty if there is one broker."""
+        count = self.placement.shards
+        if count == 1:
+            return {}
+        return {shard: shard in self.placement.up for shard in range(count)}
+
     def stop(self) -> None:
         """End `serve` soon; what has happened until then is in the checkpoint."""
         self._stopping = True

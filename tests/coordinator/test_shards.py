@@ -149,7 +149,7 @@ def test_a_round_continues_without_the_agents_of_a_dead_broker_and_has_the_bytes
 
 
 def test_the_agents_of_a_broker_that_comes_back_take_part_again(tmp_path: Path) -> None:
-    scene = scenario("fedavg", rounds={"count": 12, "participation": 1.0})
+    scene = scenario("fedavg", rounds={"count": 9, "participation": 1.0})
     fleet = ShardedFleet(tmp_path, scene)
     fleet.jobs.takes_s = 10.0
 
@@ -164,7 +164,7 @@ def test_the_agents_of_a_broker_that_comes_back_take_part_again(tmp_path: Path) 
 
 
 def test_a_broker_that_is_back_at_once_costs_no_agent(tmp_path: Path) -> None:
-    scene = scenario("fedavg", rounds={"count": 6, "participation": 1.0})
+    scene = scenario("fedavg", rounds={"count": 3, "participation": 1.0})
     fleet = ShardedFleet(tmp_path, scene)
 
     async def outage(these: Fleet) -> None:
@@ -172,7 +172,7 @@ def test_a_broker_that_is_back_at_once_costs_no_agent(tmp_path: Path) -> None:
         fleet.brokers[0].restart(keep_retained=False, away_s=1.0)
 
     played(lambda: fleet, outage)
-    assert [len(row["reported"]) for row in fleet.events("phase")] == [8] * 7
+    assert [len(row["reported"]) for row in fleet.events("phase")] == [8] * 4
 
 
 def test_time_stands_still_while_all_brokers_are_away(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_a_broker_that_is_dead_from_the_start_does_not_delay_the_others(tmp_path
 
 def test_an_agent_that_turns_to_another_broker_keeps_its_part_in_the_run(tmp_path: Path) -> None:
     """Its last will at the old broker comes later, and does not count."""
-    scene = scenario("fedavg", rounds={"count": 8, "participation": 1.0})
+    scene = scenario("fedavg", rounds={"count": 5, "participation": 1.0})
     fleet = ShardedFleet(tmp_path, scene)
     agent = "agent-0"
     old = shard_of(agent, SHARDS)
@@ -254,6 +254,29 @@ def _serve_until_stopped(fleet: ShardedFleet) -> Any:
         return run
 
     return stopped
+
+
+def test_a_killed_coordinator_finds_its_agents_on_their_brokers_again(tmp_path: Path) -> None:
+    """The checkpoint does not hold where agents live: they are asked, and get their orders where they answer."""
+    scene = scenario("fedclust", rounds={"count": 4, "participation": 1.0})
+    fleet = ShardedFleet(tmp_path / "killed", scene)
+    fleet.jobs.takes_s = 2.0
+
+    async def whole() -> Run:
+        async with fleet:
+            first = asyncio.create_task(fleet.serve())
+            await phase_opens(fleet, 2)
+            first.cancel()
+            await asyncio.wait({first})
+            await asyncio.sleep(5.0)
+            now = asyncio.get_running_loop().time()
+            again = Run.resume(tmp_path / "killed/run", scene, setup(scene), fleet.rules, now)
+            resumed, _ = again
+            return await fleet.serve(resumed)
+
+    run = clock.run(whole(), within_s=3600)
+    undisturbed = played(lambda: ShardedFleet(tmp_path / "whole", scene))
+    assert fingerprint(run) == fingerprint(undisturbed)
 
 
 def test_a_second_coordinator_on_one_of_the_brokers_gives_way(tmp_path: Path) -> None:
@@ -387,6 +410,15 @@ def test_a_broker_that_is_not_read_does_not_stop_the_others() -> None:
         return []
 
     assert clock.run(story(), within_s=60) == [0, 1, 1, 0]
+
+
+def test_metrics_show_which_brokers_are_up(tmp_path: Path) -> None:
+    scene = scenario("fedavg", rounds={"count": 1, "start_agents": 4})
+    fleet = ShardedFleet(tmp_path, scene, start_agents=4)
+    fleet.brokers[0]._back_at = 1e9
+    played(lambda: fleet)
+    assert fleet.service is not None
+    assert fleet.service.shards_up == {0: False, 1: True, 2: True, 3: True}
 
 
 def test_a_broker_that_cannot_be_reached_is_named() -> None:
