@@ -3,8 +3,8 @@
 All blocks of a page marked `console run` are run in order, in one folder that has the scenarios at first. Programs of a
 block marked `console run in the background` start together and live until the page ends: a reader has terminals for
 them. A block whose first line is a comment with a path (`# first.yaml`) is a file that the reader saves.
-A block marked `text printed` or `yaml printed` holds lines that the commands before it print.
-The broker's usual port becomes a free one, and the home folder a new one.
+A block marked `text printed` or `yaml printed` holds lines that the commands before it print, in this order; `...` in a
+line stands for any characters. The broker's usual ports become free ones, and the home folder a new one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ import pytest
 from tests.processes import free_port
 from tests.test_docs import PAGES, ROOT
 
-USUAL_PORT = "1883"
+USUAL_PORTS = ("1883", "8883")
 LIMIT_S = 420.0  # for all commands of one block
 # `pip install ./folder` reaches no index, takes the setuptools that are here, and leaves this environment as it is
 OFFLINE_PIP = {
@@ -135,7 +135,9 @@ def ended(process: subprocess.Popen[bytes]) -> None:
 def test_the_sessions_of_a_page_run(page: Path, tmp_path: Path) -> None:
     (tmp_path / "scenarios").symlink_to(ROOT / "scenarios")
     (tmp_path / "home").mkdir()
-    text = page.read_text("utf-8").replace(USUAL_PORT, str(free_port()))
+    text = page.read_text("utf-8")
+    for port in USUAL_PORTS:
+        text = text.replace(port, str(free_port()))
     log = tmp_path / "background.log"
     log.touch()
     output: tuple[str, ...] = ()  # of the last commands
@@ -152,7 +154,7 @@ def test_the_sessions_of_a_page_run(page: Path, tmp_path: Path) -> None:
                 case Commands(lines):
                     output = stripped(run(lines, tmp_path, log))
                 case Printed(lines):
-                    assert [line for line in output if line in lines] == list(lines)
+                    assert_printed(lines, output)
 
 
 def run(lines: tuple[str, ...], folder: Path, log: Path) -> str:
@@ -162,12 +164,30 @@ def run(lines: tuple[str, ...], folder: Path, log: Path) -> str:
         ["bash", "-c", script],
         cwd=folder,
         env=in_own_folder(folder),
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
         timeout=LIMIT_S,
     )
-    assert done.returncode == 0, f"{done.stdout}{done.stderr}\n{log.read_text('utf-8')[-3000:]}"
+    assert done.returncode == 0, f"{done.stdout}\n{log.read_text('utf-8')[-3000:]}"
     return done.stdout
+
+
+def assert_printed(lines: Sequence[str], output: Sequence[str]) -> None:
+    """All lines of a block are in the output, in their order."""
+    remaining = iter(output)
+    for line in lines:
+        pattern = ".*".join(map(re.escape, line.split("...")))
+        found = any(re.fullmatch(pattern, printed) for printed in remaining)
+        assert found, f"{line!r} is not printed, or not in this place:\n" + "\n".join(output)
+
+
+def test_printed_lines_are_compared_in_order_and_dots_stand_for_anything() -> None:
+    output = ["one 1", "two", "three 3 %", "two"]
+    assert_printed(["one ...", "three ... %", "two"], output)
+    for wrong in (["two", "one 1"], ["one"], ["three ..."] * 2):
+        with pytest.raises(AssertionError, match="is not printed"):
+            assert_printed(wrong, output)
 
 
 def test_the_steps_of_a_page_are_found_in_order() -> None:

@@ -14,6 +14,7 @@ from covey.agent.data.describe import ColumnDescription, describe_table
 from covey.agent.data.image_reader import ImageHeader, read_header
 from covey.agent.data.images import image_files
 from covey.agent.data.load import has_images, load, tables_at
+from covey.agent.data.series import find_series
 from covey.agent.data.table_columns import spelled
 from covey.shared.consent import AllowedCode
 from covey.shared.errors import DataError
@@ -95,6 +96,7 @@ def _tables(data: str, tables: Sequence[Path]) -> DataDescription:
         samples=found.rows,
         faulty_rows=found.faulty_rows,
         columns=tuple(columns),
+        series=find_series(tables[0], found),
     )
 
 

@@ -40,14 +40,15 @@ def seconds_of_week(place: CellPlace, block: Block, faults: BadCells, *, missing
 
 def second_of_week(cell: object) -> float | None:
     """The second of the week of a point in time, by the clock as written; None if the cell is none."""
-    moment = _moment(cell)
+    moment = moment_of(cell)
     if moment is None:
         return None
     seconds = moment.hour * 3600 + moment.minute * 60 + moment.second
     return moment.weekday() * DAY_S + seconds + moment.microsecond / 1e6
 
 
-def _moment(cell: object) -> datetime | None:
+def moment_of(cell: object) -> datetime | None:
+    """The point in time in a cell; None if it has none."""
     match cell:
         case bool():
             return None

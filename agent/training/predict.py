@@ -117,7 +117,10 @@ def _predictions(
         mixed = weighted_mean(weights, outputs)
         values = mixed[:, 0]
         return _values(values, rows)
-    probabilities = [softmax(output) for output in outputs]
+    probabilities: list[Outputs] = []
+    for output in outputs:
+        own = softmax(output)
+        probabilities.append(own)
     mixed = weighted_mean(weights, probabilities)
     return _classes(mixed, rows, file.task)
 

@@ -12,6 +12,8 @@ import yaml
 from covey.shared.printable import printable
 
 WIDTH = 110  # of a line of the scenario
+LIST_WIDTH = 100  # of a line with items of a list
+SHORT_ITEM = 12  # characters; items up to this are written several on a line
 INDENT = "  "
 NESTED = 2 * INDENT
 
@@ -120,9 +122,34 @@ def _entry_lines(key: str, value: Any) -> list[str]:
             for name, inner in value.items():
                 pair = f"{_flow(name)}: {_flow(inner)}"
                 lines.append(NESTED + pair)
+        case _ if _are_short(value):
+            lines = _wrapped_list(key, value)
         case _:
             for item in value:
                 lines.append(f"{NESTED}- {_flow(item)}")
+    return lines
+
+
+def _are_short(items: Sequence[Any]) -> bool:
+    """Whether a list has many items that fit on a line together, such as the names of pixels."""
+    lengths = [len(_flow(item)) for item in items]
+    return max(lengths) <= SHORT_ITEM
+
+
+def _wrapped_list(key: str, items: Sequence[Any]) -> list[str]:
+    """A list in brackets over several lines, which are filled."""
+    words: list[str] = []
+    for item in items:
+        text = _flow([item])  # quoted as it must be inside brackets
+        words.append(text[1:-1])
+    lines = [f"{INDENT}{key}: ["]
+    line = NESTED
+    for word in words:
+        if len(line) + len(word) > LIST_WIDTH:
+            lines.append(line.rstrip())
+            line = NESTED
+        line += f"{word}, "
+    lines.append(line.rstrip(", ") + "]")
     return lines
 
 

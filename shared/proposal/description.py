@@ -57,6 +57,17 @@ class ImageFacts(Section):
         return lowest == highest and narrowest == widest and len(self.channels) == 1
 
 
+class SeriesFacts(Section):
+    """The rows of a table as series over time."""
+
+    time: str  # the column that has the times
+    groups: tuple[str, ...] = ()  # columns that name a series each; empty: the file is one series
+    shortest: int = Field(ge=0)  # rows of the shortest series
+    span_s: float = Field(ge=0)  # from the first to the last time, in seconds
+    # by column with few values: rows for which a value stays, on average
+    runs: dict[str, float] = Field(default_factory=dict)
+
+
 class DataDescription(Section):
     """The data of one device."""
 
@@ -66,6 +77,7 @@ class DataDescription(Section):
     samples: int = Field(ge=0)
     columns: tuple[ColumnFacts, ...] = ()  # of a table, in the order of its file
     faulty_rows: int = 0  # of a table: rows with another number of cells than the header
+    series: SeriesFacts | None = None  # of a table whose rows are in the order of their times
     shape: tuple[int, ...] = ()  # of one sample of other data; empty for images of mixed sizes
     images: ImageFacts | None = None  # of a folder of images
     dtype: str = ""  # of its features

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pydantic import TypeAdapter, ValidationError
@@ -44,8 +44,18 @@ class Features:
         return all(_is_plain(name) for name in self.ignored)
 
 
-def find_features(columns: Sequence[FleetColumn], target: str) -> Features:
+def find_features(
+    columns: Sequence[FleetColumn],
+    target: str,
+    roles: Mapping[str, str] | None = None,
+) -> Features:
     """The features of a table.
+
+    Args:
+        columns: of all devices.
+        target: the column to predict.
+        roles: columns that are no features, each with the reason to ignore it; an empty reason: the task uses the column
+            in another way.
 
     Raises:
         UserError: no column can be one.
@@ -55,6 +65,10 @@ def find_features(columns: Sequence[FleetColumn], target: str) -> Features:
         if column.name == target:
             continue
         reason = _unsuited(column)
+        if roles is not None and column.name in roles:
+            reason = roles[column.name]
+            if not reason:
+                continue
         if reason:
             found.ignored[column.name] = reason
             continue

@@ -8,7 +8,8 @@ from covey.shared.proposal.choices import Choice, Proposal
 from covey.shared.proposal.description import DataDescription
 from covey.shared.proposal.features import Features, find_features
 from covey.shared.proposal.fleet_columns import FleetColumn, counted, fleet_columns, some
-from covey.shared.proposal.model_choice import table_model
+from covey.shared.proposal.model_choice import table_model, window_model
+from covey.shared.proposal.series_window import find_window
 from covey.shared.proposal.targets import Target, find_target
 from covey.shared.scenario.columns import EVERYTHING_ELSE, table_columns, width_of
 
@@ -31,7 +32,9 @@ def table_task(
     columns = fleet_columns(devices)
     last = [device.columns[-1].name for device in devices]
     target = find_target(columns, last, wish)
-    features = find_features(columns, target.name)
+    window = find_window(devices, target)
+    roles = {} if window is None else window.roles
+    features = find_features(columns, target.name, roles)
     _name_differences(devices, columns, target, proposal)
     for device in devices:
         if device.faulty_rows:
@@ -44,6 +47,9 @@ def table_task(
     rows = sum(device.samples for device in devices)
     task: dict[str, Choice] = {}
     task["features"] = Choice((inputs,), _why_inputs(features, inputs))
+    if window is not None:
+        why = f"{_why_inputs(features, inputs)}; then the rows of a window"
+        task["features"] = Choice((inputs, window.rows), why)
     task["columns"] = Choice(
         tuple(features.columns),
         "the features by name; their order in a device's file does not matter",
@@ -64,9 +70,13 @@ def table_task(
             tuple(features.times),
             "points in time: four inputs each, for the hour and the day of the week",
         )
+    if window is not None:
+        task["window"] = window.choice
     task["impute"] = _impute(features)
     task["standardise"] = Choice("federated", "from sums over the fleet; no rows leave a device")
     task["model"] = table_model(inputs, rows)
+    if window is not None:
+        task["model"] = window_model(window.rows)
     proposal.sections["task"] = task
 
 

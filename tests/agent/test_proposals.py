@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from covey.agent.data.check import load_local
 from covey.agent.data.proposal_data import describe
 from covey.shared.errors import UserError
 from covey.shared.proposal.choices import Proposal
@@ -132,6 +134,19 @@ def test_names_that_yaml_could_misread_stay_names(tmp_path: Path) -> None:
     path = tmp_path / "scenario.yaml"
     path.write_text(proposal.to_yaml(), "utf-8")
     assert load(path).task.columns == ("a: b # c", "{d}")
+
+
+def test_a_long_list_of_short_names_fills_lines(tmp_path: Path) -> None:
+    names = [f"p{number}" for number in range(60)] + ["a, b", "no"]
+    rows = [",".join(str(index * column % 7) for column in range(63)) for index in range(1, 20)]
+    header = ",".join(f'"{name}"' for name in names)
+    proposal = proposed(table(tmp_path, "wide.csv", f"{header},y", *rows))
+    text = proposal.to_yaml()
+    assert len(text.splitlines()) < 40
+    path = tmp_path / "scenario.yaml"
+    path.write_text(text, "utf-8")
+    assert load(path).task.columns == task_of(proposal)["columns"]
+    assert {"a, b", "no"} <= set(load(path).task.columns)
 
 
 def test_a_column_without_a_name_is_left_out(tmp_path: Path) -> None:
@@ -287,3 +302,48 @@ def test_a_description_travels_as_json(tmp_path: Path) -> None:
     path.write_text('{"users": []}')
     with pytest.raises(UserError, match="not a description of data"):
         read_description(path)
+
+
+# -- series --------------------------------------------------------------------------------------------------
+
+
+def pump_log(folder: Path, name: str, *, minutes: int, pumps: int = 2, run: int = 40) -> str:
+    """Rows in the order of their times, the pumps in turn; each pump's state stays for `run` of its own rows."""
+    rows: list[str] = []
+    for reading in range(160):
+        for pump in range(pumps):
+            moment = datetime(2026, 1, 1) + timedelta(minutes=minutes * reading)
+            state = ("ok", "worn")[reading // run % 2]
+            rows.append(f"{moment},{pump},{reading * 0.5 % 7},{reading * 0.3 % 5},{state}")
+    return table(folder, name, "time,pump,vibration,heat,state", *rows)
+
+
+def test_series_of_several_machines_get_windows(tmp_path: Path) -> None:
+    sources = [pump_log(tmp_path, f"{name}.csv", minutes=1) for name in ("a", "b")]
+    proposal = proposed(*sources)
+    task = task_of(proposal)
+    assert task["window"] == {"rows": 32, "stride": 16, "group": "pump"}
+    assert (task["columns"], task["features"]) == (("vibration", "heat"), (2, 32))
+    assert (task["ignore"], task["model"]) == (("time",), {"name": "cnn1d"})
+    scenario = checked(proposal)
+    data = load_local(sources[0], task=scenario.task)
+    assert data.shape == (2, 32)
+    assert len(data.targets) + len(data.test_targets) > 14
+
+
+def test_a_series_of_days_has_the_hour_as_an_input(tmp_path: Path) -> None:
+    source = pump_log(tmp_path, "a.csv", minutes=60, pumps=1)
+    task = task_of(proposed(source))
+    assert task["window"] == {"rows": 32, "stride": 16}
+    assert (task["times"], task["features"]) == (("time",), (6, 32))
+    assert "ignore" not in task or task["ignore"] == ("pump",)
+
+
+@pytest.mark.parametrize("keys", [{"run": 3}, {"run": 40, "pumps": 50}])
+def test_rows_in_no_series_stay_samples_of_their_own(tmp_path: Path, keys: dict[str, int]) -> None:
+    source = pump_log(tmp_path, "a.csv", minutes=1, **keys)
+    if keys["run"] == 40:  # the same rows in another order
+        path = Path(source)
+        header, *rows = path.read_text().splitlines()
+        path.write_text("\n".join([header, *sorted(rows, key=lambda row: row[::-1])]) + "\n")
+    assert "window" not in task_of(proposed(source))
