@@ -12,6 +12,7 @@ from covey.coordinator.cli.options import ScenarioFile, Set, command_group, out
 from covey.shared import json_text
 from covey.shared.cli import Allow, Json
 from covey.shared.consent import AllowedCode
+from covey.shared.errors import UserError
 from covey.shared.printable import printable_lines
 
 commands = command_group()
@@ -77,12 +78,38 @@ def validate(
 
 @commands.command()
 def plan(
-    scenario: ScenarioFile, overrides: Set = None, allow: Allow = None, as_json: Json = False
+    scenario: ScenarioFile,
+    overrides: Set = None,
+    benchmarks: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--bench",
+            help="file with benchmarks of the devices, to estimate seconds: what `agent bench --json` or `coordinator "
+            "status --json` printed, or a run's roster.json; repeatable",
+            show_default=False,
+        ),
+    ] = None,
+    network: Annotated[
+        str | None,
+        typer.Option(
+            "--mbit",
+            metavar="DOWN[/UP]",
+            help="the network of each device in Mbit/s, such as 20/5  [default: transfers take no time]",
+            show_default=False,
+        ),
+    ] = None,
+    allow: Allow = None,
+    as_json: Json = False,
 ) -> None:
-    """Estimate what a run costs before it starts: traffic per agent and in total, memory, disk."""
+    """Estimate what a run costs before it starts: traffic per agent and in total, memory, disk.
+
+    With --bench, also the seconds of each phase: those of the slowest device, or of the percentile of rounds.deadline.
+    """
     import tempfile
 
+    from covey.coordinator.plan.devices import parse_network, read_benchmarks
     from covey.coordinator.plan.plan import plan as planned
+    from covey.coordinator.plan.seconds import run_seconds
     from covey.coordinator.processes import launch
     from covey.shared.files import write_atomically
     from covey.shared.scenario.code import check_code
@@ -92,16 +119,31 @@ def plan(
     loaded = load(scenario, overrides or [])
     allowed = AllowedCode.parse(allow)
     check_code(loaded, allowed)
+    measured = read_benchmarks(benchmarks or [])
+    speed = None if network is None else parse_network(network)
+    if speed is not None and not benchmarks:
+        raise UserError(
+            "--mbit needs --bench: without it nothing is timed; add --bench, or omit --mbit"
+        )
     with tempfile.TemporaryDirectory() as folder:
         write_atomically(Path(folder) / "scenario.yaml", dump(loaded).encode())
         setup = asyncio.run(launch.initial(Path(folder), loaded, allowed))
     figures = planned(loaded, setup)
+    timed = None
+    if benchmarks:
+        timed = run_seconds(loaded, figures.values, figures.phases, measured, speed)
     if as_json:
-        print(json_text.dumps(figures.to_json()))
+        content = figures.to_json()
+        if timed is not None:
+            content["time"] = timed.to_json()
+        print(json_text.dumps(content))
         return
     from rich.table import Table
 
     table = Table(title=f"{loaded.name}: {loaded.strategy.name}", show_header=False)
-    for label, text in figures.rows():
+    rows = figures.rows()
+    if timed is not None:
+        rows += timed.rows()
+    for label, text in rows:
         table.add_row(label, text)
     out.print(table)
