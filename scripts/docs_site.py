@@ -45,6 +45,7 @@ NAVIGATION = {
         "reports",
         "model-in-use",
         "choosing-k",
+        "asynchronous",
         "privacy",
         "aggregation",
         "security",

@@ -15,7 +15,7 @@ from covey.coordinator.processes.workers import WorkerPool
 from covey.coordinator.run.folder import IN_PROCESS
 from covey.coordinator.run.notices import ignore
 from covey.coordinator.run.run import Run
-from covey.coordinator.simulate.driver import Simulation
+from covey.coordinator.simulate.fleet_driver import Simulation
 from covey.coordinator.simulate.simulation import GivenUpError
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import entropy

@@ -15,6 +15,7 @@ from covey.agent.data import Dataset, fit
 from covey.agent.data.check import inspect, load_local
 from covey.agent.data.partition import Split, client_dataset, fleet_data
 from covey.agent.data_watch import Fingerprint, fingerprint
+from covey.shared.scenario.drift import Holders, holders_of
 from covey.shared.scenario.load import load_without_files
 from covey.shared.scenario.task import Task
 
@@ -22,8 +23,13 @@ from covey.shared.scenario.task import Task
 class Source(Protocol):
     """The data of one agent."""
 
-    def dataset(self, task: Task) -> Dataset:
-        """The data in the form of the task, with a test part. Raises DataError if it does not fit."""
+    def dataset(self, task: Task, round_: int = 0) -> Dataset:
+        """The data in the form of the task, with a test part. Raises DataError if it does not fit.
+
+        Args:
+            task: of the run.
+            round_: rounds that are complete: the data of a simulated fleet can drift.
+        """
 
 
 @dataclass(frozen=True)
@@ -33,9 +39,16 @@ class LocalSource:
     data: str
     label: str | None = None
 
-    def dataset(self, task: Task) -> Dataset:
+    def dataset(self, task: Task, round_: int = 0) -> Dataset:
         # data that has changed on the disk is read again
-        return _local(self.data, self.label, task.model_dump_json(), fingerprint(self.data))
+        files = fingerprint(self.data)
+        text = task.model_dump_json()
+        return _local(
+            self.data,
+            self.label,
+            text,
+            files,
+        )
 
 
 @dataclass(frozen=True)
@@ -46,9 +59,11 @@ class FleetSource:
     data_root: str | None
     index: int = 0
 
-    def dataset(self, task: Task) -> Dataset:
+    def dataset(self, task: Task, round_: int = 0) -> Dataset:
         everything, split = _fleet(self.scenario, self.data_root)
-        share = client_dataset(everything, split, self.index)
+        holders = _holders(self.scenario, self.data_root)
+        index = holders.index_in(round_, self.index)
+        share = client_dataset(everything, split, index)
         return fit(share, task)
 
     def write_partition(self, out: Path) -> None:
@@ -69,7 +84,8 @@ def source_of(wire: Mapping[str, Any]) -> LocalSource | FleetSource:
         wire: {"scenario", "data_root", "index"} of a simulated agent, {"data", "label"} of a device.
     """
     if not is_simulated(wire):
-        return LocalSource(wire["data"], wire.get("label"))
+        label = wire.get("label")
+        return LocalSource(wire["data"], label)
     data_root = wire.get("data_root")
     index = wire.get("index", 0)
     return FleetSource(wire["scenario"], data_root, index)
@@ -83,6 +99,15 @@ def describe(data: Dataset, task: Task) -> dict[str, Any]:
 @lru_cache(maxsize=1)
 def _local(data: str, label: str | None, task: str, files: Fingerprint | None) -> Dataset:
     return load_local(data, label, Task.model_validate_json(task))
+
+
+@lru_cache(maxsize=1)
+def _holders(scenario: str, data_root: str | None) -> Holders:
+    """Whose data the agents of a fleet have after a drift."""
+    _, split = _fleet(scenario, data_root)
+    path = Path(scenario)
+    loaded = load_without_files(path)
+    return holders_of(loaded, split.truth)
 
 
 @lru_cache(maxsize=1)

@@ -349,7 +349,7 @@ def _kept(
             local,
             memory,
             client=job["client"],
-            dataset=source_of(job["source"]).dataset(task),
+            dataset=source_of(job["source"]).dataset(task, order.work.round),
             place=Place.of(job["keep"]),
             rules=Rules.from_wire(job),
         )
@@ -464,7 +464,7 @@ def _local(source: Source, work: Work, layout: Any, rng: np.random.Generator, ru
     from covey.shared.strategies.base import Training
 
     task = Task.model_validate(work.task)
-    data = source.dataset(task)
+    data = source.dataset(task, work.round)
     if work.phase == MOMENTS and asks_for_more_than_moments(task):
         return DataSurvey(data, task)
     task = resolved(task, work.scaling)

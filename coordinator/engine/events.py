@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from covey.shared.strategies.base import ClientId, Phase, View
@@ -19,10 +20,16 @@ class Left:
 
 @dataclass(frozen=True)
 class Reported:
-    """The client's report for this step lies safely in the spool."""
+    """The client's report for this step lies safely in the spool.
+
+    `cluster` and `phase` matter to buffered rounds alone: the cluster whose buffer takes the report, and the phase of
+    an entry, which belongs to no buffer.
+    """
 
     client: ClientId
     step: int
+    cluster: int = 0
+    phase: Phase | None = None
 
 
 @dataclass(frozen=True)
@@ -80,9 +87,13 @@ class Forget:
 
 @dataclass(frozen=True)
 class Planned:
-    """The strategy's answer to `Plan`; None: the run is complete."""
+    """The strategy's answer to `Plan`; None: the run is complete.
+
+    `sizes` are given where the phase is a round that takes place in buffers: the agents of each cluster.
+    """
 
     phase: Phase | None
+    sizes: Mapping[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -163,12 +174,29 @@ class Invite:
 
 
 @dataclass(frozen=True)
+class Give:
+    """Buffered rounds: give each of these agents an order of its own, under the number that stands by its name."""
+
+    orders: tuple[tuple[ClientId, int], ...]
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """The reports of a buffered round, in the order of `Close.reporters`."""
+
+    cluster: int | None  # whose buffer it was; None: a newcomer's entry, which belongs to none
+    steps: tuple[int, ...]  # of the orders that the reports answer
+    staleness: tuple[int, ...]  # folds of the cluster's model since each of these orders
+
+
+@dataclass(frozen=True)
 class Close:
     """Fold the reports of these, in this order, and answer with `Folded`."""
 
     step: int
     reporters: tuple[ClientId, ...]
     missing: tuple[ClientId, ...]
+    buffer: Buffer | None = None  # None: the reports of one step
 
 
 @dataclass(frozen=True)
@@ -227,6 +255,7 @@ Action = (
     Plan
     | Open
     | Invite
+    | Give
     | Close
     | Void
     | Ask

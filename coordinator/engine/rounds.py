@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from enum import Enum
-from typing import Any
+from typing import Any, Self
 
 from covey.coordinator.engine.cohort import Pool
 from covey.coordinator.engine.events import (
@@ -89,6 +89,7 @@ class Stage(Enum):
     GATHERING = "gathering"
     PLANNING = "planning"
     OPEN = "open"
+    STREAMING = "buffered"  # of `buffered.BufferedEngine` alone
     FOLDING = "folding"
     DONE = "finished"
 
@@ -202,7 +203,7 @@ class RoundEngine:
             case Forget(client):
                 return self._forget(event, client, now)
             case Planned(phase):
-                return self._planned(phase, now)
+                return self._planned(event, phase, now)
             case Folded():
                 return self._folded(now)
             case Tick():
@@ -360,7 +361,7 @@ class RoundEngine:
             return "agents that the next phase needs are away or do not report"
         return None
 
-    def _planned(self, phase: Phase | None, now: float) -> Actions:
+    def _planned(self, event: Planned, phase: Phase | None, now: float) -> Actions:
         if self.stage is not Stage.PLANNING:
             raise RuntimeError(f"nobody asked for a plan while {self.stage.value}")
         if phase is None:
@@ -658,9 +659,22 @@ class RoundEngine:
 
     @classmethod
     def restore(
-        cls, rules: Rules, snapshot: Mapping[str, Any], reported: Collection[ClientId], now: float
-    ) -> tuple[RoundEngine, Actions]:
-        """The engine as it was, and what follows at once. The deadline of an open step starts again."""
+        cls,
+        rules: Rules,
+        snapshot: Mapping[str, Any],
+        reported: Collection[ClientId],
+        now: float,
+        lost: Collection[int] = (),
+    ) -> tuple[Self, Actions]:
+        """The engine as it was, and what follows at once. The deadline of an open step starts again.
+
+        Args:
+            rules: of the run.
+            snapshot: what `snapshot` returned.
+            reported: agents whose reports of the open step are in the spool.
+            now: the time.
+            lost: buffered rounds: orders whose reports waited and are not in the spool any more.
+        """
         engine = cls(rules, now)
         engine.round = snapshot["round"]
         engine.number = snapshot["number"]
@@ -678,10 +692,14 @@ class RoundEngine:
             engine.step = Step.from_json(saved_step, reported, now, rules)
             engine.step.look_around(engine.present)
             engine.stage = Stage.OPEN
+        engine._restore(snapshot, lost, now)
         engine.presence.rollcall_until = engine._gather_until
         engine._story.add(now, snapshot["known"], "The coordinator was restarted.")
         actions = engine.handle(LinkBack(), now)
         return engine, actions
+
+    def _restore(self, snapshot: Mapping[str, Any], lost: Collection[int], now: float) -> None:
+        """For an engine that keeps more."""
 
 
 def _is_past(until: float | None, now: float) -> bool:

@@ -38,6 +38,8 @@ class Rules:
     participants: tuple[tuple[ClientId, ...], ...] | None = None  # of each round; None: drawn
     newcomers: frozenset[ClientId] = frozenset()  # they come after the last round
     quarantine_after: int | None = None  # steps with a refused report; None: never
+    buffer: int | None = None  # reports of a cluster that make a fold; None: synchronous rounds
+    concurrent: int | None = None  # buffered: agents at work at once; None: as many as a cohort has
 
     def __post_init__(self) -> None:
         if self.participants is not None and len(self.participants) < self.rounds:

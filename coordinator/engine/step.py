@@ -232,7 +232,7 @@ class Step:
         cohort: list[ClientId] = list(saved["cohort"])
         step = cls(
             number=saved["number"],
-            phase=_phase(saved["phase"]),
+            phase=phase_from_json(saved["phase"]),
             cohort=cohort,
             spare=list(saved["spare"]),
             target=saved["target"],
@@ -255,7 +255,8 @@ class Step:
         return step
 
 
-def _phase(saved: Mapping[str, Any]) -> Phase:
+def phase_from_json(saved: Mapping[str, Any]) -> Phase:
+    """A phase as `dataclasses.asdict` and JSON have left it."""
     fields = dict(saved)
     numbers: dict[str, Expected] = {}
     for name, one in fields["numbers"].items():

@@ -17,6 +17,7 @@ from covey.coordinator.engine.events import (
     Event,
     Failed,
     Forgotten,
+    Give,
     Ignored,
     Invite,
     Open,
@@ -103,6 +104,9 @@ def _of_action(action: Action) -> Sentences:
             yield cohort, f"Invited to round {number + 1}: step {step}, {phase.name}."
         case Invite(step, client):
             yield (client,), f"Invited to step {step}, in the place of another agent."
+        case Give(orders):
+            for client, step in orders:
+                yield (client,), f"Given order {step}."
         case Close(step, reporters, missing):
             yield reporters, f"Step {step} closed with its report."
             yield missing, f"Step {step} closed without its report."

@@ -46,6 +46,11 @@ class WorkerPool:
     def __repr__(self) -> str:
         return f"WorkerPool(size={self._size}, idle={self._idle.qsize()}, log={str(self._log)!r})"
 
+    @property
+    def size(self) -> int:
+        """How many workers there are."""
+        return self._size
+
     def __enter__(self) -> Self:
         self._log.parent.mkdir(parents=True, exist_ok=True)
         one_thread = worker_environment(threads="1")

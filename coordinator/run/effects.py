@@ -21,6 +21,14 @@ class SendModel:
 
 
 @dataclass(frozen=True)
+class DropModel:
+    """No order names this version of a model any more: clear its parts."""
+
+    key: str
+    parts: int
+
+
+@dataclass(frozen=True)
 class SendOrder:
     """Publish an agent's desired state, retained."""
 
@@ -49,4 +57,4 @@ class Done:
     why: str
 
 
-Effect = SendModel | SendOrder | Question | Announce | Done
+Effect = SendModel | DropModel | SendOrder | Question | Announce | Done

@@ -42,6 +42,7 @@ class FoldTrial:
     newcomers: Collection[ClientId]
     trained: Collection[ClientId]  # agents that a training round has drawn so far
     privacy: PrivateFold | None
+    buffered: bool = False  # the reports are those of one buffer
 
     def outcome(self, reports: Reports) -> Outcome:
         """The fold of these reports. Raises whatever a report makes it raise."""
@@ -92,7 +93,9 @@ class FoldTrial:
         if settings.clips:
             steps = folding.steps_of(strategy, self.state, self.phase, reports)
         clipped = folding.clip(strategy, self.state, reports, steps, settings)
-        if self.privacy is None:
+        if self.buffered:
+            state = strategy.fold_buffer(self.state, self.phase, clipped, settings.average)
+        elif self.privacy is None:
             state = strategy.fold(self.state, self.phase, clipped, settings.average)
         else:
             state = self.privacy.fold(self.state, self.phase, clipped, settings.average)

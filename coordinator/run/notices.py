@@ -78,6 +78,10 @@ class PhaseFolded(_Notice):
     membership: Mapping[str, Any] | None = None  # compared with known mixtures
     privacy: Mapping[str, Any] | None = None  # the account so far
     deadline_s: float | None = None  # the time limit, if it adapts
+    clock_s: float | None = None  # the virtual time, where durations are simulated
+    # of a buffered round: the cluster that was folded, and folds since the order of each reporter
+    buffer: int | None = None
+    staleness: list[int] = field(default_factory=list)
 
     @property
     def rounds_done(self) -> int:
@@ -98,6 +102,12 @@ class PhaseFolded(_Notice):
         }
         if self.deadline_s is not None:
             row["deadline_s"] = self.deadline_s
+        if self.clock_s is not None:
+            row["clock_s"] = self.clock_s
+        if self.buffer is not None:
+            row["buffer"] = self.buffer
+        if self.staleness:
+            row["staleness"] = self.staleness
         if self.client_state:
             row["client_state"] = self.client_state
         if self.devices:

@@ -101,7 +101,7 @@ class OrderBook:
         for send in orders:
             for ref in _refs(send):
                 keys[ref.key] = None
-        return [self._models[key] for key in keys]
+        return [self._sent(key) for key in keys]
 
     def volume(self, send: SendOrder) -> tuple[int, int]:
         """Values (float32 numbers) and bytes (encoded) of the models that an order names."""
@@ -109,7 +109,7 @@ class OrderBook:
         values = 0
         size = 0
         for ref in refs:
-            values += self._models[ref.key].values
+            values += self._sent(ref.key).values
             size += ref.size
         return values, size
 
@@ -128,7 +128,7 @@ class OrderBook:
 
     def file_of(self, key: str) -> Path:
         """The file with the encoded model behind a key that an order of the open step names. It stays until the next fold."""
-        return self._models[key].path
+        return self._sent(key).path
 
     def content_of(self, key: str) -> bytes:
         """The encoded model behind such a key."""
@@ -145,6 +145,10 @@ class OrderBook:
             if sent.ref.digest == wanted:
                 return decode_model(sent.path.read_bytes(), self._setup.layout)
         raise DecodeError("no base", f"no model of this step has digest {wanted.hex()}")
+
+    def _sent(self, key: str) -> SendModel:
+        """The model that orders name by this key."""
+        return self._models[key]
 
     def _clusters(self, state: Any) -> Mapping[ClientId, int]:
         """The cluster of each agent. Some methods look at all agents to find them: not again for each order."""
@@ -170,19 +174,23 @@ class OrderBook:
         return work
 
     def _new_work(self, order: Order, step: Step, state: Any) -> Work:
-        scenario = self._scenario
-        wire = scenario.wire
         models: list[ModelRef] = []
         for key in order.models:
             send = self._model(key, step.number, state)
             models.append(send.ref)
+        return self._work_with(step.phase, order, models)
+
+    def _work_with(self, phase: Phase, order: Order, models: list[ModelRef]) -> Work:
+        """The work of a phase for an agent whose order the strategy has made."""
+        scenario = self._scenario
+        wire = scenario.wire
         codec = Codec(wire.codec, wire.delta, wire.block, wire.keep)
-        training = self._training(step.phase)
+        training = self._training(phase)
         privacy = None
         if scenario.privacy is not None:
             privacy = scenario.privacy.for_agents(scenario.rounds.count)
         return Work(
-            phase=step.phase.name,
+            phase=phase.name,
             round=self._engine.round,
             seed=scenario.seed,
             strategy=self._strategy.model_dump(mode="json"),
@@ -193,7 +201,7 @@ class OrderBook:
             models=models,
             numbers=dict(order.numbers),
             cluster=order.cluster,
-            sizes=dict(step.phase.sizes),
+            sizes=dict(phase.sizes),
             codec=codec.to_wire(),
             evaluation=scenario.evaluation.model_dump(mode="json"),
             part_bytes=wire.part_bytes,
@@ -219,23 +227,32 @@ class OrderBook:
         return self._models[key]
 
     def _encoded(self, key: str, step: int, state: Any) -> SendModel:
-        wire = self._scenario.wire
-        codec = Codec(wire.down, block=wire.block)
-        rng = generator(self._scenario.seed, "down", self._engine.round, key)
-        layout = self._setup.layout
         model = self._strategy.model(state, key)
-        content = encode_model(model, layout.digest, codec, rng)
+        content = self._content(key, model)
         path = self._folder / key
         # a coordinator that starts again encodes its models again
         self._room.write(lambda: replace_quickly(path, content))
+        ref = self._ref(key, content)
+        return SendModel(ref, path, step, model.size)
+
+    def _content(self, key: str, model: Vector) -> bytes:
+        """A model as it travels to agents."""
+        wire = self._scenario.wire
+        codec = Codec(wire.down, block=wire.block)
+        rng = generator(self._scenario.seed, "down", self._engine.round, key)
+        return encode_model(model, self._setup.layout.digest, codec, rng)
+
+    def _ref(self, key: str, content: bytes) -> ModelRef:
+        """The reference to an encoded model in an order."""
+        wire = self._scenario.wire
         size = len(content)
-        ref = ModelRef(
+        parts = part_count(size, wire.part_bytes)
+        return ModelRef(
             key=key,
             digest=digest(content),
-            parts=part_count(size, wire.part_bytes),
+            parts=parts,
             size=size,
         )
-        return SendModel(ref, path, step, model.size)
 
 
 def _awaits(step: Step, client: ClientId) -> bool:

@@ -57,6 +57,8 @@ def rules_of(scenario: Scenario) -> Rules:
         participants=listed_participants(scenario),
         newcomers=newcomers(scenario),
         quarantine_after=scenario.aggregation.quarantine_after,
+        buffer=rounds.buffer if rounds.mode == "buffered" else None,
+        concurrent=rounds.concurrent,
     )
 
 

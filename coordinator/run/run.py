@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from covey.coordinator.engine.events import (
     Action,
@@ -28,6 +28,7 @@ from covey.coordinator.engine.events import (
     Folded,
     FoldFailed,
     Forgotten,
+    Give,
     Ignored,
     Invite,
     Open,
@@ -77,7 +78,7 @@ from covey.coordinator.run.versions import BEST, ModelVersion, save_version
 from covey.shared.errors import DecodeError
 from covey.shared.scenario.fleet_statistics import resolved
 from covey.shared.scenario.scenario import Scenario
-from covey.shared.strategies.base import ClientId, Phase, Reports, Setup, View
+from covey.shared.strategies.base import ClientId, Phase, Report, Reports, Setup, View
 from covey.shared.strategies.phase_names import EVALUATE, TRAIN
 from covey.shared.wire.messages import ReportContent, digest
 
@@ -115,6 +116,10 @@ Performed = tuple[Effects, Answer | None]
 class Run:
     """One run in one folder. Not thread-safe: one caller at a time."""
 
+    # a run with other rounds has an engine and orders of its own (`buffered_run`)
+    engine_kind: ClassVar[type[RoundEngine]] = RoundEngine
+    order_book: ClassVar[type[OrderBook]] = OrderBook
+
     def __init__(
         self,
         folder: Path,
@@ -134,7 +139,7 @@ class Run:
         self.room = room
         self.spool = Spool(folder / "spool", room)
         self.checkpoint = Checkpoint(folder / "checkpoint", room)
-        self.orders = OrderBook(folder, scenario, setup, engine, facts, room)
+        self.orders = self.order_book(folder, scenario, setup, engine, facts, room)
         self.recorder = Recorder(folder, scenario, engine, facts, room, audit_key)
         self.audit = self.recorder.audit
         self.state: Any = None  # the strategy's; its arrays are mapped from the checkpoint
@@ -163,11 +168,11 @@ class Run:
         now: float,
         audit_key: bytes | None = None,
         origin: Origin | None = None,
-    ) -> Run:
+    ) -> Self:
         """A new run in an empty folder, from nothing or from a finished run."""
         # an attempt that ended before its first checkpoint may have left an audit log
         (folder / AUDIT_FILE).unlink(missing_ok=True)
-        engine = RoundEngine(rules, now)
+        engine = cls.engine_kind(rules, now)
         facts = RunState(run)
         this = cls(folder, scenario, setup, engine, facts, audit_key)
         if origin is None:
@@ -190,7 +195,7 @@ class Run:
         rules: Rules,
         now: float,
         audit_key: bytes | None = None,
-    ) -> tuple[Run, Effects]:
+    ) -> tuple[Self, Effects]:
         """The run as its checkpoint has it, and what follows at once."""
         checkpoint = Checkpoint(folder / "checkpoint")
         saved = checkpoint.facts()
@@ -206,8 +211,10 @@ class Run:
         reported = spool.sound(number)
         if facts.stopped:
             rules = replace(rules, rounds=saved_engine["round"])
-        engine, actions = RoundEngine.restore(rules, saved_engine, reported, now)
+        without = cls.lost_orders(folder, saved_engine, spool)
+        engine, actions = cls.engine_kind.restore(rules, saved_engine, reported, now, without)
         this = cls(folder, scenario, setup, engine, facts, audit_key)
+        this._resumed()
         this.recorder.note_resume(reported)
         fresh = scenario.strategy.init(setup)
         kind = type(fresh)
@@ -232,6 +239,14 @@ class Run:
             effects.append(line)
         effects += this._perform_all(actions, now)
         return this, effects
+
+    def _resumed(self) -> None:
+        """The engine is as it was: take up what else is on the disk."""
+
+    @classmethod
+    def lost_orders(cls, folder: Path, engine: Mapping[str, Any], spool: Spool) -> Collection[int]:
+        """Buffered rounds: the numbers of saved orders that are of no use, because files are missing or damaged."""
+        return ()
 
     def _keep_privacy(self, *, resumed: bool) -> None:
         """Open the account of a scenario with a `privacy` section, or continue it."""
@@ -286,18 +301,16 @@ class Run:
         if report.failure is not None:
             return self._failed(client, report.step, report.failure, now)
         number = report.step
-        reported = Reported(client, number)
         why = self.engine.refusal(client, number)
         if why:
             self.audit.blame("ignored", client, why)
             # the engine ignores it for the same reason, and remembers it for the agent's story
-            effects = self.handle(reported, now)
+            ignored = Reported(client, number)
+            effects = self.handle(ignored, now)
             order = self.order_of(client)
             return [*effects, order]
-        step = self.engine.step
-        assert step is not None  # noqa: S101 - refusal() has just looked at it
-        train_samples, _ = self.samples.get(client, UNKNOWN_SAMPLES)
-        phase = step.phase
+        train_samples = self._samples_of(client)
+        phase = self._phase_of(client, number)
         checked = read_report(
             report,
             phase,
@@ -310,10 +323,29 @@ class Run:
         self.audit.note("accept", agent=client, step=number, report=content_digest.hex())
         if self.privacy is not None:
             self.privacy.enter(phase.name, number, client, checked)
+        reported = self._reported(client, number, checked)
         effects = self.handle(reported, now)
         # the order is made now, when the engine knows of the report
         order = self.order_of(client)
         return [*effects, order]
+
+    def _samples_of(self, client: ClientId) -> int | None:
+        """The training samples of an agent's status; None if it has none, or if its data may have drifted since."""
+        fleet = self.scenario.fleet
+        if fleet is not None and fleet.drift is not None:
+            return None
+        train_samples, _ = self.samples.get(client, UNKNOWN_SAMPLES)
+        return train_samples
+
+    def _phase_of(self, client: ClientId, number: int) -> Phase:
+        """The phase of an order that the engine takes a report for."""
+        step = self.engine.step
+        assert step is not None  # noqa: S101 - the engine has just looked at it
+        return step.phase
+
+    def _reported(self, client: ClientId, number: int, report: Report) -> Reported:
+        """What the engine learns of a report that lies in the spool."""
+        return Reported(client, number)
 
     def _failed(self, client: ClientId, step: int, why: str, now: float) -> Effects:
         """An agent reports that it could not do its work."""
@@ -421,6 +453,8 @@ class Run:
                 effects = self._invite(cohort)
             case Invite(_, client):
                 effects = self._invite([client])
+            case Give():
+                effects = self._give(action)
             case Void():
                 effects = self._void(action)
             case Quarantined():
@@ -446,8 +480,17 @@ class Run:
             view = self.engine.end_rounds()
         newcomers = self.engine.rules.newcomers
         phase = next_phase(self.scenario, self.state, self.facts, view, newcomers)
-        planned = Planned(phase)
+        sizes = self._buffer_sizes(phase)
+        planned = Planned(phase, sizes)
         return stopped, Answer(planned)
+
+    def _buffer_sizes(self, phase: Phase | None) -> Mapping[int, int] | None:
+        """The agents of each cluster, if the phase is a round that takes place in buffers."""
+        return None
+
+    def _give(self, give: Give) -> Effects:
+        """Orders of single agents, in buffered rounds."""
+        raise RuntimeError(f"rounds are not buffered, but {give} is to be performed")
 
     def _quarantined(self, action: Quarantined) -> Effects:
         client = action.client
@@ -583,6 +626,7 @@ class Run:
         reports, unreadable = self.spool.readable(number, reporters)
         if unreadable:
             return self._ask_again(number, unreadable)
+        reports = self._prepared(close, reports)
         trial = self._trial(step)
         steps = trial.steps(reports)
         settings = self.scenario.aggregation
@@ -608,6 +652,12 @@ class Run:
         fold_s = time.monotonic() - began
         folded = FoldedStep(step, close, outcome, clusters_before, devices, fold_s)
         return self._folded(folded, reports)
+
+    def _prepared(
+        self, close: Close, reports: list[tuple[ClientId, Report]]
+    ) -> list[tuple[ClientId, Report]]:
+        """The reports as they are folded."""
+        return reports
 
     def _trial(self, step: Step) -> FoldTrial:
         cohort = sorted(step.cohort)
@@ -658,6 +708,14 @@ class Run:
         if self.privacy is not None:
             privacy = self.privacy.spent()
         record = self.recorder.phase_record(folded, self.state, self.spool, self.traffic, privacy)
+        record = replace(record, clock_s=self.facts.clock)
+        buffer = close.buffer
+        if buffer is not None:
+            record = replace(
+                record,
+                buffer=buffer.cluster,
+                staleness=list(buffer.staleness),
+            )
         self.recorder.note_fold(folded.step, close)
         self.orders.forget_models()
         self._accepted_before.clear()

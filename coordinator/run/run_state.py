@@ -79,6 +79,9 @@ class RunState:
     # The newest line of the audit log, sequence and hash; empty before the first checkpoint.
     audit: Json = field(default_factory=dict)
 
+    # The virtual time of a simulation with durations (s); None without.
+    clock: float | None = None
+
     # The privacy account, as `private_fold.Ledger` keeps it; empty without a `privacy` section.
     ledger: dict[str, Json] = field(default_factory=dict)
 
@@ -87,6 +90,8 @@ class RunState:
         saved: Json = {}
         for name, value in vars(self).items():
             key = name
+            if name == "clock" and value is None:
+                continue
             if name == "incarnation":
                 key = "again"
             saved[key] = value

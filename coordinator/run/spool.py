@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
@@ -56,6 +56,7 @@ class Spool:
             tuple[int, ClientId], Circumstances
         ] = {}  # of reports, by step and client
         self._unsynced: list[Path] | None = None  # reports of a batch; None outside of one
+        self.kept: set[int] = set()  # steps whose reports `drop` leaves: they wait in a buffer
 
     @contextmanager
     def batch(self) -> Iterator[None]:
@@ -199,15 +200,38 @@ class Spool:
         path.unlink(missing_ok=True)
         self._known.pop((step, client), None)
 
+    def gather(self, step: int, reports: Iterable[tuple[ClientId, int]]) -> None:
+        """Let the reports of several steps (client, step) be those of one. They stay where they are, too."""
+        folder = self._folder(step)
+        self._room.write(lambda: self._make(folder))
+        for client, order in reports:
+            report = self._file(order, client)
+            path = self._file(step, client)
+            path.unlink(missing_ok=True)  # of an attempt before a kill
+            with suppress(FileNotFoundError):  # then it is not readable either
+                path.hardlink_to(report)
+
     def drop(self, newest: int) -> None:
-        """Forget every step up to `newest`. Maps that are still open stay readable."""
+        """Forget every step up to `newest` but those of `kept`. Maps that are still open stay readable."""
         for folder in self.folder.iterdir():
             name = folder.name
-            if name.isdigit() and int(name) <= newest:
+            if not name.isdigit():
+                continue
+            step = int(name)
+            if self._is_dropped(step, newest):
                 shutil.rmtree(folder)
-        dropped = [key for key in self._known if key[0] <= newest]
+        dropped: list[tuple[int, ClientId]] = []
+        for key in self._known:
+            step, _ = key
+            if self._is_dropped(step, newest):
+                dropped.append(key)
         for key in dropped:
             del self._known[key]
+
+    def _is_dropped(self, step: int, newest: int) -> bool:
+        if step > newest:
+            return False
+        return step not in self.kept
 
     def _folder(self, step: int) -> Path:
         return self.folder / str(step)

@@ -85,6 +85,12 @@ class Publisher:
                 payload = part.to_bytes()
                 await link.publish(topic, payload, retain=True)
 
+    async def drop_model(self, key: str, parts: int) -> None:
+        """Clear a model that no order names any more."""
+        base = self._topics.model(key)
+        for part in range(parts):
+            await self.publish(f"{base}/{part}", b"")
+
     async def ask(self, agent: str, session: str) -> None:
         """Publish that an agent is offline: if it lives, it answers at once; if not, this stays retained."""
         question = AgentStatus(agent=agent, session=session, online=False, problem=ASKED)

@@ -29,7 +29,15 @@ from covey.coordinator.engine.events import (
 )
 from covey.coordinator.engine.rounds import Stage
 from covey.coordinator.run.disk_space import DiskFullError
-from covey.coordinator.run.effects import Announce, Done, Effect, Question, SendModel, SendOrder
+from covey.coordinator.run.effects import (
+    Announce,
+    Done,
+    DropModel,
+    Effect,
+    Question,
+    SendModel,
+    SendOrder,
+)
 from covey.coordinator.run.notices import (
     AgentExcluded,
     CausedByPeer,
@@ -721,6 +729,8 @@ class Service:
             match effect:
                 case SendModel():
                     await self._publisher.model(effect)
+                case DropModel(key, parts):
+                    await self._publisher.drop_model(key, parts)
                 case SendOrder(client):
                     if not self.roster.is_expelled(client):
                         orders[client] = effect  # only the newest state of an agent matters
@@ -821,6 +831,7 @@ _STATES: dict[Stage, Literal["gathering", "open", "folding", "finished"]] = {
     Stage.GATHERING: "gathering",
     Stage.PLANNING: "gathering",
     Stage.OPEN: "open",
+    Stage.STREAMING: "open",
     Stage.FOLDING: "folding",
     Stage.DONE: "finished",
 }

@@ -15,6 +15,8 @@ from typing import Any
 from covey.coordinator.processes import launch
 from covey.coordinator.processes.finish import finish
 from covey.coordinator.processes.workers import WorkerPool
+from covey.coordinator.run.buffered_run import run_kind
+from covey.coordinator.run.checkpoint import Checkpoint
 from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.folder import IN_PROCESS, START, prepared
 from covey.coordinator.run.notices import AgentExcluded, Observer
@@ -23,9 +25,11 @@ from covey.coordinator.run.origin import Origin, copy_start, origin_of
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.run.truth import FILE as PARTITION
-from covey.coordinator.simulate.simulation import Driver, GivenUpError, Work
+from covey.coordinator.simulate.fleet_driver import Simulation
+from covey.coordinator.simulate.simulation import GivenUpError
+from covey.coordinator.simulate.timed import TimedSimulation
 from covey.shared.audit import read_key
-from covey.shared.consent import NO_CODE, AllowedCode
+from covey.shared.consent import AllowedCode
 from covey.shared.errors import UserError
 from covey.shared.scenario.code import check_code
 from covey.shared.scenario.fleet import Faults, Fleet
@@ -33,122 +37,9 @@ from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.frames import Job
-from covey.shared.wire.messages import ALWAYS_THERE, OrderMessage
+from covey.shared.wire.messages import ALWAYS_THERE
 
-Asked = tuple[ClientId, OrderMessage]  # an agent and its order
 Samples = tuple[int, int]  # for training and for tests
-
-
-class Simulation(Driver):
-    """Drives a run with workers. An agent's memory is a file, named by the step whose report it came with."""
-
-    def __init__(
-        self,
-        run: Run,
-        pool: WorkerPool,
-        sources: Mapping[ClientId, Job],
-        observer: Observer,
-        allowed: AllowedCode = NO_CODE,
-    ) -> None:
-        super().__init__(run, observer)
-        self._pool = pool
-        self._sources = sources
-        self._allowed = allowed
-        for client in sources:
-            folder = self._folder(client)
-            folder.mkdir(parents=True, exist_ok=True)
-            self._settle(client)
-
-    def __repr__(self) -> str:
-        agents = len(self._sources)
-        return f"<Simulation of {agents} agents: {self.run!r}>"
-
-    def answers(self, work: Work) -> list[Effect]:
-        """Reports are taken in the order in which the round invited: over-selection must not prefer the first names."""
-        ordered = self._as_invited(work)
-        jobs = [self._job(client, order) for client, order in ordered]
-        answers = self._pool.map(jobs)
-        effects: list[Effect] = []
-        for (client, _), answer in zip(ordered, answers, strict=True):
-            if "failure" in answer:
-                failure = answer["failure"]
-                raise UserError(f"{client}: {failure}")
-            report = self._report(client)
-            # no name for the content: the run drops the last reference to it
-            effects += self.run.accept(client, report.read_bytes(), self._now)
-            self._settle(client)
-        return effects
-
-    def _as_invited(self, work: Work) -> Work:
-        step = self.run.engine.step
-        places: dict[ClientId, int] = {}
-        if step is not None:
-            for place, invited in enumerate(step.cohort):
-                places[invited] = place
-        last = len(places)
-
-        def place_of(asked: Asked) -> int:
-            client, _ = asked
-            return places.get(client, last)
-
-        return sorted(work, key=place_of)
-
-    def _job(self, client: ClientId, order: OrderMessage) -> Job:
-        assert order.work is not None  # noqa: S101 - the driver has looked
-        models: list[str] = []
-        for ref in order.work.models:
-            file = self.run.orders.file_of(ref.key)
-            models.append(str(file))
-        newest = self._memory(client)
-        memory = ""
-        if newest is not None:
-            memory = str(self._memory_file(client, newest))
-        return {
-            "job": "perform",
-            "source": self._sources[client],
-            "client": client,
-            "order": order.to_bytes(),
-            "models": models,
-            "memory": memory,
-            "report_out": str(self._report(client)),
-            "memory_out": str(self._memory_file(client, order.step)),
-            "durable": False,
-            "allow": sorted(self._allowed.names),
-        }
-
-    def _settle(self, client: ClientId) -> None:
-        """Keep the memory of the newest accepted work; what came with a report that was not accepted never was."""
-        newest = self._memory(client)
-        for step in self._steps(client):
-            if step != newest:
-                path = self._memory_file(client, step)
-                path.unlink()
-        report = self._report(client)
-        report.unlink(missing_ok=True)
-
-    def _memory(self, client: ClientId) -> int | None:
-        """The step of the newest memory that came with an accepted report."""
-        newest_accepted = self.run.facts.accepted.get(client, 0)
-        accepted = [step for step in self._steps(client) if step <= newest_accepted]
-        return max(accepted, default=None)
-
-    def _steps(self, client: ClientId) -> list[int]:
-        folder = self._folder(client)
-        steps: list[int] = []
-        for path in folder.glob("memory-*.npz"):
-            number = path.stem.removeprefix("memory-")
-            steps.append(int(number))
-        return steps
-
-    def _memory_file(self, client: ClientId, step: int) -> Path:
-        name = f"memory-{step}.npz"
-        return self._folder(client) / name
-
-    def _report(self, client: ClientId) -> Path:
-        return self._folder(client) / "report"
-
-    def _folder(self, client: ClientId) -> Path:
-        return self.run.folder / "agents" / client
 
 
 def alone(scenario: Scenario, options: Options, observer: Observer) -> dict[str, Any]:
@@ -203,13 +94,27 @@ def _run(
         _call(pool, {"job": "start", "source": source, "out": start, "allow": allow})
     run, first = _started(scenario, folder, options, origin)
     run.spool.durable = False
-    simulation = Simulation(run, pool, sources, observer, allowed)
+    simulation = _simulation(run, pool, sources, observer, allowed)
     try:
         simulation.complete(people, first)
     except GivenUpError as error:
         round_ = run.engine.round
         raise UserError(f"the run was given up after round {round_}: {error}") from None
     return asyncio.run(finish(run, options.data_root, allowed))
+
+
+def _simulation(
+    run: Run,
+    pool: WorkerPool,
+    sources: Mapping[ClientId, Job],
+    observer: Observer,
+    allowed: AllowedCode,
+) -> Simulation:
+    """The driver: on a virtual clock if agents take time, or have orders of their own."""
+    fleet = _simulated(run.scenario)
+    is_timed = fleet.durations is not None or run.scenario.rounds.mode == "buffered"
+    kind = TimedSimulation if is_timed else Simulation
+    return kind(run, pool, sources, observer, allowed)
 
 
 def _source(folder: Path, data_root: Path | None) -> Job:
@@ -230,10 +135,13 @@ def _started(
     key: bytes | None = None
     if options.audit_key is not None:
         key = read_key(options.audit_key)
+    kind = run_kind(scenario)
     if not options.resume:
-        run = Run.start(folder, scenario, setup, rules, IN_PROCESS, 0.0, key, origin)
+        run = kind.start(folder, scenario, setup, rules, IN_PROCESS, 0.0, key, origin)
         return run, ()
-    run, effects = Run.resume(folder, scenario, setup, rules, 0.0, key)
+    saved = Checkpoint(folder / "checkpoint").facts()
+    clock = saved["run"].get("clock") or 0.0
+    run, effects = kind.resume(folder, scenario, setup, rules, clock, key)
     desired = run.desired()
     return run, [*effects, *desired]
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from covey.coordinator.engine.events import Joined, Tick
 from covey.coordinator.engine.rules import Rules
+from covey.coordinator.run.buffered_run import run_kind
 from covey.coordinator.run.effects import Announce, Done, Effect, SendOrder
 from covey.coordinator.run.folder import IN_PROCESS
 from covey.coordinator.run.notices import Observer, ignore
@@ -78,13 +79,17 @@ class Driver(ABC):
             (client, order) for client, order in sorted(newest.items()) if order.work is not None
         ]
 
+    def _advance(self, now: float) -> None:
+        """Time passes."""
+        self._now = now
+
     def _wait(self) -> list[Effect]:
         engine = self.run.engine
         if (
             engine.wake_at is None or self._idle == MAX_IDLE
         ):  # nobody comes and nobody comes back here
             raise GivenUpError(f"it cannot continue: {engine.waits_for or engine.stage.value}")
-        self._now = engine.wake_at
+        self._advance(engine.wake_at)
         effects = self.run.handle(Tick(), self._now)
         self._idle = 0 if effects else self._idle + 1
         return effects
@@ -104,7 +109,8 @@ class InProcess(Driver):
         origin: Origin | None = None,
         audit_key: bytes | None = None,
     ) -> None:
-        run = Run.start(folder, scenario, setup, rules, IN_PROCESS, 0.0, audit_key, origin)
+        kind = run_kind(scenario)
+        run = kind.start(folder, scenario, setup, rules, IN_PROCESS, 0.0, audit_key, origin)
         super().__init__(run, observer)
         self.local_for = local_for
         self._client_states: dict[ClientId, ClientState] = {}

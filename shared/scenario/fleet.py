@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -54,6 +54,36 @@ class Faults(Section):
     late_round: int = Field(2, ge=1, description="Round in which late agents join.")
 
 
+class Durations(Section):
+    """How long agents take in a run without a broker: log-normal, in seconds of a virtual clock."""
+
+    median_s: float = Field(
+        1.0, gt=0, description="Median of the time from an order to its report."
+    )
+    sigma: float = Field(
+        1.0,
+        ge=0,
+        description="Standard deviation of the logarithm. 1: the slowest of a hundred takes about ten times the median. 0: all "
+        "take the same.",
+    )
+    per: Literal["order", "agent"] = Field(
+        "order",
+        description="order: each order has a time of its own. agent: an agent takes equally long for all its orders.",
+    )
+
+
+class Drift(Section):
+    """Some agents' data changes during the run: they exchange it with agents of other groups."""
+
+    at: Share = Field(
+        0.5,
+        description="When: after this share of the rounds. From then on orders use the new data.",
+    )
+    share: Share = Field(
+        1 / 3, description="Share of the agents that exchange their data, drawn on the seed."
+    )
+
+
 class Fleet(Section):
     """A simulated fleet: real agents in a few processes on this machine, connected to a real broker."""
 
@@ -95,6 +125,16 @@ class Fleet(Section):
         (), description="Agents that come and go during the run. Empty: all are present throughout."
     )
     faults: Faults = Field(Faults(), description="Faults that are simulated. The default is none.")
+    drift: Drift | None = Field(
+        None,
+        description="A change of the agents' data during the run. Who exchanges data with whom is drawn on the seed: each gets "
+        "that of an agent of another group, if the partition rule has groups. null: the data stays.",
+    )
+    durations: Durations | None = Field(
+        None,
+        description="How long agents take, on the virtual clock of --in-process; evaluations take no time. null: they answer at "
+        "once. With a broker the agents take the time that they need.",
+    )
 
     @model_validator(mode="after")
     def _some_agents_are_no_newcomers(self) -> Self:

@@ -35,8 +35,32 @@ class AdaptiveDeadline(Section):
 class Rounds(Section):
     """Who takes part in a round and when it closes."""
 
+    mode: Literal["synchronous", "buffered"] = Field(
+        "synchronous",
+        description="synchronous: a round invites its agents together and waits for them. buffered: every agent works at its "
+        "own pace, and a cluster's model is folded whenever buffer reports of it have arrived (FedBuff per cluster).",
+    )
     count: int = Field(
-        10, ge=1, description="R, the number of rounds to complete. Void rounds do not count."
+        10,
+        ge=1,
+        description="R, the number of rounds to complete. Void rounds do not count. In buffered mode one fold is one round.",
+    )
+    buffer: int = Field(
+        10,
+        ge=1,
+        description="m, the reports of one cluster that make a fold in buffered mode. A cluster with fewer agents folds when "
+        "all of them have reported: choose m well below the size of the clusters.",
+    )
+    staleness: float = Field(
+        0.5,
+        ge=0,
+        description="a, how fast a report loses weight in buffered mode: it counts (1 + s)^-a after s folds of its cluster's "
+        "model since its order. 0: every report counts in full.",
+    )
+    concurrent: int | None = Field(
+        None,
+        ge=1,
+        description="Number of agents at work at once in buffered mode. null: as many as a synchronous round would invite.",
     )
     participation: float = Field(
         1.0,

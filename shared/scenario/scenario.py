@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError, model_validator
 from covey.shared.privacy.settings import Privacy
 from covey.shared.scenario import privacy_checks
 from covey.shared.scenario.aggregation import Aggregation
+from covey.shared.scenario.buffered_checks import check_buffered
 from covey.shared.scenario.compare import Compare, Method
 from covey.shared.scenario.evaluation import Evaluation, Tune
 from covey.shared.scenario.explain import unknown
@@ -128,6 +129,11 @@ class Scenario(Section):
                     raise ValueError("brokers expects at least one address, each of them once")
         if self.broker is not None:
             raise ValueError("broker and brokers are both set; keep one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _check_buffered(self) -> Self:
+        check_buffered(self.rounds, self.wire, self.privacy, self._strategies)
         return self
 
     @model_validator(mode="after")

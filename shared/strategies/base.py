@@ -585,6 +585,25 @@ class Strategy(BaseModel, Generic[S]):
         """Why `training.lr_steps` makes no sense with this method; empty: it does."""
         return ""
 
+    # -- buffered rounds: docs/asynchronous.md -----------------------------------------------------
+
+    def refuses_buffer(self) -> str:
+        """Why `rounds.mode: buffered` makes no sense with this method; empty: it does."""
+        return "a round needs the reports of one cohort together"
+
+    def may_buffer(self, state: S) -> bool:
+        """May the next round be a buffered one? False while the method still forms its clusters."""
+        return True
+
+    def buffer_of(self, state: S, client: ClientId, report: Report) -> int:
+        """The cluster whose buffer takes this report of a round."""
+        clusters = self.assignment(state)
+        return clusters.get(client, 0)
+
+    def fold_buffer(self, state: S, phase: Phase, reports: Reports, average: Average = MEAN) -> S:
+        """`fold` for the reports of one buffer: all belong to one cluster, and the others stay."""
+        return self.fold(state, phase, reports, average)
+
     # -- privacy: docs/privacy.md ------------------------------------------------------------------
 
     def private_routes(self) -> Routes:

@@ -259,6 +259,12 @@ class FedClust(HardClustered[FedClustState]):
             tuple(state.signatures), euclidean(points), self.linkage, "Euclidean distance", cut
         )
 
+    def refuses_buffer(self) -> str:
+        return ""
+
+    def may_buffer(self, state: FedClustState) -> bool:
+        return bool(state.models)
+
     def private_routes(self) -> Routes:
         return "assigned"
 

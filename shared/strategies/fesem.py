@@ -427,6 +427,23 @@ class Fesem(HardClustered[FesemState]):
         oldest = state.round - self.max_age
         return [client for client in state.stored if state.since[client] >= oldest]
 
+    # -- buffered rounds ---------------------------------------------------------------------------
+
+    def refuses_buffer(self) -> str:
+        return ""
+
+    def may_buffer(self, state: FesemState) -> bool:
+        return bool(state.models)
+
+    def buffer_of(self, state: FesemState, client: ClientId, report: Report) -> int:
+        """The centre nearest to the reported model."""
+        span = slice(*state.span)
+        features = report.vectors[MODEL][span]
+        if state.centre_sketches:
+            features = sketch([features], SKETCH, state.seed)[0]
+        labels, _ = nearest([features], self._centres(state), self.distance)
+        return int(labels[0])
+
     # -- the end of a run --------------------------------------------------------------------------
 
     def _is_settled(self, before: FesemState, after: FesemState) -> bool:

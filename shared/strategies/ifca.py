@@ -510,6 +510,37 @@ class Ifca(ManyModels[IfcaState]):
         with_trunk = self._with_trunk_of(state.models[0], state, models)
         return replace(state, models=with_trunk, idle=tuple(idle))
 
+    # -- buffered rounds ---------------------------------------------------------------------------
+
+    def refuses_buffer(self) -> str:
+        if self.averaging == "gradient":
+            return "a gradient of an older model is no gradient of the present one (averaging: gradient)"
+        if self.shared_trunk:
+            return "all clusters change the shared trunk (shared_trunk)"
+        if self.reseed_dead:
+            return "nobody counts for how long no client has chosen a hypothesis (reseed_dead)"
+        return ""
+
+    def may_buffer(self, state: IfcaState) -> bool:
+        """Not during the initialisation: its rounds are drawn for all hypotheses together."""
+        if len(state.models) < self.n_clusters or self._is_trying(state):
+            return False
+        return self.initial != "warmup" or state.round >= self.warmup_rounds
+
+    def buffer_of(self, state: IfcaState, client: ClientId, report: Report) -> int:
+        """The hypothesis that the client chose."""
+        return _choice(report, self.n_clusters) or 0
+
+    def fold_buffer(
+        self, state: IfcaState, phase: Phase, reports: Reports, average: Average = MEAN
+    ) -> IfcaState:
+        """A fold of one hypothesis shows nothing about the others: only its own idle time changes."""
+        idle = list(state.idle)
+        for choice in self._choices(reports).values():
+            idle[choice] = 0
+        folded = self.fold(state, phase, reports, average)
+        return replace(folded, idle=tuple(idle))
+
     # -- privacy -----------------------------------------------------------------------------------
 
     def private_routes(self) -> Routes:

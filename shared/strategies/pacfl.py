@@ -243,6 +243,12 @@ class Pacfl(HardClustered[PacflState]):
         models = folded(state, reports, average)
         return replace(state, models=models)
 
+    def refuses_buffer(self) -> str:
+        return ""
+
+    def may_buffer(self, state: PacflState) -> bool:
+        return bool(state.models)
+
     def private_routes(self) -> Routes:
         return "assigned"
 

@@ -30,7 +30,8 @@ from covey.coordinator.run.folder import IN_PROCESS, alone_in, prepare
 from covey.coordinator.run.options import Options
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
-from covey.coordinator.simulate.driver import Simulation, alone, simulate
+from covey.coordinator.simulate.driver import alone, simulate
+from covey.coordinator.simulate.fleet_driver import Simulation
 from covey.shared.errors import UserError
 from covey.shared.numerics.vectors import Layout, Tensor
 from covey.shared.scenario.load import load

@@ -154,6 +154,8 @@ def phase(words: list[str]) -> Phase | None:
 def shown(action: e.Action) -> str:
     """An action with its fields, in words."""
     named = {one.name: getattr(action, one.name) for one in fields(action)}
+    if named.get("buffer", "") is None:  # of synchronous rounds there is nothing to show
+        del named["buffer"]
     if isinstance(action, e.Plan):
         named = view_words(action.view)
     return " ".join(

@@ -115,6 +115,9 @@ class PlainSingle(SingleModel[Single]):
 class AveragedOnly(PlainSingle):
     """A single-model method whose clients send the trained model and whose round is their mean."""
 
+    def refuses_buffer(self) -> str:
+        return ""
+
     def private_routes(self) -> Routes:
         return "assigned"
 

@@ -1,0 +1,250 @@
+"""Buffered rounds against synchronous ones, and drift: seconds of a virtual clock, rounds until an accuracy is back.
+
+    python -m benchmarks.asynchronous --data-root ../shared/data [--seeds 1 2 3]
+
+Fashion-MNIST, 100 agents with 100 training samples each, in four groups with disjoint labels (`grouped_labels`), a
+small MLP. The time of an order is log-normal with median 1 s and sigma 1, drawn for each order.
+
+- `speed`: FedAvg, IFCA and FedClust. Synchronous rounds of all agents against buffered rounds with m = 10 and all agents
+  at work. The cell has E-server over the virtual seconds, and how stale the folded reports were.
+- `drift`: at half time a third of the agents exchange their data with agents of other groups. FedAvg, FedClust, whose
+  clusters are formed once and stay, and IFCA and FeSEM, which cluster again. Synchronous rounds of 30 agents; IFCA in
+  buffers too.
+
+Every cell is written to --out as soon as it is finished, and a second start resumes after the last finished cell.
+`--table` runs nothing and prints the tables of docs/asynchronous.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from covey.agent.data import Dataset, fit
+from covey.agent.data.partition import Split, client_dataset, fleet_data
+from covey.agent.training.learner import TorchLocal
+from covey.agent.training.models import initial
+from covey.coordinator.processes.launch import setup_of
+from covey.coordinator.run.effects import Effect
+from covey.coordinator.run.notices import Notice, PhaseFolded
+from covey.coordinator.run.rules import rules_of
+from covey.coordinator.simulate.simulation import InProcess, Work
+from covey.coordinator.simulate.virtual_clock import TimedDriver
+from covey.shared.client import shuffle
+from covey.shared.files import write_atomically
+from covey.shared.numerics.vectors import Vector
+from covey.shared.scenario.drift import drift_round, holders_of
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.scenario.simulated_agents import agent_name
+from covey.shared.strategies.base import ClientId, Setup, Training
+from covey.shared.wire.messages import OrderMessage
+
+AGENTS = 100
+SAMPLES = 10_000  # of the training set, all agents together
+TESTS = 200  # of each agent, drawn from those with its labels
+GROUPS = 4
+BUFFER = 10
+SPEED = ("fedavg", "ifca", "fedclust")
+DRIFT = ("fedavg", "fedclust", "ifca", "fesem")
+ROUNDS = {"synchronous": 20, "buffered": 200}  # of a speed cell: 2000 reports each
+DRIFT_ROUNDS = {"synchronous": 40, "buffered": 120}  # 1200 reports each
+BACK = 0.01  # below its level before the drift, an accuracy counts as back
+OUT = Path(__file__).parent / "results" / "asynchronous.json"
+Figures = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run."""
+
+    kind: str  # speed or drift
+    method: str
+    mode: str
+    seed: int
+
+    @property
+    def key(self) -> str:
+        """The cell's name in the JSON file."""
+        return f"{self.kind} {self.method} {self.mode} {self.seed}"
+
+
+def scenario(cell: Cell) -> Scenario:
+    """The scenario that `coordinator run --in-process` would run."""
+    strategy: Figures = {"name": cell.method}
+    if cell.method != "fedavg":
+        strategy["n_clusters"] = GROUPS
+    fleet: Figures = {
+        "agents": AGENTS,
+        "data": "fashion-mnist",
+        "limit": SAMPLES,
+        "partition": {"name": "grouped_labels", "groups": GROUPS},
+        "durations": {"median_s": 1.0, "sigma": 1.0},
+    }
+    rounds: Figures = {"mode": cell.mode, "count": ROUNDS[cell.mode], "buffer": BUFFER}
+    every = 1 if cell.mode == "synchronous" else 5
+    if cell.kind == "drift":
+        fleet["drift"] = {"at": 0.5, "share": 1 / 3}
+        rounds |= {"count": DRIFT_ROUNDS[cell.mode], "agents": 30}
+        every = 1 if cell.mode == "synchronous" else 3
+    return Scenario.model_validate(
+        {
+            "name": "asynchronous",
+            "seed": cell.seed,
+            "task": {
+                "features": [1, 28, 28],
+                "classes": 10,
+                "scale": 1 / 255,
+                "model": {"name": "mlp", "options": {"hidden": 64}},
+            },
+            "training": {"epochs": 1, "batch": 20, "lr": 0.05},
+            "strategy": strategy,
+            "rounds": rounds,
+            "evaluation": {"every": every, "tune_epochs": 0},
+            "fleet": fleet,
+        }
+    )
+
+
+@cache
+def fleet(seed: int, data_root: str) -> tuple[tuple[Dataset, ...], Split]:
+    """Each agent's data, the same for all cells of a seed, with a part of its test samples."""
+    scene = scenario(Cell("speed", "fedavg", "synchronous", seed))
+    data, split = fleet_data(scene, data_root)
+    datasets: list[Dataset] = []
+    for index in range(AGENTS):
+        own = fit(client_dataset(data, split, index), scene.task)
+        draw = np.random.default_rng([seed, index])
+        tests = draw.permutation(len(own.test_targets))[:TESTS]
+        features = own.test_features[tests]
+        targets = own.test_targets[tests]
+        datasets.append(replace(own, test_features=features, test_targets=targets))
+    return tuple(datasets), split
+
+
+class Timed(TimedDriver, InProcess):
+    """The in-process driver on a virtual clock, with torch clients whose data may drift."""
+
+    def __init__(self, folder: Path, cell: Cell, setup: Setup, data_root: str) -> None:
+        self.datasets, split = fleet(cell.seed, data_root)
+        self.curve: list[tuple[float, int, float]] = []  # virtual seconds, rounds, E-server
+        self.reports: list[tuple[float, int]] = []  # virtual seconds, reports of a fold
+        self.staleness: Counter[int] = Counter()
+        self.moved = 0
+        scene = scenario(cell)
+        self._holders = holders_of(scene, split.truth)
+        self._scene = scene
+        super().__init__(folder, scene, setup, rules_of(scene), self._local, self._see)
+        self.run.spool.durable = False
+        self.start_clock()
+
+    def prepare(self, work: Work) -> None:
+        """Clients compute when their reports are due."""
+
+    def deliver(self, client: ClientId, order: OrderMessage) -> Sequence[Effect]:
+        return self._answer(client, order)
+
+    def _local(self, client: ClientId, order: OrderMessage) -> TorchLocal:
+        work = order.work
+        assert work is not None
+        index = int(client.removeprefix("agent-"))
+        index = self._holders.index_in(work.round, index)
+        training = Training.model_validate(work.training)
+        rng = shuffle(work, client)
+        data = self.datasets[index]
+        return TorchLocal(data, self._scene.task, self.run.setup.layout, training, rng)
+
+    def _see(self, notice: Notice) -> None:
+        if not isinstance(notice, PhaseFolded):
+            return
+        clock_s = notice.clock_s or 0.0
+        evaluation = notice.means.evaluation
+        if evaluation is not None:
+            accuracy = evaluation["server"]["accuracy"]["macro"]
+            self.curve.append((round(clock_s, 3), notice.round, round(accuracy, 5)))
+            return
+        self.reports.append((round(clock_s, 3), len(notice.reported)))
+        self.staleness.update(notice.staleness)
+
+
+def measured(cell: Cell, data_root: str) -> Figures:
+    """E-server over virtual seconds and rounds, and the staleness of the folded reports."""
+    datasets, _ = fleet(cell.seed, data_root)
+    sizes: dict[ClientId, tuple[int, int]] = {}
+    for index, data in enumerate(datasets):
+        name = agent_name(index, AGENTS)
+        sizes[name] = (len(data.targets), len(data.test_targets))
+    scene = scenario(cell)
+    starts: list[Vector] = []
+    for place in range(scene.strategy.starts):
+        start, layout = initial(scene.task, cell.seed, place)
+        starts.append(start)
+    setup = setup_of(scene, starts, layout)
+    began = time.process_time()
+    memory = Path("/dev/shm")  # noqa: S108 - the folder of a run that nobody keeps
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+        driver = Timed(Path(folder), cell, setup, data_root)
+        driver.complete(sizes)
+    stale = {str(s): number for s, number in sorted(driver.staleness.items())}
+    return {
+        "curve": driver.curve,
+        "reports": sum(number for _, number in driver.reports),
+        "seconds": driver.reports[-1][0],
+        "staleness": stale,
+        "drift_round": drift_round(scene),
+        "cpu_s": round(time.process_time() - began, 1),
+    }
+
+
+def cells(seeds: Sequence[int]) -> Iterator[Cell]:
+    """All cells of the first seed come before any of the second."""
+    for seed in seeds:
+        for method in SPEED:
+            for mode in ROUNDS:
+                yield Cell("speed", method, mode, seed)
+        for method in DRIFT:
+            yield Cell("drift", method, "synchronous", seed)
+        yield Cell("drift", "ifca", "buffered", seed)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--data-root", default="../shared/data")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--table", action="store_true", help="run nothing, print finished cells")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    found: dict[str, Figures] = {}
+    if options.out.exists():
+        found = json.loads(options.out.read_text())["cells"]
+    planned = [] if options.table else list(cells(options.seeds))
+    for cell in planned:
+        if cell.key in found:
+            continue
+        found[cell.key] = measured(cell, options.data_root)
+        last = found[cell.key]["curve"][-1]
+        print(cell.key, last, found[cell.key]["cpu_s"], flush=True)
+        save(options.out, found)
+
+
+def save(out: Path, found: dict[str, Figures]) -> None:
+    """Write the finished cells with the settings that all of them share."""
+    settings = {"agents": AGENTS, "samples": SAMPLES, "groups": GROUPS, "buffer": BUFFER}
+    content = json.dumps({"settings": settings, "cells": found})
+    write_atomically(out, content.encode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,274 @@
+"""Buffered rounds: who works on which order, and which reports wait for a fold. Pure: time is an argument.
+
+An agent is in one of four places: at work (`orders`), resting because its report waits in a buffer, out until the next
+fold because it could not do its work, or in line for an order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from covey.coordinator.engine.step import phase_from_json
+from covey.shared.strategies.base import ClientId, Phase
+
+Json = dict[str, Any]
+Folds = dict[int, int]  # by cluster: how many times its model was folded
+
+
+@dataclass
+class OpenOrder:
+    """The order of one agent. Times are those of the engine, in seconds."""
+
+    step: int  # never used for another order or step
+    opened: float
+    deadline: float
+    folds: Folds  # when the order was made; a cluster without a fold is missing
+
+
+@dataclass
+class WaitingReport:
+    """A report that lies in the spool until its buffer is folded."""
+
+    client: ClientId
+    step: int
+    since: int  # folds of its cluster's model when its order was made
+    came: float
+    phase: Phase | None = None  # of an entry; None: a report of a round
+
+
+@dataclass
+class Stream:
+    """The state of buffered rounds between two events."""
+
+    # at work; an agent that has left keeps its order until the deadline, and its report counts if it returns
+    orders: dict[ClientId, OpenOrder] = field(default_factory=dict)
+
+    # reports of rounds that wait, by cluster, in the order of their arrival
+    buffers: dict[int, list[WaitingReport]] = field(default_factory=dict)
+
+    # reports of newcomers, which are folded one by one, before everything else
+    entries: list[WaitingReport] = field(default_factory=list)
+
+    # who could be given an order, first come first served; a dict for its order
+    line: dict[ClientId, None] = field(default_factory=dict)
+
+    # who could not do the newest order, and why; these are in line again after the next fold
+    failed: dict[ClientId, str] = field(default_factory=dict)
+
+    folds: Folds = field(default_factory=dict)
+
+    # the agents of each cluster, as far as the method knows them; empty for methods without clusters
+    sizes: Mapping[int, int] = field(default_factory=dict)
+
+    def resting(self) -> set[ClientId]:
+        """Agents whose reports wait."""
+        clients: set[ClientId] = set()
+        for report in self.waiting():
+            clients.add(report.client)
+        return clients
+
+    def waiting(self) -> Iterator[WaitingReport]:
+        """All reports that wait."""
+        yield from self.entries
+        for buffer in self.buffers.values():
+            yield from buffer
+
+    def line_up(self, clients: Iterable[ClientId]) -> None:
+        """These agents go to the end of the line, unless they are elsewhere."""
+        elsewhere = self.resting()
+        elsewhere.update(self.orders)
+        elsewhere.update(self.failed)
+        for client in clients:
+            if client not in elsewhere:
+                self.line.setdefault(client)
+
+    def give(self, client: ClientId, step: int, now: float, deadline: float) -> None:
+        """An agent of the line begins to work."""
+        del self.line[client]
+        folds = dict(self.folds)
+        order = OpenOrder(
+            step=step,
+            opened=now,
+            deadline=deadline,
+            folds=folds,
+        )
+        self.orders[client] = order
+
+    def came(self, client: ClientId, cluster: int, now: float, phase: Phase | None) -> None:
+        """The report of an agent at work is there: of an entry if it has a phase, for a cluster's buffer otherwise."""
+        order = self.orders.pop(client)
+        since = order.folds.get(cluster, 0)
+        report = WaitingReport(
+            client=client,
+            step=order.step,
+            since=since,
+            came=now,
+            phase=phase,
+        )
+        if phase is not None:
+            self.entries.append(report)
+            return
+        buffer = self.buffers.setdefault(cluster, [])
+        buffer.append(report)
+
+    def has_failed(self, client: ClientId, why: str) -> None:
+        """An agent cannot do its work: it gets no other order before the next fold."""
+        self.orders.pop(client, None)
+        self.line.pop(client, None)
+        self.failed[client] = why
+
+    def folded(self, cluster: int) -> None:
+        """The model of a cluster has changed."""
+        earlier = self.folds.get(cluster, 0)
+        self.folds[cluster] = earlier + 1
+
+    def forgive(self) -> None:
+        """Those who failed are in line again."""
+        clients = sorted(self.failed)
+        self.failed.clear()
+        self.line_up(clients)
+
+    def forget(self, client: ClientId) -> None:
+        """Nothing of this agent counts any more."""
+        self.orders.pop(client, None)
+        self.line.pop(client, None)
+        self.failed.pop(client, None)
+        self.entries = _without(client, self.entries)
+        for cluster, buffer in self.buffers.items():
+            self.buffers[cluster] = _without(client, buffer)
+
+    def overdue(self, now: float) -> list[ClientId]:
+        """Agents whose orders have passed their deadlines."""
+        overdue: list[ClientId] = []
+        for client, order in self.orders.items():
+            if now >= order.deadline:
+                overdue.append(client)
+        return overdue
+
+    def times(self, patience_s: float) -> Iterator[float]:
+        """When something is due: deadlines of orders, and buffers that have waited long enough."""
+        for order in self.orders.values():
+            yield order.deadline
+        for buffer in self.buffers.values():
+            if buffer:
+                first = buffer[0]
+                yield first.came + patience_s
+
+    def postpone(self, seconds: float) -> None:
+        """No time has passed for so long."""
+        for order in self.orders.values():
+            order.opened += seconds
+            order.deadline += seconds
+        for report in self.waiting():
+            report.came += seconds
+
+    def end(self) -> None:
+        """No round comes any more: open orders are void, and reports that wait are not needed."""
+        self.orders.clear()
+        self.buffers.clear()
+        self.entries.clear()
+        self.failed.clear()
+
+    def is_mature(
+        self, cluster: int, enough: int, everybody: int, now: float, patience_s: float
+    ) -> bool:
+        """Is a cluster's buffer folded now?
+
+        Args:
+            cluster: the number of the cluster.
+            enough: m, the reports of a full buffer. A smaller cluster needs the reports of all its agents.
+            everybody: agents that may work for a cluster of unknown size.
+            now: the time.
+            patience_s: a buffer whose first report has waited for so long is folded with what it has.
+        """
+        buffer = self.buffers.get(cluster, [])
+        if not buffer:
+            return False
+        members = self.sizes.get(cluster, everybody)
+        at_least_one = max(members, 1)
+        needed = min(enough, at_least_one)
+        if len(buffer) >= needed:
+            return True
+        first = buffer[0]
+        patient_until = first.came + patience_s
+        return now >= patient_until
+
+    def fullest(self) -> int | None:
+        """The cluster with the most reports, ties to the lowest; None where no report waits."""
+        best: int | None = None
+        most = 0
+        for cluster in sorted(self.buffers):
+            buffer = self.buffers[cluster]
+            number = len(buffer)
+            if number > most:
+                best = cluster
+                most = number
+        return best
+
+    # -- a restart ---------------------------------------------------------------------------------
+
+    def to_json(self) -> Json:
+        """What a checkpoint keeps."""
+        orders: Json = {}
+        for client, order in self.orders.items():
+            orders[client] = dict(vars(order))
+        buffers: Json = {}
+        for cluster, buffer in self.buffers.items():
+            name = str(cluster)
+            buffers[name] = [asdict(report) for report in buffer]
+        entries = [asdict(report) for report in self.entries]
+        return {
+            "orders": orders,
+            "buffers": buffers,
+            "entries": entries,
+            "line": list(self.line),
+            "failed": self.failed,
+            "folds": self.folds,
+        }
+
+    @classmethod
+    def from_json(cls, saved: Mapping[str, Any], lost: Collection[int]) -> Stream:
+        """The stream as it was, without the reports of these steps, which the spool has no more."""
+        stream = cls()
+        stream.line = dict.fromkeys(saved["line"])
+        stream.failed = dict(saved["failed"])
+        stream.folds = _folds(saved["folds"])
+        orders = saved["orders"]
+        for client, fields in orders.items():
+            order = OpenOrder(**fields)
+            order.folds = _folds(order.folds)
+            if order.step not in lost:
+                stream.orders[client] = order
+        stream.entries = _reports(saved["entries"], lost)
+        buffers = saved["buffers"]
+        for cluster, buffer in buffers.items():
+            number = int(cluster)
+            stream.buffers[number] = _reports(buffer, lost)
+        return stream
+
+
+def _without(client: ClientId, reports: Iterable[WaitingReport]) -> list[WaitingReport]:
+    """The reports of all others."""
+    return [report for report in reports if report.client != client]
+
+
+def _folds(saved: Mapping[Any, int]) -> Folds:
+    """JSON has texts for keys."""
+    folds: Folds = {}
+    for cluster, number in saved.items():
+        folds[int(cluster)] = number
+    return folds
+
+
+def _reports(saved: Iterable[Mapping[str, Any]], lost: Collection[int]) -> list[WaitingReport]:
+    reports: list[WaitingReport] = []
+    for fields in saved:
+        report = WaitingReport(**fields)
+        phase = fields["phase"]
+        if phase is not None:
+            report.phase = phase_from_json(phase)
+        if report.step not in lost:
+            reports.append(report)
+    return reports

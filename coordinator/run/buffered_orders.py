@@ -1,0 +1,259 @@
+"""Orders of buffered rounds: each agent has its own, and it stays as it was made while models move on.
+
+An order names versions of models: a version has a key of its own, the cluster and the start of its digest, and stays
+readable until neither an open order nor a report that waits has begun with it. The work of each of them is in a file,
+`outgoing/order-<step>`, so that a restarted coordinator publishes the very order that the agent has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from covey.coordinator.engine.buffered import BufferedEngine
+from covey.coordinator.engine.rounds import Stage
+from covey.coordinator.run.disk_space import Room
+from covey.coordinator.run.effects import DropModel, SendModel, SendOrder
+from covey.coordinator.run.orders import OrderBook
+from covey.coordinator.run.run_state import RunState
+from covey.shared.client import decode_model
+from covey.shared.errors import DecodeError
+from covey.shared.files import write_atomically
+from covey.shared.numerics.vectors import Vector
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.strategies.base import ClientId, Phase, Setup
+from covey.shared.wire.messages import ModelRef, OrderMessage, Work, digest
+
+PREFIX = "order-"  # of the files with orders
+VERSION_DIGITS = 16  # hexadecimal, of a version's digest in its key
+
+
+class BufferedOrderBook(OrderBook):
+    """An `OrderBook` whose orders of buffered rounds outlive the state that they were made from."""
+
+    _engine: BufferedEngine
+
+    def __init__(
+        self,
+        folder: Path,
+        scenario: Scenario,
+        setup: Setup,
+        engine: BufferedEngine,
+        facts: RunState,
+        room: Room,
+    ) -> None:
+        super().__init__(folder, scenario, setup, engine, facts, room)
+        # an agent at hand is evaluated in between, in no time; others finish their order first
+        self.evaluates_busy = False
+        self.durable = True  # files survive a power cut; a simulation does not wait for the disk
+        self._begun: dict[int, Work] = {}  # of open orders and of reports that wait, by step
+        self._useless: list[Path] = []  # files that the next checkpoint does not need
+        self._present: dict[str, SendModel] = {}  # versions of the models of this state, by key
+        self._versions: dict[str, SendModel] = {}  # those and older ones, by their own keys
+
+    def make(self, client: ClientId, number: int, phase: Phase, state: Any) -> None:
+        """Make the work of a new order, on the newest models."""
+        order = self._strategy.order(state, phase, client)
+        models: list[ModelRef] = []
+        for key in order.models:
+            send = self._version(key, number, state)
+            models.append(send.ref)
+        work = self._work_with(phase, order, models)
+        self._begun[number] = work
+        message = self._message(client, number, work)
+        content = message.to_bytes()
+        path = self._file(number)
+        self._write(path, content)
+
+    def work_of(self, number: int) -> Work:
+        """The work of an open order, or of one whose report waits."""
+        return self._begun[number]
+
+    def order_of(self, client: ClientId, state: Any) -> SendOrder:
+        order = self._engine.stream.orders.get(client)
+        if order is None or self._is_asked_first(client):
+            return super().order_of(client, state)
+        work = self._begun[order.step]
+        message = self._message(client, order.step, work)
+        return SendOrder(client, message)
+
+    def _is_asked_first(self, client: ClientId) -> bool:
+        """Does the open step of all agents come before this agent's own order?"""
+        if not self.evaluates_busy:
+            return False
+        step = self._engine.step
+        is_open = self._engine.stage is Stage.OPEN
+        if step is None or not is_open:
+            return False
+        return client in step.awaited
+
+    def _message(self, client: ClientId, number: int, work: Work) -> OrderMessage:
+        self._serial += 1
+        return OrderMessage(
+            run=self._facts.run,
+            serial=self._serial,
+            step=number,
+            accepted=self._facts.accepted.get(client, 0),
+            closed=number - 1,
+            again=self._facts.incarnation,
+            cluster=work.cluster,
+            work=work,
+        )
+
+    def forget_models(self) -> None:
+        super().forget_models()
+        self._present.clear()
+
+    def tidy(self) -> list[DropModel]:
+        """Forget orders that are over, and versions that nobody needs any more."""
+        over = self._begun.keys() - self._needed()
+        for number in over:
+            del self._begun[number]
+            path = self._file(number)
+            self._useless.append(path)
+        named: set[str] = set()
+        for send in self._present.values():
+            named.add(send.ref.key)
+        for work in self._begun.values():
+            for ref in work.models:
+                named.add(ref.key)
+        dropped: list[DropModel] = []
+        old = self._versions.keys() - named
+        for key in sorted(old):
+            send = self._versions.pop(key)
+            self._useless.append(send.path)
+            drop = DropModel(key, send.ref.parts)
+            dropped.append(drop)
+        return dropped
+
+    def remove_useless_files(self) -> None:
+        """Remove the files of all that `tidy` forgot: a checkpoint was written that does not need them."""
+        for path in self._useless:
+            path.unlink(missing_ok=True)
+        self._useless.clear()
+
+    def _needed(self) -> set[int]:
+        """The numbers of open orders, and of those whose reports wait."""
+        stream = self._engine.stream
+        numbers: set[int] = set()
+        for order in stream.orders.values():
+            numbers.add(order.step)
+        for report in stream.waiting():
+            numbers.add(report.step)
+        return numbers
+
+    def keys_of(self, number: int) -> list[str]:
+        """The strategy's keys of the models that an order names."""
+        work = self._begun[number]
+        return [_strategy_key(ref.key) for ref in work.models]
+
+    def start_of(self, number: int, key: str) -> Vector:
+        """The model (d,) behind one of these keys, as the agent of this order has it."""
+        keys = self.keys_of(number)
+        place = keys.index(key)
+        work = self._begun[number]
+        ref = work.models[place]
+        send = self._versions[ref.key]
+        return self._decoded(send)
+
+    def base(self, wanted: bytes) -> Vector:
+        for send in self._versions.values():
+            if send.ref.digest == wanted:
+                return self._decoded(send)
+        return super().base(wanted)
+
+    def _decoded(self, send: SendModel) -> Vector:
+        """A version (d,) as agents see it."""
+        content = send.path.read_bytes()
+        return decode_model(content, self._setup.layout)
+
+    def _sent(self, key: str) -> SendModel:
+        version = self._versions.get(key)
+        return version or super()._sent(key)
+
+    def _version(self, key: str, number: int, state: Any) -> SendModel:
+        """The present version of a model."""
+        known = self._present.get(key)
+        if known is not None:
+            return known
+        model = self._strategy.model(state, key)
+        content = self._content(key, model)
+        name = digest(content).hex()
+        start = name[:VERSION_DIGITS]
+        ref = self._ref(f"{key}.{start}", content)
+        path = self._folder / ref.key
+        if path in self._useless:  # the models of a fold can be those of an earlier state
+            self._useless.remove(path)
+        self._write(path, content)
+        send = SendModel(ref, path, number, model.size)
+        self._present[key] = send
+        self._versions[ref.key] = send
+        return send
+
+    def _write(self, path: Path, content: bytes) -> None:
+        durable = self.durable
+        self._room.write(lambda: write_atomically(path, content, durable=durable))
+
+    def _file(self, number: int) -> Path:
+        return _file_of(self._folder, number)
+
+    # -- a restart ---------------------------------------------------------------------------------
+
+    def restore(self) -> None:
+        """Take up the orders that an earlier process has left in files."""
+        values = self._setup.layout.size
+        for number in sorted(self._needed()):
+            order = saved_order(self._folder, number)
+            assert order is not None  # noqa: S101 - the others were found to be lost
+            assert order.work is not None  # noqa: S101
+            self._begun[number] = order.work
+            for ref in order.work.models:
+                path = self._folder / ref.key
+                self._versions[ref.key] = SendModel(ref, path, number, values)
+
+
+def saved_order(folder: Path, number: int) -> OrderMessage | None:
+    """The order that a file has; None if the order or a model that it names is missing or damaged."""
+    path = _file_of(folder, number)
+    try:
+        content = path.read_bytes()
+        order = OrderMessage.from_bytes(content)
+    except (OSError, DecodeError):
+        return None
+    if order.work is None:
+        return None
+    for ref in order.work.models:
+        if not _is_whole(folder, ref):
+            return None
+    return order
+
+
+def _file_of(folder: Path, number: int) -> Path:
+    name = f"{PREFIX}{number}"
+    return folder / name
+
+
+def _is_whole(folder: Path, ref: ModelRef) -> bool:
+    path = folder / ref.key
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return False
+    return digest(content) == ref.digest
+
+
+def lost_orders(folder: Path, numbers: Iterable[int]) -> set[int]:
+    """Those of these orders that cannot be published again."""
+    lost: set[int] = set()
+    for number in numbers:
+        order = saved_order(folder, number)
+        if order is None:
+            lost.add(number)
+    return lost
+
+
+def _strategy_key(version: str) -> str:
+    """The key that the strategy knows: a version's key ends with a dot and its digest."""
+    key, _, _ = version.rpartition(".")
+    return key

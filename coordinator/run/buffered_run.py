@@ -1,0 +1,247 @@
+"""A run with buffered rounds: what a `Run` does differently if every agent has an order of its own.
+
+A report that waits in a buffer is in the spool under the number of its order, and in the checkpoint before its agent
+learns that it was accepted. A fold gathers its reports under a number of its own; from there on it is that of a
+synchronous round. Reports that began with an older model are carried over to the present one first:
+
+    w_i' = w + (1 + s)^-a * (w_i - w_i,start)
+
+w is the cluster's model now, w_i what agent i trained, w_i,start the version that it began with and s the folds since
+then. The fold takes w_i' as if the agent had begun with w. With the weighted mean this is FedBuff's update (Nguyen et
+al. 2022, algorithm 1, server learning rate 1); robust rules and clipping see the same steps. A fresh report (s = 0)
+is folded as it came.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from covey.coordinator.engine.buffered import BufferedEngine
+from covey.coordinator.engine.events import Close, Event, Failed, Give, Refused, Reported
+from covey.coordinator.engine.rounds import RoundEngine
+from covey.coordinator.engine.step import Step
+from covey.coordinator.engine.stream import Stream
+from covey.coordinator.run.buffered_orders import BufferedOrderBook, lost_orders
+from covey.coordinator.run.fold_trial import FoldTrial
+from covey.coordinator.run.orders import OrderBook
+from covey.coordinator.run.run import Effects, Performed, Run
+from covey.coordinator.run.spool import Spool
+from covey.shared.errors import DecodeError
+from covey.shared.numerics.vectors import Vector, combine
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.strategies.base import MODEL, ClientId, Phase, Report, View
+from covey.shared.strategies.phase_names import TRAIN
+
+ClientReports = list[tuple[ClientId, Report]]
+
+
+class BufferedRun(Run):
+    """One run with buffered rounds in one folder."""
+
+    engine_kind: ClassVar[type[RoundEngine]] = BufferedEngine
+    order_book: ClassVar[type[OrderBook]] = BufferedOrderBook
+    engine: BufferedEngine
+    orders: BufferedOrderBook
+
+    @classmethod
+    def lost_orders(cls, folder: Path, engine: Mapping[str, Any], spool: Spool) -> Collection[int]:
+        # no number is lost yet: this is the stream as it was saved
+        stream = Stream.from_json(engine["stream"], ())
+        numbers: list[int] = []
+        for order in stream.orders.values():
+            numbers.append(order.step)
+        lost: set[int] = set()
+        for report in stream.waiting():
+            numbers.append(report.step)
+            sound = spool.sound(report.step)
+            if report.client not in sound:
+                lost.add(report.step)
+        lost |= lost_orders(folder / "outgoing", numbers)
+        return lost
+
+    def _resumed(self) -> None:
+        self.orders.restore()
+        self._keep_waiting()
+
+    # -- reports -----------------------------------------------------------------------------------
+
+    def handle(self, event: Event, now: float) -> Effects:
+        if isinstance(event, Reported | Failed | Refused):
+            # an agent at work; reports of a step of all agents are safe in the spool
+            is_at_work = event.client in self.engine.stream.orders
+            self._has_changed = self._has_changed or is_at_work
+        return super().handle(event, now)
+
+    def _phase_of(self, client: ClientId, number: int) -> Phase:
+        if not self.engine.is_at_work(client, number):
+            return super()._phase_of(client, number)
+        phase = self._phase_for(client)
+        work = self.orders.work_of(number)
+        if phase.name != work.phase:
+            what = f"report of phase {work.phase}, now due is {phase.name}"
+            raise DecodeError("other phase", what)
+        return phase
+
+    def _phase_for(self, client: ClientId) -> Phase:
+        """The phase of one agent's order: a round's training, or a newcomer's entry."""
+        view = View(
+            round=self.engine.round,
+            rounds=self.engine.rules.rounds,
+            attempt=0,
+            present=(client,),
+        )
+        return self.strategy.plan(self.state, view)
+
+    def _reported(self, client: ClientId, number: int, report: Report) -> Reported:
+        if not self.engine.is_at_work(client, number):
+            return super()._reported(client, number, report)
+        phase = self._phase_for(client)
+        is_entry = phase.name != TRAIN
+        if is_entry:
+            return Reported(client, number, phase=phase)
+        cluster = self.strategy.buffer_of(self.state, client, report)
+        return Reported(client, number, cluster)
+
+    def _accept(self, client: ClientId, step: int) -> None:
+        if not self.engine.is_at_work(client, step):
+            super()._accept(client, step)
+            return
+        self.facts.accepted[client] = step
+        self.spool.kept.add(step)
+
+    # -- orders ------------------------------------------------------------------------------------
+
+    def _buffer_sizes(self, phase: Phase | None) -> Mapping[int, int] | None:
+        if phase is None or phase.name != TRAIN:
+            return None
+        if not self.strategy.may_buffer(self.state):
+            return None
+        assignment = self.strategy.assignment(self.state)
+        clusters = assignment.values()
+        return Counter(clusters)
+
+    def _give(self, give: Give) -> Effects:
+        """Make new orders; the checkpoint knows them before they are sent."""
+        clients: list[ClientId] = []
+        for client, number in give.orders:
+            phase = self._phase_for(client)
+            self.orders.make(
+                client,
+                number,
+                phase,
+                self.state,
+            )
+            clients.append(client)
+        orders = self.orders.orders_of(clients, self.state)
+        models = self.orders.models_of(orders)
+        for send in orders:
+            values, size = self.orders.volume(send)
+            self.traffic["down_vectors"] += values
+            self.traffic["down_models"] += size
+        numbers = dict(give.orders)
+        self.audit.note("give", round=self.engine.round, orders=numbers)
+        dropped = self.orders.tidy()
+        self._has_changed = True
+        return [*dropped, *models, *orders]
+
+    # -- the fold ----------------------------------------------------------------------------------
+
+    def _close(self, close: Close) -> Performed:
+        buffer = close.buffer
+        if buffer is not None:
+            reporters = close.reporters
+            reports = zip(reporters, buffer.steps, strict=True)
+            self.spool.gather(close.step, reports)
+        return super()._close(close)
+
+    def _prepared(self, close: Close, reports: ClientReports) -> ClientReports:
+        buffer = close.buffer
+        if buffer is None or buffer.cluster is None:
+            return reports
+        reporters = close.reporters
+        step_of = dict(zip(reporters, buffer.steps, strict=True))
+        staleness_of = dict(zip(reporters, buffer.staleness, strict=True))
+        prepared: ClientReports = []
+        for client, report in reports:
+            staleness = staleness_of[client]
+            if staleness:
+                step = step_of[client]
+                report = self._carried_over(client, report, step, staleness)
+            entry = (client, report)
+            prepared.append(entry)
+        return prepared
+
+    def _carried_over(self, client: ClientId, report: Report, step: int, staleness: int) -> Report:
+        """A stale report as if its agent had begun with the present model."""
+        key = self._started_from(client, report, step)
+        if key is None:
+            return report
+        exponent = self.scenario.rounds.staleness
+        share = staleness_weight(staleness, exponent)
+        trained = report.vectors[MODEL]
+        start = self.orders.start_of(step, key)
+        present = self.strategy.model(self.state, key)
+        terms: list[tuple[Vector, float]] = [
+            (present, 1.0),
+            (trained, share),
+            (start, -share),
+        ]
+        carried = combine(terms)
+        vectors = dict(report.vectors)
+        vectors[MODEL] = carried
+        return replace(report, vectors=vectors)
+
+    def _started_from(self, client: ClientId, report: Report, step: int) -> str | None:
+        """The key of the model that the agent began with: the only one of its order, or the one that it chose."""
+        keys = self.orders.keys_of(step)
+        if len(keys) == 1:
+            [only] = keys
+            return only
+        phase = self._phase_for(client)
+        chosen = self.strategy.base(
+            self.state,
+            phase,
+            client,
+            report,
+            MODEL,
+        )
+        if chosen not in keys:
+            return None
+        return chosen
+
+    def _trial(self, step: Step) -> FoldTrial:
+        trial = super()._trial(step)
+        is_buffer = self.engine.folds_a_buffer
+        return replace(trial, buffered=is_buffer)
+
+    # -- the checkpoint ----------------------------------------------------------------------------
+
+    def _save(self) -> None:
+        self._keep_waiting()
+        super()._save()
+        self.orders.remove_useless_files()
+
+    def _keep_waiting(self) -> None:
+        """The spool keeps the reports that wait, whatever else it drops."""
+        steps: set[int] = set()
+        for report in self.engine.stream.waiting():
+            steps.add(report.step)
+        self.spool.kept = steps
+
+
+def staleness_weight(staleness: int, exponent: float) -> float:
+    """(1 + s)^-a: what a report counts after s folds of its cluster's model (Nguyen et al. 2022, section 5)."""
+    age = 1 + staleness
+    weight: float = age**-exponent
+    return weight
+
+
+def run_kind(scenario: Scenario) -> type[Run]:
+    """The class of a scenario's runs."""
+    if scenario.rounds.mode == "buffered":
+        return BufferedRun
+    return Run

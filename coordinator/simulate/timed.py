@@ -1,0 +1,93 @@
+"""A simulated fleet without a broker on a virtual clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from covey.coordinator.processes.workers import WorkerPool
+from covey.coordinator.run.effects import Effect
+from covey.coordinator.run.notices import Observer
+from covey.coordinator.run.run import Run
+from covey.coordinator.simulate.fleet_driver import Simulation
+from covey.coordinator.simulate.simulation import Work
+from covey.coordinator.simulate.virtual_clock import TimedDriver
+from covey.shared.consent import NO_CODE, AllowedCode
+from covey.shared.errors import UserError
+from covey.shared.strategies.base import ClientId
+from covey.shared.wire.frames import Job
+from covey.shared.wire.messages import OrderMessage
+
+JOBS_PER_WORKER = 8  # that are given out together
+PENDING = "pending-"  # begins the name of a memory whose report is not accepted yet
+
+
+class TimedSimulation(TimedDriver, Simulation):
+    """A `Simulation` whose agents take their time.
+
+    Reports are computed ahead of their arrival, so a report and the memory that belongs to it have the number of their
+    step. The memory becomes the agent's own when the report is accepted.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        pool: WorkerPool,
+        sources: Mapping[ClientId, Job],
+        observer: Observer,
+        allowed: AllowedCode = NO_CODE,
+    ) -> None:
+        super().__init__(run, pool, sources, observer, allowed)
+        self._computed: set[tuple[ClientId, int]] = set()
+        self.start_clock()
+
+    @property
+    def lookahead(self) -> int:
+        return self._pool.size * JOBS_PER_WORKER - 1
+
+    def prepare(self, work: Work) -> None:
+        missing: list[tuple[ClientId, int]] = []
+        jobs: list[Job] = []
+        for client, order in work:
+            key = (client, order.step)
+            if key in self._computed:
+                continue
+            job = self._job(client, order)
+            missing.append(key)
+            jobs.append(job)
+        answers = self._pool.map(jobs)
+        for key, answer in zip(missing, answers, strict=True):
+            if "failure" in answer:
+                client, _ = key
+                failure = answer["failure"]
+                raise UserError(f"{client}: {failure}")
+            self._computed.add(key)
+
+    def deliver(self, client: ClientId, order: OrderMessage) -> list[Effect]:
+        self._computed.discard((client, order.step))
+        report = self._report_of(client, order.step)
+        effects = self.run.accept(client, report.read_bytes(), self._now)
+        report.unlink()
+        self._settle(client)
+        return effects
+
+    def _job(self, client: ClientId, order: OrderMessage) -> Job:
+        job = super()._job(client, order)
+        memory = self._pending(client, order.step)
+        report = self._report_of(client, order.step)
+        return {**job, "report_out": str(report), "memory_out": str(memory)}
+
+    def _settle(self, client: ClientId) -> None:
+        newest = self.run.facts.accepted.get(client, 0)
+        accepted = self._pending(client, newest)
+        if accepted.exists():
+            accepted.replace(self._memory_file(client, newest))
+        super()._settle(client)
+
+    def _pending(self, client: ClientId, step: int) -> Path:
+        name = f"{PENDING}{step}.npz"
+        return self._folder(client) / name
+
+    def _report_of(self, client: ClientId, step: int) -> Path:
+        name = f"report-{step}"
+        return self._folder(client) / name

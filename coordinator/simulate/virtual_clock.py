@@ -1,0 +1,153 @@
+"""A virtual clock for runs without a broker: every order takes a time of its own, and reports arrive in that order.
+
+The times are log-normal and drawn on the seed (`fleet.durations`), so that synchronous and buffered rounds can be
+compared in virtual seconds: the same scenario gives the same seconds on every machine. Evaluations and statistics take no
+time. Training is computed when its report is due, several orders at once where workers are free.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+
+from covey.coordinator.engine.buffered import BufferedEngine
+from covey.coordinator.run.buffered_run import BufferedRun
+from covey.coordinator.run.effects import Effect
+from covey.coordinator.simulate.simulation import Driver, Work
+from covey.shared.scenario.fleet import Durations
+from covey.shared.seeds import generator
+from covey.shared.strategies import phase_names
+from covey.shared.strategies.base import ClientId
+from covey.shared.wire.messages import OrderMessage
+
+Arrival = tuple[float, ClientId, int]  # when a report is due, whose it is, and of which step
+
+
+def duration_s(durations: Durations | None, seed: int, client: ClientId, step: int) -> float:
+    """The time from an order to its report, in virtual seconds."""
+    if durations is None:
+        return 0.0
+    stream = generator(seed, "duration", client)
+    if durations.per == "order":
+        stream = generator(seed, "duration", client, step)
+    deviation = float(stream.standard_normal())
+    logarithm = durations.sigma * deviation
+    return durations.median_s * math.exp(logarithm)
+
+
+class TimedDriver(Driver):
+    """A driver on whose clock orders take time. A subclass does the work."""
+
+    _heap: list[Arrival]  # reports that are due, the next one first
+    _due: dict[tuple[ClientId, int], OrderMessage]  # their orders, by agent and step
+
+    def start_clock(self) -> None:
+        """Begin where the run's checkpoint has stopped."""
+        self._heap = []
+        self._due = {}
+        self._advance(self.run.facts.clock or 0.0)
+        if isinstance(self.run, BufferedRun):
+            self.run.orders.evaluates_busy = True
+            self.run.orders.durable = False
+
+    @abstractmethod
+    def prepare(self, work: Work) -> None:
+        """Compute these reports, if that is worth while before they are due."""
+
+    @abstractmethod
+    def deliver(self, client: ClientId, order: OrderMessage) -> Sequence[Effect]:
+        """Let the run accept the report of this order, and return what follows."""
+
+    def _advance(self, now: float) -> None:
+        super()._advance(now)
+        self.run.facts.clock = now
+
+    def answers(self, work: Work) -> list[Effect]:
+        at_once: Work = []
+        for client, order in work:
+            assert order.work is not None  # noqa: S101 - the driver has looked
+            takes_time = order.work.phase not in phase_names.OF_THE_RUN
+            if takes_time:
+                self._schedule(client, order)
+                continue
+            asked = (client, order)
+            at_once.append(asked)
+        self.prepare(at_once)
+        effects: list[Effect] = []
+        for client, order in at_once:
+            effects += self.deliver(client, order)
+        return effects
+
+    def _schedule(self, client: ClientId, order: OrderMessage) -> None:
+        """The report of a new order is due after its time; an order that is known is sent again, no more."""
+        key = (client, order.step)
+        if key in self._due:
+            return
+        scenario = self.run.scenario
+        fleet = scenario.fleet
+        durations = None
+        if fleet is not None:
+            durations = fleet.durations
+        takes = duration_s(durations, scenario.seed, client, order.step)
+        due = self._opened(client, order.step) + takes
+        arrival = (due, client, order.step)
+        self._due[key] = order
+        heapq.heappush(self._heap, arrival)
+
+    def _opened(self, client: ClientId, step: int) -> float:
+        """When an order was made: before now only if the run was interrupted meanwhile."""
+        engine = self.run.engine
+        if not isinstance(engine, BufferedEngine):
+            return self._now
+        if not engine.is_at_work(client, step):
+            return self._now
+        order = engine.stream.orders[client]
+        return order.opened
+
+    def _wait(self) -> list[Effect]:
+        """The next thing that happens: a report arrives, or the engine is due."""
+        self._drop_those_that_are_over()
+        if not self._heap:
+            return super()._wait()
+        due, client, step = self._heap[0]
+        wake_at = self.run.engine.wake_at
+        if wake_at is not None and wake_at < due:
+            return super()._wait()
+        heapq.heappop(self._heap)
+        self._idle = 0
+        now = max(due, self._now)
+        self._advance(now)
+        self._prepare_next(client, step)
+        order = self._due.pop((client, step))
+        effects = self.deliver(client, order)
+        return list(effects)
+
+    def _drop_those_that_are_over(self) -> None:
+        """Reports that nobody waits for any more are not computed."""
+        while self._heap:
+            _, client, step = self._heap[0]
+            if not self.run.engine.refusal(client, step):
+                return
+            heapq.heappop(self._heap)
+            del self._due[client, step]
+
+    def _prepare_next(self, client: ClientId, step: int) -> None:
+        """Compute this report, and with it those that are due next."""
+        work: Work = []
+        order = self._due[client, step]
+        work.append((client, order))
+        soon = heapq.nsmallest(self.lookahead, self._heap)
+        for _, other, number in soon:
+            is_over = self.run.engine.refusal(other, number)
+            if is_over:
+                continue
+            order = self._due[other, number]
+            work.append((other, order))
+        self.prepare(work)
+
+    @property
+    def lookahead(self) -> int:
+        """How many reports are computed together with one that is due."""
+        return 0

@@ -1,0 +1,185 @@
+"""Runs with buffered rounds on a virtual clock: staleness, the synchronous limit, kills, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from covey.coordinator.run.buffered_run import BufferedRun, staleness_weight
+from covey.coordinator.run.rules import rules_of
+from covey.coordinator.run.run import Run
+from covey.coordinator.simulate.virtual_clock import duration_s
+from covey.shared.numerics.vectors import combine
+from covey.shared.scenario.fleet import Durations
+from tests import small_run, timed_run
+from tests.small_run import fingerprint
+
+PLAIN_IFCA = {"initial": "warmup", "warmup_rounds": 1, "shared_trunk": False}
+METHODS: dict[str, dict[str, Any]] = {"fedavg": {}, "ifca": PLAIN_IFCA, "fesem": {}, "pacfl": {}}
+
+
+def lines_of(run: Run) -> list[dict[str, Any]]:
+    text = (run.folder / "rounds.jsonl").read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_kind_of_method_runs_in_buffers(tmp_path: Path, method: str) -> None:
+    scene = timed_run.scenario(method, strategy=METHODS[method], rounds={"count": 4})
+    run = timed_run.complete(tmp_path, scene)
+    folds = [line for line in lines_of(run) if "staleness" in line]
+    assert run.engine.round == 4
+    assert folds
+    assert all(len(fold["reported"]) <= 3 for fold in folds)
+    times = [line["clock_s"] for line in lines_of(run)]
+    assert times == sorted(times)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedclust"])
+def test_a_buffer_of_all_agents_gives_the_synchronous_run(tmp_path: Path, method: str) -> None:
+    """FedAvg to the byte. FedClust's two clusters fold in turn: two folds are one of its rounds."""
+    clusters = 2 if method == "fedclust" else 1
+    same = {"participation": 1.0, "start_agents": 8}
+    scene = small_run.scenario(method, rounds={"count": 2, **same})
+    whole = small_run.in_process(tmp_path / "whole", scene)
+    count = {"count": 2 * clusters, "buffer": 8}
+    still = timed_run.scenario(method, rounds=count, fleet={"durations": {"sigma": 0}})
+    buffered = timed_run.complete(tmp_path / "buffered", still)
+    if method == "fedavg":
+        assert fingerprint(buffered) == fingerprint(whole)
+    stale = [line["staleness"] for line in lines_of(buffered) if "staleness" in line]
+    assert all(set(one) == {0} for one in stale)
+
+
+def test_a_stale_report_is_carried_over_to_the_present_model(tmp_path: Path) -> None:
+    """One report a fold, s folds late: w' = w + (1 + s)^-a (w_i - w_start), as FedBuff's update."""
+    scene = timed_run.scenario("fedavg", rounds={"buffer": 1, "staleness": 0.5})
+    driver = timed_run.driver(tmp_path, scene)
+    run = driver.run
+    assert isinstance(run, BufferedRun)
+    seen: list[tuple[int, float]] = []
+    take = run._take
+
+    def checked(phase: Any, reports: Any, outcome: Any, devices: Any) -> None:
+        if phase.name == "train":
+            [(client, _)] = reports
+            number, staleness = folding[-1]
+            trained = run.spool.reports(number, [client])[0][1].vectors["model"]
+            start = run.orders.start_of(number, "0")
+            share = staleness_weight(staleness, 0.5)
+            present = run.state.model
+            expected = trained
+            if staleness:
+                expected = combine([(present, 1.0), (trained, share), (start, -share)])
+            assert np.array_equal(outcome.state.model, expected)
+            seen.append((staleness, share))
+        take(phase, reports, outcome, devices)
+
+    folding: list[tuple[int, int]] = []
+    close = run._close
+
+    def noted(action: Any) -> Any:
+        if action.buffer is not None:
+            folding.append((action.buffer.steps[0], action.buffer.staleness[0]))
+        return close(action)
+
+    run._take = checked  # type: ignore[method-assign]
+    run._close = noted  # type: ignore[method-assign, assignment]
+    driver.complete(timed_run.people())
+    assert len(seen) == 6
+    assert max(staleness for staleness, _ in seen) >= 1
+
+
+def test_the_weight_of_a_report_falls_with_its_staleness() -> None:
+    assert staleness_weight(0, 0.5) == 1.0
+    assert staleness_weight(3, 0.5) == 0.5
+    assert staleness_weight(3, 0.0) == 1.0
+
+
+@pytest.mark.parametrize("method", ["fedavg", "ifca"])
+def test_a_kill_between_any_two_reports_keeps_the_buffer(tmp_path: Path, method: str) -> None:
+    settings = {"every": 2}
+    scene = timed_run.scenario(
+        method, strategy=METHODS[method], evaluation=settings, rounds={"count": 4}
+    )
+    whole = timed_run.complete(tmp_path / "whole", scene)
+    folder = tmp_path / "killed"
+    driver = timed_run.driver(folder, scene)
+    kills = 0
+
+    class Killed(Exception):  # noqa: N818 - it is no error
+        pass
+
+    def deliver_and_die(this: Any) -> Any:
+        deliver = this.deliver
+
+        def dies(client: str, order: Any) -> Any:
+            deliver(client, order)
+            raise Killed
+
+        return dies
+
+    first: list[Any] = []
+    while True:
+        driver.deliver = deliver_and_die(driver)  # type: ignore[method-assign]
+        try:
+            run = driver.complete(timed_run.people(), first)
+        except Killed:
+            kills += 1
+        else:
+            break
+        states = driver._client_states
+        clock = driver.run.checkpoint.facts()["run"]["clock"]
+        run, effects = BufferedRun.resume(
+            folder, scene, small_run.setup(scene), rules_of(scene), clock
+        )
+        driver.run = run
+        driver.start_clock()
+        driver._client_states = states
+        first = [*effects, *run.desired()]
+    assert kills > 15
+    assert fingerprint(run) == fingerprint(whole)
+    same = ("phase", "round", "step", "reported", "buffer", "staleness", "clock_s", "test")
+    for line, other in zip(lines_of(run), lines_of(whole), strict=True):
+        assert {key: line.get(key) for key in same} == {key: other.get(key) for key in same}
+
+
+def test_durations_are_log_normal_and_drawn_on_the_seed() -> None:
+    drawn = [duration_s(Durations(), 1, "agent-0", step) for step in range(2000)]
+    logs = np.log(drawn)
+    assert abs(float(logs.mean())) < 0.1
+    assert abs(float(logs.std()) - 1.0) < 0.1
+    of_agent = Durations(per="agent", median_s=4.0, sigma=0.0)
+    assert math.isclose(duration_s(of_agent, 1, "agent-0", 7), 4.0)
+    assert duration_s(None, 1, "agent-0", 7) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("sections", "why"),
+    [
+        ({"rounds": {"quorum": 2}}, "rounds.quorum is about agents that are invited together"),
+        ({"rounds": {"over_select": 1.5}}, "rounds.over_select"),
+        ({"wire": {"delivery": "all"}}, "set wire.delivery to participants"),
+        ({"strategy": {"name": "cfl"}}, "is not for cfl: a round needs the reports of one cohort"),
+        ({"strategy": {"name": "ifca", "averaging": "gradient"}}, "a gradient of an older model"),
+        (
+            {"privacy": {"client": {"noise_multiplier": 1.0, "clip": 1.0}}},
+            "privacy.client counts what a drawn cohort reveals",
+        ),
+    ],
+)
+def test_settings_that_need_a_cohort_in_step_are_refused(
+    sections: dict[str, Any], why: str
+) -> None:
+    base = timed_run.scenario("fedavg").model_dump(mode="json")
+    for name, values in sections.items():
+        replaces = name == "strategy"
+        base[name] = values if replaces else {**(base[name] or {}), **values}
+    with pytest.raises(ValidationError, match=why):
+        type(timed_run.scenario("fedavg")).model_validate(base)
