@@ -22,6 +22,7 @@ import psutil
 
 from benchmarks.measuring import OUT, Cost, Row, cost_of, cost_of_children, foreign_load, in_turns
 from benchmarks.measuring import show as show_rows
+from covey.agent.worker.worker import save_memory
 from covey.shared.client import encode_model
 from covey.shared.numerics.vectors import Layout
 from covey.shared.python_process import environment, worker_environment
@@ -87,7 +88,7 @@ def job(folder: Path, form: Layout, phase: str = "train") -> dict[str, Any]:
     )
     data = write_data(folder, samples, tests)
     memory = folder / "last.npz"
-    np.savez(memory, **{LAST_MODEL: vector})
+    save_memory(memory, {LAST_MODEL: vector}, durable=False)
     order = OrderMessage(run="run", step=1, accepted=0, closed=0, work=work)
     return {
         "job": "perform",
@@ -193,7 +194,9 @@ def bare_evaluation() -> Any:
 
     def evaluate() -> None:
         test()
-        for rows in torch.randperm(EVALUATED).split(BATCH):
+        order = torch.randperm(EVALUATED)
+        for start in range(0, EVALUATED, BATCH):
+            rows = order[start : start + BATCH]
             optimiser.zero_grad()
             loss = functional.cross_entropy(module(features[rows]), targets[rows])
             loss.backward()  # type: ignore[no-untyped-call]
