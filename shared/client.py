@@ -411,13 +411,18 @@ def encode_model(
     return ModelContent(layout=layout_digest, vector=encoded).to_bytes()
 
 
-def decode_model(content: bytes, layout: Layout) -> Vector:
+def decode_model(content: bytes, layout: Layout, *, verified: bool = False) -> Vector:
     """The model (d,) in the content of a model topic, or the part of one that a method sends.
+
+    Args:
+        content: as it travelled.
+        layout: of the whole model.
+        verified: the caller has compared the digest of the content.
 
     Raises:
         DecodeError: the content has another layout or more values than the layout, or is damaged.
     """
-    message = ModelContent.from_bytes(content)
+    message = ModelContent.from_bytes(content, verified=verified)
     if message.layout != layout.digest:
         raise DecodeError(
             "layout", f"the model has layout {message.layout}, expected {layout.digest}"

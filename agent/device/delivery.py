@@ -29,6 +29,8 @@ from covey.shared.wire.messages import OrderMessage
 NUDGE_S = 1.0  # after `Up` or a roll call, wait this long for the order before sending unasked
 RETRY_S = 2.0  # first wait for the coordinator's answer; doubles
 RETRY_LIMIT_S = 60.0
+# of reports that a coordinator reads, checks and stores at least, also if those of other agents come first
+ANSWERED_BYTES_PER_S = 1_000_000
 MAX_DOUBLINGS = 16
 
 
@@ -251,8 +253,15 @@ class Delivery:
         self._retries = 0
         return self._send(now)
 
-    def sent(self, step: int, whole: bool, now: float) -> Actions:
-        """A sending ended. Wait for the coordinator's answer, or send once more if it asked meanwhile."""
+    def sent(self, step: int, whole: bool, now: float, size: int = 0) -> Actions:
+        """A sending ended. Wait for the coordinator's answer, or send once more if it asked meanwhile.
+
+        Args:
+            step: whose report was sent.
+            whole: whether the broker acknowledged every part.
+            now: the time.
+            size: bytes of the report.
+        """
         if self.state not in IN_TRANSIT or step != self.step:
             return []
         asked_again = self.state is SENDING_AGAIN
@@ -261,8 +270,11 @@ class Delivery:
             return self._send(now)
         doubled = min(RETRY_S * 2**self._retries, RETRY_LIMIT_S)
         wait = doubled * self._jitter.uniform(0.75, 1.25)
-        if whole:  # a report that took a minute to send is not sent again after two seconds
-            wait = max(wait, now - self._sent_from)
+        if (
+            whole
+        ):  # a report that took a minute to send, or to read, is not sent again after two seconds
+            reading_s = size // ANSWERED_BYTES_PER_S
+            wait = max(wait, now - self._sent_from, reading_s)
         self._retry_at = now + wait
         self._retries = min(self._retries + 1, MAX_DOUBLINGS)
         return []

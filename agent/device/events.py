@@ -89,6 +89,7 @@ class Sent:
 
     step: int
     whole: bool = True
+    size: int = 0  # bytes of the report
 
 
 @dataclass(frozen=True)

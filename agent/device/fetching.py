@@ -188,7 +188,8 @@ class Fetching:
 
     def _watch_for_stall(self, now: float) -> None:
         if self.state is WorkState.FETCHING:
-            self._stall.watch(now)
+            size = sum(ref.size for ref in self._missing())
+            self._stall.watch(now, size)
 
 
 def models_of(order: OrderMessage | None) -> list[ModelRef]:

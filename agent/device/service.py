@@ -509,7 +509,7 @@ class Agent:
         whole = await self._send_parts(step)
         self._sending = None
         self._observer(n.ReportSent(step, whole))
-        self._feed(e.Sent(step, whole))
+        self._feed(e.Sent(step, whole, self.outbox.state.size))
 
     async def _is_whole(self, step: int) -> bool:
         """Does the file still hold what the worker wrote? It is read again before every sending but the first."""

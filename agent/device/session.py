@@ -237,8 +237,8 @@ class Session:
                 return self._work_done(step, now)
             case WorkFailed(step, why):
                 return self._work_failed(step, why)
-            case Sent(step, whole):
-                return self._delivery.sent(step, whole, now)
+            case Sent(step, whole, size):
+                return self._delivery.sent(step, whole, now, size)
             case ReportDamaged(step):
                 return self._report_damaged(step, now)
             case SubscriptionsRefused(topics):

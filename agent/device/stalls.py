@@ -9,6 +9,8 @@ from covey.shared.wire.topics import Topics
 
 STALL_S = 3.0  # first wait for the next part of a model; doubles
 STALL_LIMIT_S = 60.0
+# of models that reach an agent at least while it shares a machine and a broker with others
+FETCHED_BYTES_PER_S = 4_000_000
 MAX_DOUBLINGS = 16
 
 
@@ -26,9 +28,16 @@ class StallTimer:
         """A part arrived, or other parts are awaited: the next wait is short."""
         self._stalls = 0
 
-    def watch(self, now: float) -> None:
-        """Wait for the next part from now on."""
-        doubled = STALL_S * 2**self._stalls
+    def watch(self, now: float, size: int = 0) -> None:
+        """Wait for the next part from now on.
+
+        Args:
+            now: the time.
+            size: bytes of the models that are not complete. The parts of large ones may come late, because those for other
+                agents come first; to subscribe again would bring all of them a second time.
+        """
+        first = STALL_S + size // FETCHED_BYTES_PER_S
+        doubled = first * 2**self._stalls
         self.at = now + min(doubled, STALL_LIMIT_S)
 
     def stop(self) -> None:

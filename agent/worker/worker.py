@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from covey.agent.worker.sources import Source
+    from covey.shared.numerics.vectors import Layout, Vector
     from covey.shared.strategies.base import ClientState
     from covey.shared.wire.messages import OrderMessage, ReportContent, Work
 
@@ -288,7 +289,6 @@ def _work(
     from covey.agent.worker.sources import is_simulated, source_of
     from covey.shared.client import (
         PRIVACY_LEDGER,
-        decode_model,
         execute_order,
         settings_of,
         shuffle,
@@ -309,8 +309,7 @@ def _work(
     settings_of(work)
     values_of(work.layout)  # raises PolicyError before anything is built from a malformed layout
     layout = Layout.from_wire(work.layout)
-    contents = [_model_content(Path(path)) for path in job["models"]]
-    models = [decode_model(content, layout) for content in contents]
+    models = [_model(Path(path), layout) for path in job["models"]]
     memory: ClientState = {}
     if job["memory"]:
         memory = load_memory(Path(job["memory"]), job.get("memory_digest", ""))
@@ -357,14 +356,27 @@ def _kept(
         return {"failure": _explain(error, verbose=False)}
 
 
+def _model(path: Path, layout: Layout) -> Vector:
+    """The model (d,) in a file. Raises ModelDamaged if the file does not match the digest in its name."""
+    from covey.shared.client import decode_model
+
+    content = _model_content(path)
+    return decode_model(content, layout, verified=_is_named_by_digest(path))
+
+
 def _model_content(path: Path) -> bytes:
     """The content of a model's file. Raises ModelDamaged if it does not match the digest in the name."""
     from covey.shared.wire.messages import digest
 
     content = path.read_bytes()
-    if path.suffix == ".model" and digest(content).hex() != path.stem:
+    if _is_named_by_digest(path) and digest(content).hex() != path.stem:
         raise ModelDamaged(bytes.fromhex(path.stem))
     return content
+
+
+def _is_named_by_digest(path: Path) -> bool:
+    """An agent names the models that it received by their digest; the coordinator of a simulation does not."""
+    return path.suffix == ".model"
 
 
 @contextlib.contextmanager

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from covey.agent.device import events as e
-from covey.agent.device.delivery import NUDGE_S, RETRY_S
+from covey.agent.device.delivery import ANSWERED_BYTES_PER_S, NUDGE_S, RETRY_S
 from covey.agent.device.fetching import WorkState
 from covey.agent.device.session import Session
-from covey.agent.device.stalls import STALL_S
+from covey.agent.device.stalls import FETCHED_BYTES_PER_S, STALL_S
 from covey.shared.mqtt.link import Down, Up
 from covey.shared.wire.messages import AgentStatus, OrderMessage
 from covey.shared.wire.roll_call import ROLL_SPREAD_S
@@ -303,6 +303,21 @@ def test_a_report_that_took_long_to_send_is_not_sent_again_at_once() -> None:
     session.handle(e.WorkDone(1), 0.0)
     session.handle(e.Sent(1), 40.0)
     assert session.wake_at == 80.0
+
+
+def test_a_large_report_is_not_sent_again_while_the_coordinator_still_reads_it() -> None:
+    session = up(models=[REF.digest])
+    session.handle(e.OrderSeen(order(1, REF)), 0.0)
+    session.handle(e.WorkDone(1), 0.0)
+    session.handle(e.Sent(1, size=45 * ANSWERED_BYTES_PER_S), 1.0)
+    assert session.wake_at == 46.0
+
+
+def test_the_parts_of_a_large_model_may_come_late() -> None:
+    session = up()
+    large = REF.model_copy(update={"size": 10 * FETCHED_BYTES_PER_S})
+    session.handle(e.OrderSeen(order(1, large)), 0.0)
+    assert session.wake_at == STALL_S + 10
 
 
 def test_a_report_that_broke_off_does_not_wait_as_long_as_it_had_taken() -> None:
