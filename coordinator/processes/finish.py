@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from covey.coordinator.processes import launch
 from covey.coordinator.run import mixtures
@@ -15,19 +16,41 @@ from covey.shared.scenario.partition import SuperclassMixture
 from covey.shared.scenario.scenario import Scenario
 
 
+class TestOfSuperclasses(Protocol):
+    """Measures each model in `folder`/models (rows) on each super-class of the fleet's test data (columns)."""
+
+    async def __call__(
+        self,
+        folder: Path,
+        data_root: Path | None,
+        scaling: Mapping[str, Sequence[float]] | None,
+        allowed: AllowedCode,
+    ) -> list[list[float]]:
+        """See `launch.superclass_accuracies`."""
+
+
 async def finish(
-    this: Run, data_root: Path | None, allowed: AllowedCode = NO_CODE
+    this: Run,
+    data_root: Path | None,
+    allowed: AllowedCode = NO_CODE,
+    test: TestOfSuperclasses = launch.superclass_accuracies,
 ) -> dict[str, Any]:
     """Write models, the table of agents and the result of a completed run to its folder.
 
-    Returns the result, as `result.json` holds it. Raises UserError if a child process fails.
+    Args:
+        this: the run.
+        data_root: the folder of named data sets.
+        allowed: the code of the user's own that may run.
+        test: measures models on super-classes; by default a process that imports torch for this alone.
+
+    Returns the result, as `result.json` holds it. Raises UserError if a process fails.
     """
     scenario = this.scenario
     folder = this.folder
     write_models(this)
     tested: list[list[float]] = []
     if _has_superclasses(scenario) and this.strategy.clusters(this.state):
-        tested = await launch.superclass_accuracies(folder, data_root, this.facts.scaling, allowed)
+        tested = await test(folder, data_root, this.facts.scaling, allowed)
     memberships = this.strategy.memberships(this.state)
     mixed = mixtures.figures(memberships, mixtures_of(scenario, folder), tested)
     truth = truth_of(scenario, folder)

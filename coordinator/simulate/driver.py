@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.coordinator.processes import launch
-from covey.coordinator.processes.finish import finish
+from covey.coordinator.processes.finish import TestOfSuperclasses, finish
 from covey.coordinator.processes.workers import WorkerPool
 from covey.coordinator.run.buffered_run import run_kind
 from covey.coordinator.run.checkpoint import Checkpoint
@@ -100,7 +100,31 @@ def _run(
     except GivenUpError as error:
         round_ = run.engine.round
         raise UserError(f"the run was given up after round {round_}: {error}") from None
-    return asyncio.run(finish(run, options.data_root, allowed))
+    test = _tester(pool, source)
+    return asyncio.run(finish(run, options.data_root, allowed, test))
+
+
+def _tester(pool: WorkerPool, source: Job) -> TestOfSuperclasses:
+    """A worker, which has torch and the data already, tests the models of a finished run."""
+
+    async def test(
+        folder: Path,
+        data_root: Path | None,
+        scaling: Mapping[str, Sequence[float]] | None,
+        allowed: AllowedCode,
+    ) -> list[list[float]]:
+        job: Job = {
+            "job": "superclasses",
+            "source": source,
+            "models": str(folder / "models"),
+            "scaling": scaling,
+            "allow": sorted(allowed.names),
+        }
+        answer = await asyncio.to_thread(pool.call, job)
+        table: list[list[float]] = _done(answer)["accuracies"]
+        return table
+
+    return test
 
 
 def _simulation(

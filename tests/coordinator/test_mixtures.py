@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from covey.coordinator.compare.mixture_columns import Column, mixture_columns, mixture_figures
+from covey.coordinator.processes import launch
 from covey.coordinator.processes.finish import finish
 from covey.coordinator.processes.workers import WorkerPool
 from covey.coordinator.run.mixtures import cluster_accuracy, membership
@@ -226,8 +227,14 @@ def test_a_soft_method_ends_with_both_figures_over_a_broker_as_without_one(
 
 @pytest.mark.processes
 def test_memberships_that_are_known_have_no_error_and_their_clusters_know_their_own_superclass(
-    tmp_path: Path, pool: WorkerPool
+    tmp_path: Path, pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise AssertionError(
+            "a simulation starts no process for its models: its workers have torch"
+        )
+
+    monkeypatch.setattr(launch, "_child", fails)
     known = {f"agent-{i}": ([0.9, 0.1] if i < 2 else [0.1, 0.9]) for i in range(4)}
     scene = Scenario.model_validate(
         scenario({"name": "fuzzy", "variant": "fedavg+clusteredFL", "known": known})
