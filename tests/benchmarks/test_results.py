@@ -16,6 +16,7 @@ from covey.shared.scenario.scenario import Scenario
 ROOT = Path(__file__).parents[2]
 RECORDS = sorted((ROOT / "benchmarks" / "results").glob("fe*.json"))
 RECORDS += sorted((ROOT / "benchmarks" / "results").glob("fuzzy*.json"))
+RECORDS += sorted((ROOT / "benchmarks" / "results").glob("own*.json"))
 PAGE = (ROOT / "docs" / "results.md").read_text("utf-8")
 NAMED = re.findall(
     r"<!-- (benchmarks/results/[\w.-]+\.json) -->\n\n((?:\*\*.*\n\n|\|.*\n(?:(?=\|)|\n?))+)", PAGE
