@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,15 +73,37 @@ class BadCells:
         self._first += self._block[:room]
         self._block = []
 
-    def check(self) -> None:
-        """Raises DataError if any cell was refused. It names the first ones, and counts them all."""
+    def check(self, others: Sequence[DataError] = ()) -> None:
+        """Raises DataError if any cell was refused. It names the first ones, and counts them all.
+
+        Args:
+            others: faults of the same file, such as missing columns, that the message names too.
+        """
         self.close_block()
-        if not self._first:
-            return
+        errors = list(others)
+        if self._first:
+            errors.append(self._error())
+        if len(errors) == 1:
+            raise errors[0]
+        if errors:
+            raise self._joined(errors)
+
+    def _joined(self, errors: Sequence[DataError]) -> DataError:
+        """One error for faults of several kinds."""
+        prefix = f"{self._path}: "
+        lines = [f"{self._path}: {len(errors)} kinds of faults:"]
+        for error in errors:
+            text = str(error).removeprefix(prefix)
+            lines.append(f"- {text}")
+        public = "; ".join(error.public for error in errors)
+        return DataError("\n  ".join(lines), public=public)
+
+    def _error(self) -> DataError:
+        """The faulty cells: the first ones by name, and their number."""
         if self.count == 1:
             only = self._first[0]
             text = f"{self._path}: {only.described()}; {only.advice}"
-            raise DataError(text, public=only.public)
+            return DataError(text, public=only.public)
         named = len(self._first)
         heading = f"{self.count} faults"
         if self.count > named:
@@ -92,7 +115,7 @@ class BadCells:
             lines.append(f"in all: {self._counted()}")
         different = dict.fromkeys(cell.advice for cell in self._first)
         lines += different
-        raise DataError(
+        return DataError(
             "\n  ".join(lines),
             public=f"{self.count} faults in the table, the first: {self._first[0].public}",
         )

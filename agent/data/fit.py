@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,6 +16,19 @@ MAX_NAMES = 10  # in a message
 Shape = tuple[int, ...]
 Names = tuple[str, ...]
 ClassTable = dict[int, int]  # from a target of the data to the task's class index
+
+
+@dataclass(frozen=True)
+class UnknownClass:
+    """A class of the data that the task does not have."""
+
+    name: str
+    samples: int
+    row: int  # of its first sample, from 1
+
+    def __str__(self) -> str:
+        noun = "sample" if self.samples == 1 else "samples"
+        return f"{self.name!r} ({self.samples} {noun}, the first in row {self.row})"
 
 
 def fit(data: Dataset, task: Task) -> Dataset:
@@ -128,8 +141,9 @@ def _class_indices(data: Dataset, task: Task) -> tuple[Array, Array]:
             public=f"a target is no class index, {expected}",
         )
     table = _class_table(data, task)
-    targets = _mapped(data.targets, table, data, task)
-    test_targets = _mapped(data.test_targets, table, data, task)
+    _check_classes(data, table, task)
+    targets = _mapped(data.targets, table)
+    test_targets = _mapped(data.test_targets, table)
     return targets, test_targets
 
 
@@ -188,35 +202,59 @@ def _is_index(name: str) -> bool:
     return name.isdecimal() and name.isascii()
 
 
-def _mapped(targets: Array, table: ClassTable, data: Dataset, task: Task) -> Array:
-    """Targets (n,) through the table, int64. DataError for the first class that is not in it."""
+def _mapped(targets: Array, table: ClassTable) -> Array:
+    """Targets (n,) through the table, which has all of them, int64."""
     seen, inverse = np.unique(targets, return_inverse=True)
-    indices: list[int] = []
-    for value in seen.tolist():
-        target = int(value)
-        if target not in table:
-            raise _unknown_class(target, targets, data, task)
-        indices.append(table[target])
+    indices = [table[int(value)] for value in seen]
     index_of_seen = np.array(indices, np.int64)
     return index_of_seen[inverse.reshape(-1)]
 
 
-def _unknown_class(target: int, targets: Array, data: Dataset, task: Task) -> DataError:
-    """The refusal of the first row with this target."""
-    name = str(target)
-    if 0 <= target < len(data.labels):
-        name = data.labels[target]
-    rows = np.flatnonzero(targets == target)
-    first = int(rows[0])
-    row = first + 1
+def _check_classes(data: Dataset, table: ClassTable, task: Task) -> None:
+    """DataError if targets are not in the table. One message names all these classes."""
+    unknown = _unknown_classes(data.targets, table, data)
+    if not unknown:
+        unknown = _unknown_classes(data.test_targets, table, data)
+    if not unknown:
+        return
     classes = f"0 to {task.outputs - 1}"
     if isinstance(task.classes, tuple):
         classes = _listed(task.classes)
     expected = f"unknown to the task; its classes are {classes}"
-    return DataError(
-        f"{data.source}: row {row}: class {name!r} is {expected}",
-        public=f"row {row}: its class is {expected}",
+    first = unknown[0]
+    if len(unknown) == 1:
+        raise DataError(
+            f"{data.source}: row {first.row}: class {first.name!r} is {expected}",
+            public=f"row {first.row}: its class is {expected}",
+        )
+    names = [str(one) for one in unknown]
+    found = _listed(tuple(names))
+    count = len(unknown)
+    raise DataError(
+        f"{data.source}: {count} classes are {expected}; the unknown ones are {found}: rename or remove them",
+        public=f"row {first.row}: its class is {expected}; {count} classes are unknown",
     )
+
+
+def _unknown_classes(targets: Array, table: ClassTable, data: Dataset) -> list[UnknownClass]:
+    """The classes of targets (n,) that are not in the table, by index."""
+    found: list[UnknownClass] = []
+    seen, first, counts = np.unique(targets, return_index=True, return_counts=True)
+    for place, value in enumerate(seen.tolist()):
+        target = int(value)
+        if target not in table:
+            name = _class_name(target, data)
+            row = int(first[place]) + 1
+            samples = int(counts[place])
+            found.append(UnknownClass(name, samples, row))
+    return found
+
+
+def _class_name(target: int, data: Dataset) -> str:
+    """The name of a class as the data has it, else its number."""
+    if 0 <= target < len(data.labels):
+        return data.labels[target]
+    return str(target)
 
 
 def _listed(names: Names) -> str:

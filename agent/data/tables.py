@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,39 +18,18 @@ from covey.agent.data.table_rows import (
     listed,
     open_table,
 )
+from covey.agent.data.table_selection import Selection, selected
 from covey.agent.data.times import seconds_of_week
+from covey.agent.data.unknown_classes import add_unknown_classes
 from covey.agent.data.windows import labels_of, longest_series, window_rows, windows_of
 from covey.shared.errors import DataError
 from covey.shared.scenario.columns import (
-    EVERYTHING_ELSE,
-    LABEL_NAMES,
-    TableColumn,
     Window,
 )
 from covey.shared.scenario.task import Task
 
 Float32 = npt.NDArray[np.float32]
 Vocabularies = dict[str, Words]  # by categorical column: the words that occur in it
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Which columns of a table are read, and as what."""
-
-    features: tuple[TableColumn, ...]
-    label: str | None  # None: the table has none, or it is not needed
-    group: str | None = None  # names the series of each row; None: the rows are one series
-    may_miss: frozenset[str] = frozenset()  # the features whose cells may be missing
-    leaves_out: bool = False  # rows with missing cells
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The columns that are read."""
-        names = [column.name for column in self.features]
-        for name in (self.label, self.group):
-            if name is not None:
-                names.append(name)
-        return tuple(names)
 
 
 @dataclass(frozen=True)
@@ -156,145 +133,17 @@ def read_table(
         expected.append(wish)
     least = 2 if label_needed else 1
     with open_table(path, expected, least) as file:
-        if task is not None and task.columns:
-            selection = _selected_by_task(path, file.columns, wish, task, label_needed=label_needed)
-        elif task is not None and not label_needed:
-            selection = _features_only(path, file.columns, wish, task)
-        else:
-            selection = _all_columns(path, file.columns, wish, task)
+        selection = selected(path, file.columns, wish, task, label_needed=label_needed)
         if not label_needed:  # the cells of a label may hold anything
             selection = replace(selection, label=None)
         if vocabularies is None:
             vocabularies = {}
-        table = _read(path, file, selection, vocabularies)
+        table = _read(path, file, selection, vocabularies, task)
     if task is not None and task.window is not None:
         table = _windowed(table, task.window, path)
     if selection.leaves_out:
         return _without_incomplete_samples(table, path)
     return table
-
-
-def label_column(columns: Sequence[str], wish: str | None, where: str) -> str:
-    """The label column: the one that is asked for, else by its usual names, else the last.
-
-    Raises:
-        DataError: the table has no column of the name that is asked for.
-    """
-    if wish is not None:
-        if wish not in columns:
-            raise DataError(
-                f"{where}: no label column {wish!r}; the columns are {listed(columns)}: choose "
-                "one of them with --label",
-                public=f"the label column is not among the {len(columns)} columns of the table",
-            )
-        return wish
-    return _usual_label(columns) or columns[-1]
-
-
-def _usual_label(columns: Sequence[str]) -> str | None:
-    """The column with one of the usual names of a label."""
-    for name in LABEL_NAMES:
-        for column in columns:
-            if column.strip().lower() == name:
-                return column
-    return None
-
-
-# -- which columns are read ----------------------------------------------------------------------------------
-
-
-def _all_columns(
-    path: Path,
-    columns: Sequence[str],
-    wish: str | None,
-    task: Task | None,
-) -> Selection:
-    """Every column but the label and those that the task ignores is a number, in the order of the file."""
-    ignored = () if task is None else task.ignore
-    used = [column for column in columns if column not in ignored]
-    label = label_column(used or columns, wish, str(path))
-    features: list[TableColumn] = []
-    for column in used:
-        if column != label:
-            features.append(TableColumn(column))
-    return Selection(tuple(features), label)
-
-
-def _features_only(path: Path, columns: Sequence[str], wish: str | None, task: Task) -> Selection:
-    """Every column that is used, without the label if the table has one."""
-    used = [column for column in columns if column not in task.ignore]
-    width = math.prod(task.features)
-    if len(used) != width or wish in used:
-        return _all_columns(path, columns, wish if wish in columns else None, task)
-    features = [TableColumn(column) for column in used]
-    return Selection(tuple(features), None)
-
-
-def _selected_by_task(
-    path: Path,
-    columns: Sequence[str],
-    wish: str | None,
-    task: Task,
-    *,
-    label_needed: bool,
-) -> Selection:
-    """The columns that the task names, wherever they are in the file. DataError for missing and for unknown ones."""
-    group = task.window.group if task.window is not None else None
-    required = list(task.columns)
-    if group is not None:
-        required.append(group)
-    missing = [name for name in required if name not in columns]
-    if missing:
-        noun = "column" if len(missing) == 1 else "columns"
-        fault = f"no {noun} {listed(missing)}, which the task names"
-        raise DataError(
-            f"{path}: {fault}; the table has {listed(columns)}: rename or add columns",
-            public=f"the table has {fault}",
-        )
-    others = [name for name in columns if name not in required and name not in task.ignore]
-    label = _task_label(path, columns, others, wish, label_needed=label_needed)
-    unknown = [name for name in others if name != label]
-    if unknown and EVERYTHING_ELSE not in task.ignore:
-        noun = "column" if len(unknown) == 1 else "columns"
-        expected = "expected the columns of the task and its label"
-        raise DataError(
-            f"{path}: {noun} {listed(unknown)} not in task.columns; {expected}: remove {noun} from "
-            "the table, or name them in task.columns or task.ignore",
-            public=f"the table has {len(unknown)} unknown {noun}; {expected}",
-        )
-    may_miss = [column.name for column in task.table_columns if task.may_miss(column)]
-    return Selection(
-        task.table_columns,
-        label,
-        group,
-        frozenset(may_miss),
-        leaves_out=task.impute == "drop",
-    )
-
-
-def _task_label(
-    path: Path,
-    columns: Sequence[str],
-    others: Sequence[str],
-    wish: str | None,
-    *,
-    label_needed: bool,
-) -> str | None:
-    """The label among the columns that are no features: the one that is asked for, a usual name, or the only one."""
-    if wish is not None:
-        if wish in columns or not label_needed:
-            return wish if wish in columns else None
-        return label_column(columns, wish, str(path))
-    label = _usual_label(others)
-    if label is None and len(others) == 1:
-        label = others[0]
-    if label is None and label_needed:
-        fault = "no label column: set task.target, or give --label"
-        raise DataError(
-            f"{path}: {fault}; the columns without a role are {listed(others) or 'none'}",
-            public=f"the table has {fault}",
-        )
-    return label
 
 
 def _check_same_columns(train: Table, test: Table, path: Path, test_path: Path) -> None:
@@ -317,13 +166,16 @@ def _read(
     file: TableFile,
     selection: Selection,
     vocabularies: Vocabularies,
+    task: Task | None,
 ) -> Table:
-    """All rows below the header. DataError names the first faulty cells and counts all of them."""
+    """All rows below the header. DataError names columns that do not fit, and the first faulty cells, and counts all."""
     faults = BadCells(path)
     features: list[Float32] = []
     spelled: list[str] = []
     rows: list[int] = []
     groups: list[str] = []
+    if not selection.features:
+        faults.check(selection.faults)
     label: CellPlace | None = None
     if selection.label is not None:
         label = CellPlace(selection.label, file.columns.index(selection.label))
@@ -338,7 +190,10 @@ def _read(
         if group is not None:
             groups += series_names(group, block, faults)
         faults.close_block()
-    faults.check()
+    is_refused = bool(selection.faults) or faults.count > 0
+    if is_refused and label is not None and task is not None:
+        add_unknown_classes(label, rows, spelled, task, faults)
+    faults.check(selection.faults)
     if not rows:
         raise DataError(
             f"{path}: no samples below the header; add one line per sample",

@@ -176,3 +176,38 @@ def test_a_long_cell_is_cut_in_the_message(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         load(path)
     assert len(str(caught.value)) < 400
+
+
+# -- everything in one message -------------------------------------------------------------------------------
+
+
+def test_columns_cells_and_labels_are_refused_in_one_message(tmp_path: Path) -> None:
+    path = written(tmp_path, "age,heigth,mass,label", "30,1,2,yes", "old,1,2,yes", "40,3,4,perhaps")
+    with pytest.raises(DataError) as raised:
+        load(path, task=task(classes=("no", "yes")))
+    text = str(raised.value)
+    assert "3 kinds of faults" in text
+    assert "no column 'weight', which the task names" in text
+    assert "columns 'heigth', 'mass' not in task.columns" in text
+    assert "row 2 (line 3), column 'age': 'old' is not a number" in text
+    assert "row 3, column 'label': 'perhaps' is no class of the task" in text
+    assert text.count(str(path)) == 1
+    public = raised.value.public
+    assert "2 unknown columns" in public
+    assert not any(word in public for word in ("old", "perhaps", "mass"))
+
+
+def test_labels_without_other_faults_are_compared_later(tmp_path: Path) -> None:
+    path = written(tmp_path, "age,weight,label", "30,70,yes", "40,80,perhaps", "50,90,never")
+    with pytest.raises(DataError, match="2 classes are unknown to the task") as raised:
+        load_local(path, task=task(classes=("no", "yes")))
+    assert "'never' (1 sample, the first in row 3)" in str(raised.value)
+    assert "'perhaps'" in str(raised.value)
+
+
+def test_a_table_without_any_column_of_the_task_names_all_of_them(tmp_path: Path) -> None:
+    path = written(tmp_path, "a,b,label", "30,70,yes", "40,80,no")
+    with pytest.raises(DataError, match="2 kinds of faults") as raised:
+        load(path, task=task())
+    assert "no columns 'age', 'weight'" in str(raised.value)
+    assert "columns 'a', 'b' not in task.columns" in str(raised.value)

@@ -95,6 +95,7 @@ NAMED = {"columns": ("a", "b")}
 task_case("columns_missing", NAMED, f"a,{SECRET},label\n1,2,healthy\n3,4,ill\n")
 task_case("columns_unknown", NAMED, f"a,b,{SECRET},label\n1,2,3,healthy\n4,5,6,ill\n")
 task_case("columns_incomplete", NAMED, f"a,b,label\n1,,healthy\n{SECRET},2,ill\n")
+task_case("columns_cells_and_labels", NAMED, f"a,{SECRET},label\n{SECRET},2,{SECRET}\n3,4,ill\n")
 LEFT_OUT = NAMED | {"impute": "drop"}
 task_case("every_row_left_out", LEFT_OUT, "a,b,label\n1,,healthy\n,2,ill\n")
 WINDOWS = {"columns": ("a",), "features": (1, 9), "window": {"rows": 9}}
@@ -278,6 +279,13 @@ def images_of_another_mode(folder: Path) -> Source:
 @case
 def images_damaged(folder: Path) -> Source:
     return str(Path(written(folder / SECRET / "ill" / f"{SECRET}.png", SECRET)[0]).parents[1]), None
+
+
+@case
+def images_damaged_twice(folder: Path) -> Source:
+    for number in (1, 2):
+        path, _ = written(folder / SECRET / "ill" / f"{number}-{SECRET}.png", SECRET)
+    return str(Path(path).parents[1]), None
 
 
 @case
