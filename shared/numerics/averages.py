@@ -1,8 +1,8 @@
 """Combining reports of which some may be false: caps, clipping, and rules that replace the mean.
 
-Everything here is pure numpy over blocks. Sums run in float64, in the order given (ascending agent
-id), so the same reports give the same bytes. With the default settings an average is
-`numerics.vectors.mean`, byte for byte.
+Everything here is pure numpy over blocks. Weighted means and sums of reports are exact sums
+(`numerics.exact_sum`), so the same reports give the same bytes in any order. Everything else runs in
+float64, in the order given (ascending agent id).
 
 The "step" of a report is the difference between a reported vector and the vector that it started
 from (its base), or the vector itself where it is a gradient and has no base.
@@ -24,7 +24,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from covey.shared.numerics.vectors import Vector, blocks, combine, mean, release
+from covey.shared.numerics.exact_sum import weighted_mean, weighted_sum
+from covey.shared.numerics.vectors import Vector, blocks, combine, release
 
 Rule = Literal["mean", "trimmed_mean", "median", "krum", "multi_krum", "geometric_median"]
 PICKING: tuple[Rule, ...] = ("krum", "multi_krum")  # rules that pick whole reports
@@ -130,7 +131,7 @@ class Average:
             ValueError: the weights sum to zero, or Krum got shares.
         """
         if self.rule == "mean":
-            return mean(pairs)
+            return weighted_mean(pairs)
         vectors: list[Vector] = []
         counted: list[float] = []
         for place, (vector, weight) in enumerate(pairs):
@@ -150,12 +151,12 @@ class Average:
                 of their coefficients.
         """
         if self.rule == "mean" or not reported:
-            return combine([*fixed, *reported])
+            return weighted_sum([*fixed, *reported])
         weights = [(vector, abs(coefficient)) for vector, coefficient in reported]
         total = math.fsum(coefficient for _, coefficient in reported)
         if not any(weight > 0 for _, weight in weights):
-            return combine(fixed)
-        return combine([*fixed, (self.mean(weights), total)])
+            return weighted_sum(fixed)
+        return weighted_sum([*fixed, (self.mean(weights), total)])
 
     def numbers(self, rows: Matrix, weights: Matrix) -> Matrix:
         """The average (d,) of a few numbers in each of n reports (n, d); rules use the median.
@@ -172,7 +173,7 @@ class Average:
     def _robust(self, vectors: Sequence[Vector], weights: Matrix, *, soft: bool) -> Vector:
         if len(vectors) < MIN_REPORTS:
             pairs = zip(vectors, weights.tolist(), strict=True)
-            return mean(list(pairs))
+            return weighted_mean(list(pairs))
         match self.rule:
             case "trimmed_mean":
                 cut = self._cut(weights, soft=soft)
@@ -188,7 +189,7 @@ class Average:
         best = krum_order(vectors, self.liars)
         count = 1 if self.rule == "krum" else self._kept(len(vectors))
         chosen = sorted(best[:count])
-        return mean([(vectors[place], 1.0) for place in chosen])
+        return weighted_mean([(vectors[place], 1.0) for place in chosen])
 
     def _cut(self, weights: Matrix, *, soft: bool) -> float:
         """The weight that is dropped on each side; that of whole reports where each counts as one."""
