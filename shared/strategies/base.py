@@ -69,6 +69,7 @@ from covey.shared.strategies.phase_names import MOMENTS as MOMENTS
 from covey.shared.strategies.phase_names import SIGNATURE as SIGNATURE
 from covey.shared.strategies.phase_names import TRAIN as TRAIN
 from covey.shared.strategies.phase_names import WARMUP as WARMUP
+from covey.shared.strategies.terms import BatchMeans, Means, Terms
 from covey.shared.strategies.training import Batch as Batch
 from covey.shared.strategies.training import Decay as Decay
 from covey.shared.strategies.training import Momentum as Momentum
@@ -473,6 +474,40 @@ class Strategy(BaseModel, Generic[S]):
                 other (signatures, features) do not go through it.
         """
         raise NotImplementedError
+
+    def terms(self, state: S, phase: Phase, client: ClientId, report: Report) -> Terms | None:
+        """How a report counts, where the fold needs nothing of its vectors but weighted means.
+
+        The answer depends on the state, the phase's name and everything in the report but the
+        values of its vectors.
+
+        Returns:
+            The report's terms; none (`()`) where it does not count. None where the fold needs the
+            vectors themselves.
+        """
+        return None
+
+    def fold_means(self, state: S, phase: Phase, means: Means, reports: Reports) -> S:
+        """What `fold` returns, for a method that has `terms`.
+
+        Args:
+            state: the state that the phase was planned in.
+            phase: as for `fold`.
+            means: the means of the vectors that the reports' terms name.
+            reports: as for `fold`. Read vectors only of those that have no terms (None).
+        """
+        raise NotImplementedError
+
+    def batch_means(
+        self, state: S, phase: Phase, reports: Reports, average: Average = MEAN
+    ) -> BatchMeans:
+        """The means that `fold_means` takes, from reports that are all at hand."""
+        means = BatchMeans(average)
+        for client, report in reports:
+            terms = self.terms(state, phase, client, report)
+            if terms:
+                means.add(terms, report.vectors)
+        return means
 
     def serve(self, state: S, client: ClientId) -> Order:
         """The order that gives a client what `personal` needs (mode E-server)."""

@@ -58,9 +58,11 @@ from covey.shared.strategies.bases.hard import (
     HardClustered,
     cut_defaults,
     folded,
+    member_terms,
     useless,
 )
 from covey.shared.strategies.bases.soft import merged
+from covey.shared.strategies.terms import Terms
 
 
 @dataclass(frozen=True)
@@ -244,6 +246,11 @@ class FedClust(HardClustered[FedClustState]):
             assign=merged(state.assign, clusters),
             signatures=merged(state.signatures, signatures),
         )
+
+    def terms(
+        self, state: FedClustState, phase: Phase, client: ClientId, report: Report
+    ) -> Terms | None:
+        return member_terms(state, phase, client, report)
 
     def aggregate(
         self, state: FedClustState, reports: Reports, average: Average = MEAN

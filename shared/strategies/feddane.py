@@ -23,7 +23,6 @@ import numpy as np
 from pydantic import Field
 
 from covey.shared.errors import DataError
-from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.vectors import Vector, combine, dot
 from covey.shared.strategies.base import (
     GRADIENT,
@@ -42,7 +41,8 @@ from covey.shared.strategies.base import (
     View,
     trained_report,
 )
-from covey.shared.strategies.bases.single import KEY, Single, SingleModel, averaged
+from covey.shared.strategies.bases.single import KEY, Single, SingleModel, sample_term
+from covey.shared.strategies.terms import Means, Terms
 
 # GRADIENT names the first phase, its vector, and the key of the mean gradient g.
 FEDAVG_DRAW = TRAIN  # the name under which FedAvg draws its cohorts
@@ -131,14 +131,21 @@ class FedDane(SingleModel[DaneState]):
         base = 1 if len(job.models) > 1 else None
         return trained_report(result, local, base=base), client_state
 
-    def fold(
-        self, state: DaneState, phase: Phase, reports: Reports, average: Average = MEAN
+    def terms(
+        self, state: DaneState, phase: Phase, client: ClientId, report: Report
+    ) -> Terms | None:
+        if phase.name == GRADIENT:
+            return sample_term(report, of=GRADIENT)
+        return sample_term(report)
+
+    def fold_means(
+        self, state: DaneState, phase: Phase, means: Means, reports: Reports
     ) -> DaneState:
         if phase.name == GRADIENT:
             flat = np.zeros_like(state.model)
-            g = averaged(reports, otherwise=flat, of=GRADIENT, average=average)
+            g = means.mean(KEY, otherwise=flat)
             return replace(state, gradient=g, gave=tuple(client for client, _ in reports))
-        return DaneState(averaged(reports, otherwise=state.model, average=average))
+        return DaneState(means.mean(KEY, otherwise=state.model))
 
     def base(
         self, state: DaneState, phase: Phase, client: ClientId, report: Report, name: str

@@ -10,16 +10,15 @@ first moment.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from covey.shared.numerics.averages import MEAN, Average
-from covey.shared.numerics.vectors import Vector, combine
-from covey.shared.strategies.base import Phase, Reports, Routes, Setup
-from covey.shared.strategies.bases.single import Single, SingleModel, averaged
+from covey.shared.numerics.vectors import combine
+from covey.shared.strategies.base import ClientId, Phase, Report, Reports, Routes, Setup
+from covey.shared.strategies.bases.single import KEY, Single, SingleModel, sample_term
+from covey.shared.strategies.terms import Means, Terms
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class DistState(Single):
 
 
 class PartOfTheWay(SingleModel[DistState]):
-    """w + epsilon * (target - w). A method defines which mean of the reports is the target."""
+    """w + epsilon * (target - w). The target is the mean of the reports; `terms` weighs them, here by samples."""
 
     epsilon: float = Field(
         0.6,
@@ -46,20 +45,16 @@ class PartOfTheWay(SingleModel[DistState]):
         "as in Reptile. none: it stays.",
     )
 
-    @abstractmethod
-    def target(self, state: DistState, reports: Reports, average: Average = MEAN) -> Vector:
-        """The mean of the reported models (d,); the model of the state where no report counts."""
-
     def init(self, setup: Setup) -> DistState:
         return DistState(setup.starts[0], 0, setup.rounds)
 
-    def fold(
-        self, state: DistState, phase: Phase, reports: Reports, average: Average = MEAN
+    def fold_means(
+        self, state: DistState, phase: Phase, means: Means, reports: Reports
     ) -> DistState:
         step = self.epsilon
         if self.anneal == "linear":
             step *= 1.0 - state.round / state.rounds
-        target = self.target(state, reports, average)
+        target = means.mean(KEY, otherwise=state.model)
         model = combine([(state.model, 1.0 - step), (target, step)])
         return replace(state, model=model, round=state.round + 1)
 
@@ -78,5 +73,7 @@ class FedDist(PartOfTheWay):
 
     name: Literal["feddist"] = "feddist"
 
-    def target(self, state: DistState, reports: Reports, average: Average = MEAN) -> Vector:
-        return averaged(reports, otherwise=state.model, uniform=True, average=average)
+    def terms(
+        self, state: DistState, phase: Phase, client: ClientId, report: Report
+    ) -> Terms | None:
+        return sample_term(report, uniform=True)

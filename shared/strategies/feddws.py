@@ -11,11 +11,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from covey.shared.numerics.averages import MEAN, Average
-from covey.shared.numerics.vectors import Vector
-from covey.shared.strategies.base import Reports
-from covey.shared.strategies.bases.single import averaged
-from covey.shared.strategies.feddist import DistState, PartOfTheWay
+from covey.shared.strategies.feddist import PartOfTheWay
 
 
 class FedDws(PartOfTheWay):
@@ -25,6 +21,3 @@ class FedDws(PartOfTheWay):
     source: ClassVar[str] = "Long et al. 2023"
 
     name: Literal["feddws"] = "feddws"
-
-    def target(self, state: DistState, reports: Reports, average: Average = MEAN) -> Vector:
-        return averaged(reports, otherwise=state.model, average=average)

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from covey.shared.numerics.averages import MEAN, Average
-from covey.shared.numerics.vectors import Vector
+from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.strategies.base import (
     LAST_MODEL,
     ClientId,
@@ -43,8 +43,9 @@ from covey.shared.strategies.base import (
     View,
 )
 from covey.shared.strategies.bases.losses import comparable
-from covey.shared.strategies.bases.single import averaged, samples_of
+from covey.shared.strategies.bases.single import samples_of
 from covey.shared.strategies.bases.soft import merged
+from covey.shared.strategies.terms import Means, Term, Terms
 
 # Client state: the mixture weights pi_i (K,). LAST_MODEL is the component with the largest weight.
 PI = "pi"
@@ -152,6 +153,25 @@ class FedEm(Strategy[FedEmState]):
     def fold(
         self, state: FedEmState, phase: Phase, reports: Reports, average: Average = MEAN
     ) -> FedEmState:
+        means = self.batch_means(state, phase, reports, average)
+        return self.fold_means(state, phase, means, reports)
+
+    def terms(
+        self, state: FedEmState, phase: Phase, client: ClientId, report: Report
+    ) -> Terms | None:
+        if phase.name == COUNT or report.examples <= 0:
+            return ()
+        weight = float(report.examples)
+        terms: list[Term] = []
+        for k in range(self.n_clusters):
+            name = _name(k)
+            term = Term(name, name, weight)
+            terms.append(term)
+        return tuple(terms)
+
+    def fold_means(
+        self, state: FedEmState, phase: Phase, means: Means, reports: Reports
+    ) -> FedEmState:
         samples = samples_of(reports)
         state = replace(state, samples=merged(state.samples, samples))
         if phase.name == COUNT:
@@ -164,7 +184,7 @@ class FedEm(Strategy[FedEmState]):
         state = replace(state, weights=merged(state.weights, weights))
         components: list[Vector] = []
         for k in range(self.n_clusters):
-            component = self._average(state, k, reports, average)
+            component = self._average(state, k, means, reports)
             components.append(component)
         return replace(state, components=tuple(components))
 
@@ -229,24 +249,19 @@ class FedEm(Strategy[FedEmState]):
         equal = 1 / components
         return np.full(components, equal)
 
-    def _average(self, state: FedEmState, k: int, reports: Reports, average: Average) -> Vector:
+    def _average(self, state: FedEmState, k: int, means: Means, reports: Reports) -> Vector:
         """Component k after a round: the mean by samples.
 
         Weights pi_ik are not needed: a component that a client does not use has hardly moved.
         """
-        name = _name(k)
         before = state.components[k]
-        if not self.damped:
-            return averaged(reports, otherwise=before, of=name, average=average)
+        mean = means.mean(_name(k), otherwise=before)
         everybody = sum(state.samples.values())
-        if everybody == 0:
-            return before
-        moved: list[tuple[Vector, float]] = []
-        for _, report in reports:
-            share = report.examples / everybody
-            moved.append((report.vectors[name], share))
-        left = 1 - math.fsum(share for _, share in moved)
-        return average.combine([(before, left)], moved)
+        if not self.damped or everybody == 0:
+            return mean
+        reported = sum(report.examples for _, report in reports)
+        share = reported / everybody
+        return combine([(before, 1 - share), (mean, share)])
 
 
 def _name(k: int) -> str:

@@ -18,10 +18,10 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.strategies.base import (
     GRADIENT,
+    ClientId,
     ClientState,
     Job,
     Local,
@@ -33,7 +33,8 @@ from covey.shared.strategies.base import (
     View,
     factor_in,
 )
-from covey.shared.strategies.bases.single import Single, SingleModel
+from covey.shared.strategies.bases.single import KEY, Single, SingleModel, sample_term
+from covey.shared.strategies.terms import Means, Terms
 
 
 @dataclass(frozen=True)
@@ -72,17 +73,18 @@ class FedSgd(SingleModel[SgdState]):
         loss = local.loss(model)
         return Report({GRADIENT: gradient}, local.examples, steps=1, loss=loss), client_state
 
-    def fold(
-        self, state: SgdState, phase: Phase, reports: Reports, average: Average = MEAN
-    ) -> SgdState:
-        total = sum(report.examples for _, report in reports)
+    def terms(
+        self, state: SgdState, phase: Phase, client: ClientId, report: Report
+    ) -> Terms | None:
+        return sample_term(report, of=GRADIENT)
+
+    def fold_means(self, state: SgdState, phase: Phase, means: Means, reports: Reports) -> SgdState:
         folded = replace(state, round=state.round + 1)
-        if total == 0:
+        if not means.count(KEY):
             return folded
         lr = state.lr * factor_in(state.schedule, state.round)
-        # w - lr * sum_i n_i / n * g_i
-        steps = [(report.vectors[GRADIENT], -lr * report.examples / total) for _, report in reports]
-        return replace(folded, model=average.combine([(state.model, 1.0)], steps))
+        gradient = means.mean(KEY, otherwise=np.zeros_like(state.model))  # sum_i n_i / n * g_i
+        return replace(folded, model=combine([(state.model, 1.0), (gradient, -lr)]))
 
 
 def decayed(gradient: Vector, model: Vector, job: Job) -> Vector:

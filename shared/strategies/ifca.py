@@ -26,7 +26,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from covey.shared.numerics.averages import MEAN, Average
-from covey.shared.numerics.vectors import Vector
+from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import (
     GRADIENT,
@@ -51,8 +51,9 @@ from covey.shared.strategies.base import (
 )
 from covey.shared.strategies.bases.hard import START, Clustered, ManyModels, joined
 from covey.shared.strategies.bases.losses import comparable, lowest
-from covey.shared.strategies.bases.single import averaged
+from covey.shared.strategies.bases.single import sample_term
 from covey.shared.strategies.fedsgd import decayed
+from covey.shared.strategies.terms import BatchMeans, Means, Term, Terms
 
 COLLAPSED = 5  # rounds in which all reporters choose the same hypothesis
 DEFAULT_WARMUP_ROUNDS = 3
@@ -63,6 +64,8 @@ SEED = "seed"  # kmeans++: clients train a model that can become a hypothesis
 SCORE = "score"  # kmeans++: these clients send their losses
 RATE = "rate"  # restarts: clients send their losses at the end of a short run
 RESTART = "restart"  # restarts: a round of a short run; the number of the round follows
+SEEDING = (SEED, SCORE, RATE)  # phases before the first round
+TRUNK = "trunk"  # key of the mean of all reports
 
 # keys of a model's parts, where the trunk is shared
 HEAD = "head"
@@ -357,18 +360,47 @@ class Ifca(ManyModels[IfcaState]):
                 return self._next_centre(state, reports)
             case "rate":
                 return self._rated(state, reports)
+        means = BatchMeans(average)
+        for _, report in reports:
+            means.add(self._counts(report), report.vectors)
+        return self.fold_means(state, phase, means, reports)
+
+    def terms(
+        self, state: IfcaState, phase: Phase, client: ClientId, report: Report
+    ) -> Terms | None:
+        if phase.name in SEEDING or self.reseed_dead:
+            return None
+        return self._counts(report)
+
+    def _counts(self, report: Report) -> Terms:
+        """How a report counts in the mean of its hypothesis, and in that of the trunk where it is shared."""
+        choice = _choice(report, self.n_clusters)
+        if choice is None:
+            return ()
+        keys = [str(choice)]
+        if self.shared_trunk:
+            keys.append(TRUNK)  # learns from all reports
+        terms: list[Term] = []
+        for key in keys:
+            if self.averaging == "model":
+                terms += sample_term(report, key, uniform=self.weights == "uniform")
+            else:
+                term = Term(key, GRADIENT, 1.0)
+                terms.append(term)
+        return tuple(terms)
+
+    def fold_means(
+        self, state: IfcaState, phase: Phase, means: Means, reports: Reports
+    ) -> IfcaState:
         chosen = self._choices(reports)
-        valid: list[tuple[ClientId, Report]] = []
-        for client, report in reports:
-            if client in chosen:
-                valid.append((client, report))
-        state = self._aggregate(state, valid, average)
+        state = self._aggregate(state, means, len(chosen))
         if phase.name.startswith(RESTART):
             return replace(state, trial_round=state.trial_round + 1)
         idle = _idle(state, chosen)
         state = replace(state, idle=idle)
         state = joined(state, chosen)
         if self.reseed_dead:
+            valid = [(client, report) for client, report in reports if client in chosen]
             state = self._reseeded(state, valid)
         return replace(state, round=state.round + 1)
 
@@ -429,52 +461,41 @@ class Ifca(ManyModels[IfcaState]):
                 dead.append(k)
         return dead
 
-    def _aggregate(self, state: IfcaState, reports: Reports, average: Average) -> IfcaState:
-        """Each hypothesis after the reports of those who chose it."""
-        reporters = len(reports)
+    def _aggregate(self, state: IfcaState, means: Means, reporters: int) -> IfcaState:
+        """Each hypothesis after a round with this number of reports."""
         models: list[Vector] = []
         for k, model in enumerate(state.models):
-            own = _reports_for(k, reports)
-            moved = self._moved(state, model, own, reporters, average)
+            moved = self._moved(state, model, str(k), means, reporters)
             models.append(moved)
-        if not self.shared_trunk or not reports:
+        if not self.shared_trunk or not reporters:
             return replace(state, models=tuple(models))
-        # the trunk learns from all reports
         first = state.models[0]
-        moved_first = self._moved(state, first, reports, reporters, average)
+        moved_first = self._moved(state, first, TRUNK, means, reporters)
         with_trunk = self._with_trunk_of(moved_first, state, models)
         return replace(state, models=with_trunk)
 
     def _moved(
-        self,
-        state: IfcaState,
-        model: Vector,
-        reports: Reports,
-        reporters: int,
-        average: Average = MEAN,
+        self, state: IfcaState, model: Vector, key: str, means: Means, reporters: int
     ) -> Vector:
         """A hypothesis (d,) after its reports; without any it stays.
 
         Args:
             state: has the learning rate.
             model: the hypothesis (d,).
-            reports: of those who chose it.
+            key: of the mean of its reports.
+            means: of models or gradients.
             reporters: the number of all reporters of the round.
-            average: the rule that makes an average.
         """
+        mean = means.mean(key, otherwise=model)
         if self.averaging == "model":
-            uniform = self.weights == "uniform"
-            return averaged(reports, otherwise=model, uniform=uniform, average=average)
-        if not reports:
+            return mean
+        count = means.count(key)
+        if not count:
             return model
         factor = factor_in(state.schedule, state.round)
         rate = state.lr * factor
-        step = -rate / reporters
-        steps: list[tuple[Vector, float]] = []
-        for _, report in reports:
-            gradient = report.vectors[GRADIENT]
-            steps.append((gradient, step))
-        return average.combine([(model, 1.0)], steps)
+        step = -rate * count / reporters
+        return combine([(model, 1.0), (mean, step)])
 
     def _with_trunk_of(self, origin: Vector, state: IfcaState, models: Sequence[Vector]) -> Models:
         """The models (d,); where the trunk is shared, all have that of `origin` (d,)."""
@@ -505,7 +526,9 @@ class Ifca(ManyModels[IfcaState]):
             _, report = one
             choice = report.numbers["choice"]
             chosen = models[choice]
-            models[k] = self._moved(state, chosen, [one], reporters=1)
+            own = BatchMeans(MEAN)
+            own.add(self._counts(report), report.vectors)
+            models[k] = self._moved(state, chosen, str(choice), own, reporters=1)
             idle[k] = 0
         with_trunk = self._with_trunk_of(state.models[0], state, models)
         return replace(state, models=with_trunk, idle=tuple(idle))
@@ -646,15 +669,6 @@ class Ifca(ManyModels[IfcaState]):
 def _losses(models: Sequence[Vector], local: Local) -> list[float]:
     """The client's training loss of each model."""
     return [local.loss(model) for model in models]
-
-
-def _reports_for(k: int, reports: Reports) -> Reports:
-    """The reports, with a valid choice, of the clients that chose hypothesis k."""
-    own: list[tuple[ClientId, Report]] = []
-    for client, report in reports:
-        if report.numbers["choice"] == k:
-            own.append((client, report))
-    return own
 
 
 def _idle(state: IfcaState, choices: Mapping[ClientId, int]) -> tuple[int, ...]:

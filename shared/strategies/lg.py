@@ -43,7 +43,8 @@ from covey.shared.strategies.base import (
     Strategy,
     View,
 )
-from covey.shared.strategies.bases.single import averaged
+from covey.shared.strategies.bases.single import sample_term
+from covey.shared.strategies.terms import Means, Terms
 
 # keys
 SHARED = "0"  # the shared part
@@ -109,16 +110,22 @@ class LgFedAvg(Strategy[LgState]):
     def fold(
         self, state: LgState, phase: Phase, reports: Reports, average: Average = MEAN
     ) -> LgState:
-        trained = set(state.trained)
-        trained.update(client for client, _ in reports)
-        state = replace(state, trained=tuple(sorted(trained)))
+        means = self.batch_means(state, phase, reports, average)
+        return self.fold_means(state, phase, means, reports)
+
+    def terms(self, state: LgState, phase: Phase, client: ClientId, report: Report) -> Terms | None:
         if not state.shared.size:
-            return state
+            return ()
         uniform = self.weights == "uniform"
-        shared = averaged(
-            reports, otherwise=state.shared, of=VECTOR, uniform=uniform, average=average
-        )
-        return replace(state, shared=shared)
+        return sample_term(report, SHARED, VECTOR, uniform=uniform)
+
+    def fold_means(self, state: LgState, phase: Phase, means: Means, reports: Reports) -> LgState:
+        trained = set(state.trained)
+        for client, _ in reports:
+            trained.add(client)
+        shared = means.mean(SHARED, otherwise=state.shared)
+        in_order = sorted(trained)
+        return replace(state, shared=shared, trained=tuple(in_order))
 
     def base(
         self, state: LgState, phase: Phase, client: ClientId, report: Report, name: str

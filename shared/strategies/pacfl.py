@@ -66,9 +66,11 @@ from covey.shared.strategies.bases.hard import (
     cut_defaults,
     folded,
     joined,
+    member_terms,
     useless,
 )
 from covey.shared.strategies.bases.soft import merged
+from covey.shared.strategies.terms import Terms
 
 VectorLabels = tuple[int, ...]  # the class of each vector of a signature
 Place = tuple[int, int]  # of a vector in a signature: its class, and its order within the class
@@ -238,6 +240,11 @@ class Pacfl(HardClustered[PacflState]):
         if self.newcomers == "recluster":
             return self._reclustered(state)
         return self._placed(state, clients)
+
+    def terms(
+        self, state: PacflState, phase: Phase, client: ClientId, report: Report
+    ) -> Terms | None:
+        return member_terms(state, phase, client, report)
 
     def aggregate(self, state: PacflState, reports: Reports, average: Average = MEAN) -> PacflState:
         models = folded(state, reports, average)

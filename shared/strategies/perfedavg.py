@@ -22,7 +22,6 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.strategies.base import (
     MODEL,
@@ -40,7 +39,8 @@ from covey.shared.strategies.base import (
     Setup,
     factor_in,
 )
-from covey.shared.strategies.bases.single import KEY, Single, SingleModel, averaged
+from covey.shared.strategies.bases.single import KEY, Single, SingleModel, sample_term
+from covey.shared.strategies.terms import Means, Terms
 
 
 @dataclass(frozen=True)
@@ -109,11 +109,15 @@ class PerFedAvg(SingleModel[PerFedAvgState]):
         )
         return report, client_state
 
-    def fold(
-        self, state: PerFedAvgState, phase: Phase, reports: Reports, average: Average = MEAN
+    def terms(
+        self, state: PerFedAvgState, phase: Phase, client: ClientId, report: Report
+    ) -> Terms | None:
+        return sample_term(report, uniform=self.weights == "uniform")
+
+    def fold_means(
+        self, state: PerFedAvgState, phase: Phase, means: Means, reports: Reports
     ) -> PerFedAvgState:
-        uniform = self.weights == "uniform"
-        model = averaged(reports, otherwise=state.model, uniform=uniform, average=average)
+        model = means.mean(KEY, otherwise=state.model)
         return replace(state, model=model, round=state.round + 1)
 
     def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:

@@ -34,7 +34,8 @@ from covey.shared.strategies.base import (
     View,
 )
 from covey.shared.strategies.bases.losses import lowest
-from covey.shared.strategies.bases.single import averaged
+from covey.shared.strategies.bases.single import averaged, sample_term
+from covey.shared.strategies.terms import Means, Terms
 
 # fields of a state that a new run sets; what the earlier run found stays
 SETTINGS = ("seed", "lr", "schedule", "settled")
@@ -78,6 +79,19 @@ def folded(state: Clustered, reports: Reports, average: Average = MEAN) -> tuple
         mean = averaged(own, otherwise=model, average=average)
         models.append(mean)
     return tuple(models)
+
+
+def member_terms(state: Clustered, phase: Phase, client: ClientId, report: Report) -> Terms | None:
+    """How a report counts in its cluster's mean by samples.
+
+    None for a report that forms clusters or lets its client join one: then its vectors are compared.
+    """
+    is_round = bool(state.models) and phase.name != ENTRY
+    if not is_round or client not in state.assign:
+        return None
+    cluster = state.assign[client]
+    key = str(cluster)
+    return sample_term(report, key)
 
 
 def reports_of(assign: Mapping[ClientId, int], k: int, reports: Reports) -> Reports:
@@ -272,6 +286,19 @@ class HardClustered(ManyModels[H], Generic[H]):
     def aggregate(self, state: H, reports: Reports, average: Average = MEAN) -> H:
         """The state after a round, from the reports of members."""
 
+    def aggregate_means(self, state: H, means: Means) -> H:
+        """`aggregate`, from the means of clusters under the keys of their models.
+
+        For methods whose `terms` are those of `member_terms`.
+        """
+        models: list[Vector] = []
+        for k, model in enumerate(state.models):
+            key = str(k)
+            mean = means.mean(key, otherwise=model)
+            models.append(mean)
+        all_models = tuple(models)
+        return replace(state, models=all_models)
+
     def plan(self, state: H, view: View) -> Phase:
         if not state.models:
             return self.clustering_phase(state)
@@ -303,6 +330,17 @@ class HardClustered(ManyModels[H], Generic[H]):
             failed = unanswered(state.asked, phase, admitted.assign)
             return replace(admitted, asked=failed)
         trained = self.aggregate(state, members, average)
+        return self._with_newcomers(trained, newcomers)
+
+    def fold_means(self, state: H, phase: Phase, means: Means, reports: Reports) -> H:
+        if not state.models or phase.name == ENTRY:
+            return self.fold(state, phase, reports)
+        _, newcomers = by_membership(state.assign, reports)
+        trained = self.aggregate_means(state, means)
+        return self._with_newcomers(trained, newcomers)
+
+    def _with_newcomers(self, trained: H, newcomers: Reports) -> H:
+        """The state after a round, with the clusters of those who joined in it."""
         complete = self.assign_newcomers(trained, newcomers)
         return replace(complete, asked=())
 

@@ -23,6 +23,7 @@ from covey.shared.strategies.base import (
     View,
     trained_report,
 )
+from covey.shared.strategies.terms import Means, Term, Terms
 
 KEY = "0"  # of the only model
 
@@ -62,6 +63,22 @@ def averaged(
     return average.mean(pairs) if pairs else otherwise
 
 
+def sample_term(report: Report, key: str = KEY, of: str = MODEL, *, uniform: bool = False) -> Terms:
+    """The term of a report in one weighted mean; none for a report without samples.
+
+    Args:
+        report: what counts.
+        key: of the mean.
+        of: the name of the vector.
+        uniform: True: all count alike; False: each counts by its samples n_i.
+    """
+    if report.examples <= 0:
+        return ()
+    weight = 1.0 if uniform else float(report.examples)
+    term = Term(key, of, weight)
+    return (term,)
+
+
 def samples_of(reports: Reports) -> dict[ClientId, int]:
     """The number of samples n_i that each client reports."""
     return {client: report.examples for client, report in reports}
@@ -75,7 +92,7 @@ def vectors_of(reports: Reports, name: str = MODEL) -> dict[ClientId, Vector]:
 class SingleModel(Strategy[M], Generic[M]):
     """One model under the key "0", one phase per round, the sample-weighted mean of the reports.
 
-    A method writes `init` if its state holds more than the model, and overrides `work` or `fold`.
+    A method writes `init` if its state holds more than the model, and overrides `work`, or `terms` and `fold_means`.
     """
 
     def continued(self, state: M, fresh: M) -> M:
@@ -95,7 +112,14 @@ class SingleModel(Strategy[M], Generic[M]):
         return trained_report(result, local), client_state
 
     def fold(self, state: M, phase: Phase, reports: Reports, average: Average = MEAN) -> M:
-        mean = averaged(reports, otherwise=state.model, average=average)
+        means = self.batch_means(state, phase, reports, average)
+        return self.fold_means(state, phase, means, reports)
+
+    def terms(self, state: M, phase: Phase, client: ClientId, report: Report) -> Terms | None:
+        return sample_term(report)
+
+    def fold_means(self, state: M, phase: Phase, means: Means, reports: Reports) -> M:
+        mean = means.mean(KEY, otherwise=state.model)
         return replace(state, model=mean)
 
     def serve(self, state: M, client: ClientId) -> Order:

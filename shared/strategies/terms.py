@@ -1,0 +1,87 @@
+"""How a report counts in weighted means: what lets a fold take reports one at a time, in any order, on several machines.
+
+A method whose round is a weighted mean per cluster describes each report by its terms (`Strategy.terms`), and makes its
+new state from the means (`Strategy.fold_means`). Whoever collects the reports can then add each vector to a sum as it
+arrives, instead of keeping it until the phase is closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from covey.shared.numerics.averages import Average
+from covey.shared.numerics.vectors import Vector
+
+
+@dataclass(frozen=True)
+class Term:
+    """One vector of a report, as it counts in one mean."""
+
+    key: str  # of the mean: usually the key of a cluster's model
+    vector: str  # the name of the vector in the report
+    weight: float  # >= 0
+
+
+Terms = tuple[Term, ...]  # of one report; none for a report that does not count
+
+
+class Means(Protocol):
+    """The means of a phase by key."""
+
+    def mean(self, key: str, otherwise: Vector) -> Vector:
+        """The mean (d,) under a key; `otherwise` where nothing with a positive weight counts."""
+
+    def count(self, key: str) -> int:
+        """The number of vectors that count under a key."""
+
+
+class BatchMeans:
+    """The means of vectors that are all at hand, by any rule.
+
+    With the rule "mean" they have the bytes of an `Accumulator` to which the same vectors were added.
+    """
+
+    def __init__(self, average: Average) -> None:
+        self._average = average
+        self._pairs: dict[str, list[tuple[Vector, float]]] = {}  # (vector, weight) by key
+
+    def add(self, terms: Terms, vectors: Mapping[str, Vector]) -> None:
+        """Count the vectors of one report. They are kept until the means are made."""
+        for term in terms:
+            pairs = self._pairs.setdefault(term.key, [])
+            vector = vectors[term.vector]
+            pairs.append((vector, term.weight))
+
+    def mean(self, key: str, otherwise: Vector) -> Vector:
+        """The average (d,) under a key by the rule; `otherwise` where nothing has a positive weight."""
+        pairs = self._pairs.get(key, [])
+        for _, weight in pairs:
+            if weight > 0:
+                return self._average.mean(pairs)
+        return otherwise
+
+    def count(self, key: str) -> int:
+        """The number of vectors that count under a key."""
+        pairs = self._pairs.get(key, [])
+        return len(pairs)
+
+
+def describes_folds(kind: type) -> bool:
+    """Whether the terms of a method hold for its folds.
+
+    A class that replaces a fold of its base class, but not the terms, folds in a way that these terms do not describe.
+    """
+    terms_at = _defined_at(kind, "terms")
+    folds_at = [_defined_at(kind, name) for name in ("fold", "aggregate")]
+    return terms_at <= min(folds_at)
+
+
+def _defined_at(kind: type, name: str) -> int:
+    """How many classes up the method of this name is defined; a large number where it is nowhere."""
+    classes = kind.__mro__
+    for place, one in enumerate(classes):
+        if name in vars(one):
+            return place
+    return len(classes)
