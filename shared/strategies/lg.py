@@ -116,8 +116,12 @@ class LgFedAvg(Strategy[LgState]):
     def terms(self, state: LgState, phase: Phase, client: ClientId, report: Report) -> Terms | None:
         if not state.shared.size:
             return ()
-        uniform = self.weights == "uniform"
-        return sample_term(report, SHARED, VECTOR, uniform=uniform)
+        return sample_term(
+            report,
+            SHARED,
+            VECTOR,
+            uniform=self.weights == "uniform",
+        )
 
     def fold_means(self, state: LgState, phase: Phase, means: Means, reports: Reports) -> LgState:
         trained = set(state.trained)

@@ -86,10 +86,11 @@ def member_terms(state: Clustered, phase: Phase, client: ClientId, report: Repor
 
     None for a report that forms clusters or lets its client join one: then its vectors are compared.
     """
-    is_round = bool(state.models) and phase.name != ENTRY
-    if not is_round or client not in state.assign:
+    cluster = state.assign.get(client)
+    if cluster is None:
         return None
-    cluster = state.assign[client]
+    if phase.name == ENTRY:
+        return None
     key = str(cluster)
     return sample_term(report, key)
 
@@ -157,7 +158,10 @@ def cut_defaults(data: Any, cuts: Sequence[str], *, rotations: Linkage, given: L
     """
     if not isinstance(data, Mapping):
         return data
-    has_cut = any(data.get(key) is not None for key in cuts)
+    has_cut = False
+    for key in cuts:
+        if data.get(key) is not None:
+            has_cut = True
     usual_choice = "gap" if has_cut else "rotations"
     choose = data.get("choose", usual_choice)
     usual_linkage = rotations if choose == "rotations" else given
@@ -333,7 +337,9 @@ class HardClustered(ManyModels[H], Generic[H]):
         return self._with_newcomers(trained, newcomers)
 
     def fold_means(self, state: H, phase: Phase, means: Means, reports: Reports) -> H:
-        if not state.models or phase.name == ENTRY:
+        if not state.models:
+            return self.fold(state, phase, reports)
+        if phase.name == ENTRY:
             return self.fold(state, phase, reports)
         _, newcomers = by_membership(state.assign, reports)
         trained = self.aggregate_means(state, means)
