@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from covey.coordinator.run import folding, records
+from covey.coordinator.run.arrivals import Arrivals
 from covey.coordinator.run.notices import Means
 from covey.coordinator.run.pooled_columns import pooled_statistics
 from covey.coordinator.run.private_fold import PrivateFold
@@ -44,8 +45,11 @@ class FoldTrial:
     privacy: PrivateFold | None
     buffered: bool = False  # the reports are those of one buffer
 
-    def outcome(self, reports: Reports) -> Outcome:
-        """The fold of these reports. Raises whatever a report makes it raise."""
+    def outcome(self, reports: Reports, arrivals: Arrivals | None = None) -> Outcome:
+        """The fold of these reports. Raises whatever a report makes it raise.
+
+        With `arrivals` the means are those that were added up when the reports arrived; the outcome is the same.
+        """
         settings = self.scenario.aggregation
         fair = folding.capped(reports, settings)
         match self.phase.name:
@@ -61,7 +65,7 @@ class FoldTrial:
                 means = self._means(_with_numbers(fair, evaluation))
                 return Outcome(self.state, means, evaluation=evaluation)
             case _:
-                state = self._folded(fair)
+                state = self._folded(fair) if arrivals is None else self._from(arrivals, fair)
                 return Outcome(state, self._means(fair))
 
     def steps(self, reports: Reports) -> list[folding.Step]:
@@ -99,6 +103,13 @@ class FoldTrial:
             state = strategy.fold(self.state, self.phase, clipped, settings.average)
         else:
             state = self.privacy.fold(self.state, self.phase, clipped, settings.average)
+        folding.check_sound(strategy, state)
+        return state
+
+    def _from(self, arrivals: Arrivals, reports: Reports) -> Any:
+        strategy = self.scenario.strategy
+        means = arrivals.means(self.state, self.phase, reports)
+        state = strategy.fold_means(self.state, self.phase, means, reports)
         folding.check_sound(strategy, state)
         return state
 

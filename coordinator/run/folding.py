@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
@@ -52,6 +53,8 @@ class Step:
 
 
 Steps = Sequence[Step]
+Lengths = list[float]
+Place = tuple[str, str]  # a vector's name, and the key of the model that it started from
 Norms = Mapping[str, float]  # usual norms by vector name
 
 
@@ -77,9 +80,18 @@ def capped(reports: Reports, settings: Aggregation) -> list[ClientReport]:
     return result
 
 
-def steps_of(strategy: AnyStrategy, state: Any, phase: Phase, reports: Reports) -> list[Step]:
-    """Every reported vector that this phase averages, with its distance to the model that its order named."""
-    sizes: dict[str, float] = {}
+def steps_of(
+    strategy: AnyStrategy,
+    state: Any,
+    phase: Phase,
+    reports: Reports,
+    known_norms: dict[str, float] | None = None,
+) -> list[Step]:
+    """Every reported vector that this phase averages, with its distance to the model that its order named.
+
+    `known_norms` keeps the norms of these models from one call to the next, by key.
+    """
+    sizes = {} if known_norms is None else known_norms
     steps: list[Step] = []
     for client, report in reports:
         vectors = report.vectors
@@ -139,10 +151,11 @@ def too_far(steps: Steps, settings: Aggregation, earlier: Norms | None = None) -
     if settings.refuse_beyond is None:
         return {}
     before = earlier or {}
+    usual_norms = _UsualSteps(steps)
     found: Reasons = {}
     for step in steps:
         name = step.name
-        usual = _usual_before(step, steps, before)
+        usual = usual_norms.of_or_before(step, before)
         size = max(step.size, 1.0)
         limit = settings.refuse_beyond * max(usual, size)
         if step.norm > limit:
@@ -154,16 +167,40 @@ def too_far(steps: Steps, settings: Aggregation, earlier: Norms | None = None) -
     return found
 
 
-def _usual_before(step: Step, steps: Steps, earlier: Norms) -> float:
-    """The usual norm: of this phase, or an earlier one where this phase has too few steps of the vector."""
-    name = step.name
-    number = 0
-    for one in steps:
-        if one.name == name:
-            number += 1
-    if number < MIN_REPORTS and name in earlier:
-        return earlier[name]
-    return _usual(step, steps)
+class _UsualSteps:
+    """The usual norms among the steps of a phase."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._norms: dict[str, Lengths] = defaultdict(list)  # of all steps, by vector name
+        self._near: dict[Place, Lengths] = defaultdict(list)  # of those from one model
+        for step in steps:
+            norm = step.norm
+            name = step.name
+            of_vector = self._norms[name]
+            of_vector.append(norm)
+            near = self._near[name, step.key]
+            near.append(norm)
+        self._medians: dict[Place, float] = {}  # of those asked for so far
+
+    def of(self, step: Step) -> float:
+        """The lower median of the steps from the same model; of all steps where too few start there."""
+        place = (step.name, step.key)
+        if place in self._medians:
+            return self._medians[place]
+        norms = self._near[place]
+        if len(norms) < MIN_REPORTS:
+            norms = self._norms[step.name]
+        median = lower_median(norms)
+        self._medians[place] = median
+        return median
+
+    def of_or_before(self, step: Step, earlier: Norms) -> float:
+        """The usual norm: of this phase, or an earlier one where this phase has too few steps of the vector."""
+        before = earlier.get(step.name)
+        norms = self._norms[step.name]
+        if before is None or len(norms) >= MIN_REPORTS:
+            return self.of(step)
+        return before
 
 
 def clip(
@@ -180,12 +217,13 @@ def clip(
     for step in steps:
         own_steps = by_client.setdefault(step.client, {})
         own_steps[step.name] = step
+    usual_norms = _UsualSteps(steps)
     result: list[ClientReport] = []
     for client, report in reports:
         vectors: dict[str, Vector] = dict(report.vectors)
         own_steps = by_client.get(client, {})
         for name, step in own_steps.items():
-            limit = _longest(step, steps, settings)
+            limit = _longest(step, usual_norms, settings)
             if limit is None:
                 continue
             base = _base_model(strategy, state, step.key)
@@ -197,30 +235,15 @@ def clip(
     return result
 
 
-def _longest(step: Step, steps: Steps, settings: Aggregation) -> float | None:
+def _longest(step: Step, usual_norms: _UsualSteps, settings: Aggregation) -> float | None:
     """The longest step that the scenario allows in place of this one; None where it allows any."""
     clip = settings.clip
     if clip.norm is not None:
         return clip.norm
     if clip.times_median is None:
         return None
-    usual = _usual(step, steps)
+    usual = usual_norms.of(step)
     return clip.times_median * usual
-
-
-def _usual(step: Step, steps: Steps) -> float:
-    """The lower median of the steps from the same model; of all steps where too few start there."""
-    norms: list[float] = []  # of all steps of the vector
-    near: list[float] = []  # of those from the same model
-    for one in steps:
-        if one.name != step.name:
-            continue
-        norms.append(one.norm)
-        if one.key == step.key:
-            near.append(one.norm)
-    if len(near) >= MIN_REPORTS:
-        return lower_median(near)
-    return lower_median(norms)
 
 
 def guilty(fold: Fold, reports: Reports) -> Reasons:
@@ -236,6 +259,7 @@ def guilty(fold: Fold, reports: Reports) -> Reasons:
     liar = _single_liar(fold, reports)
     if liar is not None:
         return {liar: failure}
+
     good: list[ClientReport] = []
     found: Reasons = {}
     for entry in reports:

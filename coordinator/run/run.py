@@ -48,6 +48,7 @@ from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.rules import Rules
 from covey.coordinator.engine.step import Step
 from covey.coordinator.run import early_stop, folding, records
+from covey.coordinator.run.arrivals import NO_STEP, Arrivals, Collected, values_of
 from covey.coordinator.run.audit_trail import FILE as AUDIT_FILE
 from covey.coordinator.run.checkpoint import Checkpoint
 from covey.coordinator.run.disk_space import Room
@@ -139,6 +140,12 @@ class Run:
         self.room = room
         self.spool = Spool(folder / "spool", room)
         self.checkpoint = Checkpoint(folder / "checkpoint", room)
+        self.arrivals = Arrivals(
+            scenario.strategy,
+            scenario.aggregation,
+            self.spool,
+            is_batch=scenario.privacy is not None or scenario.rounds.mode == "buffered",
+        )
         self.orders = self.order_book(folder, scenario, setup, engine, facts, room)
         self.recorder = Recorder(folder, scenario, engine, facts, room, audit_key)
         self.audit = self.recorder.audit
@@ -319,6 +326,7 @@ class Run:
             base=self.orders.base,
         )
         self.spool.keep(number, client, checked, report.seconds, report.client_state, report.device)
+        self.arrivals.add(number, client, checked, phase, self.state)
         self._accept(client, number)
         self.audit.note("accept", agent=client, step=number, report=content_digest.hex())
         if self.privacy is not None:
@@ -518,6 +526,7 @@ class Run:
             kept.pop(client, None)
         step = self.engine.step
         if step is not None:
+            self.arrivals.remove(step.number, client)
             self.spool.discard(step.number, client)
             self._accepted_before.pop(client, None)
         self.state = self.strategy.forget(self.state, client)
@@ -607,6 +616,7 @@ class Run:
         self._count_up(reports)
         self.audit.note("void", round=round_, step=step, why=why)
         self._accepted_before.clear()
+        self.arrivals.begin(NO_STEP)
         self._steps_over.append(step)
         self._has_changed = True
         notice = RoundVoid(round_, step, why)
@@ -623,21 +633,31 @@ class Run:
         number = close.step
         reporters = close.reporters
         began = time.monotonic()
-        reports, unreadable = self.spool.readable(number, reporters)
-        if unreadable:
-            return self._ask_again(number, unreadable)
-        reports = self._prepared(close, reports)
         trial = self._trial(step)
-        steps = trial.steps(reports)
+        arrivals: Arrivals | None = self.arrivals
+        collected = self.arrivals.collect(number, reporters, trial.phase, self.state)
+        if collected is None:
+            arrivals = None
+            collected = self._from_spool(close, trial)
+        if collected.unreadable:
+            return self._ask_again(number, collected.unreadable)
+        reports = collected.reports
+        steps = collected.steps
         settings = self.scenario.aggregation
         refused = folding.too_far(steps, settings, self.facts.usual)
         if refused:
             return self._set_aside(number, refused)
         try:
-            outcome = trial.outcome(reports)
-        except (OSError, MemoryError):
+            outcome = trial.outcome(reports, arrivals)
+        except MemoryError:
             raise
         except Exception as error:
+            if arrivals is not None:
+                # the reports in the spool show who is to blame
+                arrivals.give_up()
+                return self._close(close)
+            if isinstance(error, OSError):
+                raise
             guilty = folding.guilty(trial.outcome, reports)
             if guilty:
                 return self._set_aside(number, guilty)
@@ -652,6 +672,15 @@ class Run:
         fold_s = time.monotonic() - began
         folded = FoldedStep(step, close, outcome, clusters_before, devices, fold_s)
         return self._folded(folded, reports)
+
+    def _from_spool(self, close: Close, trial: FoldTrial) -> Collected:
+        """The reports of a step whose fold needs the vectors themselves."""
+        found, unreadable = self.spool.readable(close.step, close.reporters)
+        if unreadable:
+            return Collected(found, unreadable)
+        reports = self._prepared(close, found)
+        steps = trial.steps(reports)
+        return Collected(reports, steps=steps)
 
     def _prepared(
         self, close: Close, reports: list[tuple[ClientId, Report]]
@@ -717,6 +746,7 @@ class Run:
                 staleness=list(buffer.staleness),
             )
         self.recorder.note_fold(folded.step, close)
+        self.arrivals.begin(NO_STEP)
         self.orders.forget_models()
         self._accepted_before.clear()
 
@@ -761,6 +791,7 @@ class Run:
         for client, why in guilty.items():
             reports = self.spool.reports(step, [client])
             self._count_up(reports)
+            self.arrivals.remove(step, client)
             self.spool.discard(step, client)
             what = f"step {step}: {why}"
             self.audit.blame("set_aside", client, what)
@@ -779,9 +810,7 @@ class Run:
     def _count_up(self, reports: Reports) -> None:
         """Count what reports carried, once their step is over: until then the spool knows it, also after a kill."""
         for _, report in reports:
-            vectors = report.vectors.values()
-            values = sum(vector.size for vector in vectors)
-            self.traffic["up_vectors"] += values
+            self.traffic["up_vectors"] += values_of(report.vectors)
 
     # -- the checkpoint ------------------------------------------------------------------------------
 

@@ -51,9 +51,9 @@ def report_of(run: Run, client: ClientId, order: OrderMessage) -> bytes:
     ].to_bytes()
 
 
-def half_reported(folder: Path) -> tuple[Run, dict[ClientId, OrderMessage]]:
+def half_reported(folder: Path, method: str = "fedavg") -> tuple[Run, dict[ClientId, OrderMessage]]:
     """A run whose open step has the reports of the first four of eight agents."""
-    scene = scenario("fedavg", rounds=EVERYBODY)
+    scene = scenario(method, rounds=EVERYBODY)
     run = Run.start(folder, scene, setup(scene), rules(scene), "r1", 0.0)
     effects: list[Effect] = []
     for client in clients():
@@ -96,7 +96,8 @@ def test_an_accepted_report_that_is_damaged_or_gone_after_a_kill_is_asked_for_ag
 def test_an_accepted_report_that_goes_while_the_run_is_at_work_is_asked_for_again_at_the_fold(
     tmp_path: Path,
 ) -> None:
-    run, orders = half_reported(tmp_path)
+    """CFL compares reports with each other, so its fold needs every one of them."""
+    run, orders = half_reported(tmp_path, "cfl")
     spooled(run, "agent-1").unlink()
     effects: list[Effect] = []
     for client in sorted(orders)[4:]:
@@ -107,6 +108,19 @@ def test_an_accepted_report_that_goes_while_the_run_is_at_work_is_asked_for_agai
     assert again.again > orders["agent-1"].again
     run.accept("agent-1", report_of(run, "agent-1", again), 0.0)
     assert run.engine.round == 1
+
+
+def test_a_report_that_is_in_the_sums_already_is_not_needed_again(tmp_path: Path) -> None:
+    models = []
+    for name in ("whole", "gone"):
+        run, orders = half_reported(tmp_path / name)
+        if name == "gone":
+            spooled(run, "agent-1").unlink()
+        for client in sorted(orders)[4:]:
+            run.accept(client, report_of(run, client, orders[client]), 0.0)
+        assert run.engine.round == 1
+        models.append(run.state.model.tobytes())
+    assert models[0] == models[1]
 
 
 def test_a_kill_after_reports_were_lost_and_saved_over_does_not_leave_them_accepted(

@@ -1,0 +1,283 @@
+"""Reports that are added up as they are accepted: closing their phase then reads none of them again.
+
+This needs a phase whose fold takes nothing of the vectors but weighted means (`Strategy.terms`), and the plain mean as
+the rule. The sums are exact, so a phase has the bytes of a fold of all reports at once, whatever came in which order,
+was taken out again, or was read from the spool after a kill.
+
+The spool keeps every report all the same. It is read where a report's weight turns out to be another one than it was
+added with, where a report is taken out, after a restart, and where a fold fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from covey.coordinator.run import folding
+from covey.coordinator.run.folding import AnyStrategy, ClientReport, Step
+from covey.coordinator.run.spool import Spool
+from covey.shared.numerics.accumulator import Accumulator
+from covey.shared.numerics.vectors import Vector
+from covey.shared.scenario.aggregation import Aggregation
+from covey.shared.strategies import phase_names
+from covey.shared.strategies.base import ClientId, Phase, Report, Reports
+from covey.shared.strategies.terms import Terms, describes_folds
+
+State = object  # the strategy's
+NO_STEP = 0  # steps are numbered from 1
+
+
+class SpooledVectors(Mapping[str, Vector]):
+    """The vectors of a report in the spool, which is opened when one of them is read."""
+
+    def __init__(self, spool: Spool, step: int, client: ClientId, sizes: Mapping[str, int]) -> None:
+        self._spool = spool
+        self._step = step
+        self._client = client
+        self.sizes = sizes  # the lengths by name
+
+    def __getitem__(self, name: str) -> Vector:
+        [(_, report)] = self._spool.reports(self._step, [self._client])
+        return report.vectors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.sizes)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+
+def values_of(vectors: Mapping[str, Vector]) -> int:
+    """The number of values in a report's vectors. Vectors in the spool are not read for it."""
+    if isinstance(vectors, SpooledVectors):
+        lengths = vectors.sizes.values()
+        return sum(lengths)
+    total = 0
+    for vector in vectors.values():
+        total += vector.size
+    return total
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """One report of the open step."""
+
+    report: Report  # its vectors are in the spool
+    terms: Terms | None  # what is in the sums; None: the fold needs the vectors themselves
+    steps: Sequence[Step]  # how far the vectors moved from their models
+
+
+@dataclass(frozen=True)
+class Collected:
+    """The reports of a closed step, with what was computed when they arrived."""
+
+    reports: list[ClientReport]
+    unreadable: dict[ClientId, str] = field(default_factory=dict)  # with reasons
+    steps: list[Step] = field(default_factory=list)
+
+
+class Arrivals:
+    """The sums of the open step. One that goes wrong gives up: its step is then folded from the spool.
+
+    Args:
+        strategy: the method.
+        settings: the scenario's limits on single reports.
+        spool: has the reports that are counted here.
+        is_batch: every step is folded from the spool, whatever the method.
+    """
+
+    def __init__(
+        self, strategy: AnyStrategy, settings: Aggregation, spool: Spool, *, is_batch: bool
+    ) -> None:
+        self._strategy = strategy
+        self._spool = spool
+        self._is_batch = is_batch
+        self._measures_steps = settings.refuse_beyond is not None
+        takes_plain_means = settings.rule == "mean" and not settings.clips
+        kind = type(strategy)
+        self._has_means = takes_plain_means and describes_folds(kind)
+        self._number = NO_STEP
+        self._sums = Accumulator()  # of the terms in `_arrived`
+        self._arrived: dict[ClientId, Arrived] = {}
+        self._base_norms: dict[str, float] = {}  # of the models that steps started from
+        self._has_given_up = False
+
+    def __repr__(self) -> str:
+        return f"<Arrivals of step {self._number}: {len(self._arrived)} reports>"
+
+    def begin(self, number: int) -> None:
+        """Forget everything that does not belong to this step."""
+        if number == self._number:
+            return
+        self._number = number
+        self._sums = Accumulator()
+        self._arrived = {}
+        self._base_norms = {}
+        self._has_given_up = False
+
+    def give_up(self) -> None:
+        """Leave the step to the spool."""
+        self._sums = Accumulator()
+        self._arrived = {}
+        self._has_given_up = True
+
+    def add(
+        self, number: int, client: ClientId, report: Report, phase: Phase, state: State
+    ) -> None:
+        """Count a report that lies in the spool. Its vectors are not kept."""
+        self.begin(number)
+        if self._has_given_up or self._is_batch:
+            return
+        if client in self._arrived:  # the spool has replaced the first one
+            self.give_up()
+            return
+        try:
+            self._add(client, report, phase, state)
+        except (OSError, MemoryError):
+            raise
+        except Exception:
+            # the batch fold fails as well, and finds out who is to blame
+            self.give_up()
+
+    def _add(self, client: ClientId, report: Report, phase: Phase, state: State) -> None:
+        terms = self._terms(state, phase, client, report)
+        if terms is None and not self._has_means:
+            self.give_up()
+            return
+        is_of_the_run = phase.name in phase_names.OF_THE_RUN
+        steps: list[Step] = []
+        if self._measures_steps and not is_of_the_run:
+            entry = (client, report)
+            steps = folding.steps_of(
+                self._strategy,
+                state,
+                phase,
+                [entry],
+                self._base_norms,
+            )
+        self._count(terms, report.vectors)
+        light = self._without_vectors(client, report)
+        self._arrived[client] = Arrived(light, terms, steps)
+
+    def _without_vectors(self, client: ClientId, report: Report) -> Report:
+        """The report with vectors that are read from the spool."""
+        sizes: dict[str, int] = {}
+        for name, vector in report.vectors.items():
+            sizes[name] = vector.size
+        vectors = SpooledVectors(
+            self._spool,
+            self._number,
+            client,
+            sizes,
+        )
+        return replace(report, vectors=vectors)
+
+    def _terms(self, state: State, phase: Phase, client: ClientId, report: Report) -> Terms | None:
+        """A report's terms; none where the phase has no vectors, None where the fold needs the vectors."""
+        if phase.name in phase_names.OF_THE_RUN or not phase.sizes:
+            return ()
+        if not self._has_means:
+            return None
+        return self._strategy.terms(state, phase, client, report)
+
+    def _count(self, terms: Terms | None, vectors: Mapping[str, Vector]) -> None:
+        for term in terms or ():
+            vector = vectors[term.vector]
+            self._sums.add(term.key, vector, term.weight)
+
+    def _uncount(self, terms: Terms | None, vectors: Mapping[str, Vector]) -> None:
+        for term in terms or ():
+            vector = vectors[term.vector]
+            self._sums.subtract(term.key, vector, term.weight)
+
+    def remove(self, number: int, client: ClientId) -> None:
+        """Take a report out, while the spool still has it."""
+        if number != self._number or client not in self._arrived:
+            return
+        arrived = self._arrived.pop(client)
+        try:
+            self._uncount(arrived.terms, arrived.report.vectors)
+        except (OSError, ValueError, KeyError):
+            self.give_up()
+
+    def collect(
+        self, number: int, reporters: Sequence[ClientId], phase: Phase, state: State
+    ) -> Collected | None:
+        """The reports of a closed step in this order; None where the step must be folded from the spool.
+
+        Reports that an earlier process accepted are read and counted now. The vectors of a report that the fold needs
+        whole are mapped from the spool.
+        """
+        self.begin(number)
+        if self._has_given_up or self._is_batch:
+            return None
+        missing: list[ClientId] = []
+        for client in reporters:
+            if client not in self._arrived:
+                missing.append(client)
+        found, unreadable = self._spool.readable(number, missing)
+        for client, report in found:
+            self.add(number, client, report, phase, state)
+        if self._has_given_up:
+            return None
+        whole: list[ClientId] = []  # whose vectors the fold needs
+        known = 0
+        for client in reporters:
+            arrived = self._arrived.get(client)
+            if arrived is None:
+                continue
+            known += 1
+            if arrived.terms is None:
+                whole.append(client)
+        if len(whole) == known:
+            return None
+        opened, lost = self._spool.readable(number, whole)
+        for client in lost:
+            del self._arrived[client]
+        return self._collected(reporters, dict(opened), unreadable | lost)
+
+    def _collected(
+        self,
+        reporters: Sequence[ClientId],
+        opened: Mapping[ClientId, Report],
+        unreadable: dict[ClientId, str],
+    ) -> Collected:
+        reports: list[ClientReport] = []
+        steps: list[Step] = []
+        for client in reporters:
+            arrived = self._arrived.get(client)
+            if arrived is None:
+                continue
+            report = opened.get(client, arrived.report)
+            entry = (client, report)
+            reports.append(entry)
+            steps += arrived.steps
+        return Collected(reports, unreadable, steps)
+
+    def means(self, state: State, phase: Phase, reports: Reports) -> Accumulator:
+        """The means of exactly these reports: other ones are taken out, and changed weights are put right.
+
+        Args:
+            state: the strategy's.
+            phase: the closed phase.
+            reports: with the numbers of samples that they count with.
+
+        Raises:
+            ValueError: the sums do not fit these reports. What happened before must be forgotten (`give_up`).
+        """
+        counted = dict(reports)
+        uncounted = self._arrived.keys() - counted.keys()
+        for client in sorted(uncounted):
+            self.remove(self._number, client)
+        for client, report in reports:
+            arrived = self._arrived.get(client)
+            if arrived is None:
+                raise ValueError(f"the report of {client} is not in the sums")
+            terms = self._terms(state, phase, client, report)
+            if terms == arrived.terms:
+                continue
+            vectors = dict(arrived.report.vectors)
+            self._uncount(arrived.terms, vectors)
+            self._count(terms, vectors)
+            self._arrived[client] = replace(arrived, terms=terms)
+        return self._sums

@@ -1,0 +1,192 @@
+"""Reports that are added up as they arrive: the fold has the bytes of one that reads them all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from covey.coordinator.run import folding
+from covey.coordinator.run.arrivals import Arrivals, values_of
+from covey.coordinator.run.spool import Spool
+from covey.shared.scenario.aggregation import Aggregation, MaxSamples
+from covey.shared.strategies.base import MODEL, ClientId, Phase, Report
+from covey.shared.strategies.bases.single import Single
+from covey.shared.strategies.fedavg import FedAvg
+from covey.shared.strategies.fedprox import FedProx
+from covey.shared.strategies.terms import describes_folds
+from tests.small_run import fingerprint, in_process, scenario
+
+SIZE = 5
+STATE = Single(np.zeros(SIZE, np.float32))
+TRAIN = Phase(sizes={MODEL: SIZE})
+EVERYBODY = {"participation": 1.0}
+CAPPED = Aggregation(max_samples=MaxSamples(times_median=2.0))
+
+# each of these has phases that are nothing but means; the first rounds of some are not
+METHODS = ("fedavg", "fedsgd", "feddane", "perfedavg", "lg", "ifca", "fedclust", "fedem")
+
+values = st.floats(-100, 100, width=32)
+vectors = st.lists(values, min_size=SIZE, max_size=SIZE)
+reports = st.builds(
+    lambda row, n: Report({MODEL: np.array(row, np.float32)}, n),
+    vectors,
+    st.integers(0, 400),
+)
+
+
+def agents(count: int) -> list[ClientId]:
+    return [f"agent-{i}" for i in range(count)]
+
+
+def new_spool(folder: Path) -> Spool:
+    spool = Spool(folder)
+    spool.durable = False
+    spool.drop(10)
+    return spool
+
+
+def new_arrivals(spool: Spool, aggregation: Aggregation) -> Arrivals:
+    return Arrivals(FedAvg(), aggregation, spool, is_batch=False)
+
+
+def from_arrivals(
+    arrivals: Arrivals, reporters: Sequence[ClientId], aggregation: Aggregation
+) -> Any:
+    collected = arrivals.collect(1, reporters, TRAIN, STATE)
+    assert collected is not None
+    assert not collected.unreadable
+    fair = folding.capped(collected.reports, aggregation)
+    means = arrivals.means(STATE, TRAIN, fair)
+    return FedAvg().fold_means(STATE, TRAIN, means, fair).model.tobytes()
+
+
+def in_one_batch(spool: Spool, reporters: Sequence[ClientId], aggregation: Aggregation) -> Any:
+    fair = folding.capped(spool.reports(1, reporters), aggregation)
+    return FedAvg().fold(STATE, TRAIN, fair, aggregation.average).model.tobytes()
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(sent=st.lists(reports, min_size=1, max_size=7), data=st.data())
+def test_any_order_of_accepting_excluding_repeating_and_restarting_gives_the_bytes_of_the_batch(
+    tmp_path: Path, sent: list[Report], data: st.DataObject
+) -> None:
+    """Weights change too: claims of more than twice the median number of samples are capped."""
+    spool = new_spool(tmp_path / "spool")
+    arrivals = new_arrivals(spool, CAPPED)
+    by_client = dict(zip(agents(len(sent)), sent, strict=True))
+    order = data.draw(st.permutations(sorted(by_client)))
+    taken_out = set(data.draw(st.lists(st.sampled_from(order), unique=True)))
+    uncounted = set(data.draw(st.lists(st.sampled_from(order), unique=True)))
+    restart_after = data.draw(st.integers(0, 2 * len(order)))
+    for place, client in enumerate(order):
+        if place == restart_after:
+            arrivals = new_arrivals(spool, CAPPED)
+        spool.keep(1, client, by_client[client], 0.0)
+        arrivals.add(1, client, by_client[client], TRAIN, STATE)
+        if client in taken_out:  # set aside, or forgotten
+            arrivals.remove(1, client)
+            spool.discard(1, client)
+    # those who are excluded after their report are in the spool, but the round does not count them
+    reporters = [c for c in sorted(by_client) if c not in taken_out | uncounted]
+    if not reporters:
+        return
+    expected = in_one_batch(spool, reporters, CAPPED)
+    assert from_arrivals(arrivals, reporters, CAPPED) == expected
+    assert from_arrivals(arrivals, reporters[:1], CAPPED) == in_one_batch(
+        spool, reporters[:1], CAPPED
+    ), "a step that is closed again with fewer reports"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_that_adds_up_arrivals_has_the_bytes_of_one_that_reads_the_spool(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = scenario(method, rounds={**EVERYBODY, "count": 2})
+    used: list[str] = []
+    means = Arrivals.means
+
+    def counted(self: Arrivals, state: Any, phase: Phase, reports: Any) -> Any:
+        used.append(phase.name)
+        return means(self, state, phase, reports)
+
+    monkeypatch.setattr(Arrivals, "means", counted)
+    arrived = fingerprint(in_process(tmp_path / "arrived", scene))
+    assert "train" in used
+    monkeypatch.setattr(Arrivals, "collect", lambda *_: None)
+    used.clear()
+    assert fingerprint(in_process(tmp_path / "spooled", scene)) == arrived
+    assert not used
+
+
+def test_a_report_that_is_accepted_a_second_time_is_folded_from_the_spool(tmp_path: Path) -> None:
+    spool = new_spool(tmp_path)
+    arrivals = new_arrivals(spool, Aggregation())
+    for value in (1.0, 2.0):
+        report = Report({MODEL: np.full(SIZE, value, np.float32)}, 1)
+        spool.keep(1, "agent-0", report, 0.0)
+        arrivals.add(1, "agent-0", report, TRAIN, STATE)
+    assert arrivals.collect(1, ["agent-0"], TRAIN, STATE) is None
+
+
+def test_a_report_that_is_gone_when_it_should_be_taken_out_leaves_the_step_to_the_spool(
+    tmp_path: Path,
+) -> None:
+    spool = new_spool(tmp_path)
+    arrivals = new_arrivals(spool, Aggregation())
+    for client in agents(2):
+        report = Report({MODEL: np.ones(SIZE, np.float32)}, 1)
+        spool.keep(1, client, report, 0.0)
+        arrivals.add(1, client, report, TRAIN, STATE)
+    spool.discard(1, "agent-0")
+    arrivals.remove(1, "agent-0")
+    assert arrivals.collect(1, ["agent-1"], TRAIN, STATE) is None
+
+
+def test_vectors_are_not_kept_and_counting_their_values_does_not_read_them(tmp_path: Path) -> None:
+    spool = new_spool(tmp_path)
+    arrivals = new_arrivals(spool, Aggregation())
+    report = Report({MODEL: np.ones(SIZE, np.float32)}, 3)
+    spool.keep(1, "agent-0", report, 0.0)
+    arrivals.add(1, "agent-0", report, TRAIN, STATE)
+    collected = arrivals.collect(1, ["agent-0"], TRAIN, STATE)
+    assert collected is not None
+    [(_, light)] = collected.reports
+    assert light.vectors[MODEL].tobytes() == report.vectors[MODEL].tobytes()
+    spool.discard(1, "agent-0")
+    assert values_of(light.vectors) == SIZE
+    with pytest.raises(OSError, match="agent-0"):
+        light.vectors[MODEL]
+
+
+@pytest.mark.parametrize(
+    "aggregation",
+    [Aggregation(rule="median"), Aggregation.model_validate({"clip": {"norm": 1.0}})],
+    ids=["rule", "clip"],
+)
+def test_a_robust_rule_and_clipping_fold_from_the_spool(
+    tmp_path: Path, aggregation: Aggregation
+) -> None:
+    spool = new_spool(tmp_path)
+    arrivals = new_arrivals(spool, aggregation)
+    report = Report({MODEL: np.ones(SIZE, np.float32)}, 1)
+    spool.keep(1, "agent-0", report, 0.0)
+    arrivals.add(1, "agent-0", report, TRAIN, STATE)
+    assert arrivals.collect(1, ["agent-0"], TRAIN, STATE) is None
+
+
+def test_terms_do_not_describe_the_fold_of_a_class_that_replaces_it() -> None:
+    class Mine(FedProx):
+        def fold(self, state: Single, *rest: Any, **named: Any) -> Single:
+            return replace(state, model=state.model + 1)
+
+    assert describes_folds(FedProx)
+    assert not describes_folds(Mine)
