@@ -30,7 +30,7 @@ from covey.shared.strategies.registry import AnyStrategy
 from covey.shared.wire.messages import Name
 
 FILE_KEYS = (("task", "init"), ("fleet", "partition"), ("rounds", "participants"))
-BrokerCount = Annotated[int, Field(ge=1, le=64)]
+BrokerCount = Annotated[int, Field(ge=1, le=64, strict=True)]
 DEFAULT_SKETCH = 64  # values: distances between sketches are then right to about a tenth
 
 

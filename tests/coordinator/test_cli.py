@@ -167,6 +167,15 @@ def test_no_run_reports_that_no_row_is_known(tmp_path: Path) -> None:
             "--embedded --broker mqtt://host",
             "--embedded starts its own broker: omit --broker, or omit --embedded",
         ),
+        (
+            "--shard one.pem --broker mqtt://host",
+            "--shard names the brokers: omit --broker, or omit --shard",
+        ),
+        ("--shard one.pem --in-process", "omit --shard, or omit --in-process"),
+        (
+            "--broker mqtt://host --broker mqtt://host",
+            "the same broker is given twice; give each of the brokers once",
+        ),
     ],
 )
 @pytest.mark.parametrize("verb", ["run", "compare"])

@@ -17,6 +17,7 @@ from covey.coordinator.deploy.publish import publish
 from covey.coordinator.run.audit_trail import check
 from covey.coordinator.run.notices import ModelsNotPublished, ModelsPublished, Notice
 from covey.coordinator.run.versions import BEST, ModelVersion, save_version
+from covey.coordinator.serve.sharded_link import ShardedLink
 from covey.shared.client import decode_model
 from covey.shared.errors import UserError
 from covey.shared.mqtt.link import Message, Up
@@ -136,3 +137,20 @@ def test_a_finished_run_publishes_the_version_that_the_scenario_names(
             assert "cannot be reached" in why
         case _:
             assert wish == "none"
+
+
+@clock.virtual(within_s=3600)
+async def test_every_one_of_several_brokers_gets_the_whole_deployment() -> None:
+    """Where agents live is not known to an operator's command, so each broker has the shares of all."""
+    brokers = [MemoryBroker(0), MemoryBroker(1)]
+    async with (
+        brokers[0].link("operator") as first,
+        brokers[1].link("operator") as second,
+        ShardedLink([first, second], TOPICS) as link,
+    ):
+        await link.all_up()
+        serial = await publish(link, TOPICS, version(2), origin="run", part_bytes=PART_BYTES)
+    shown = [await retained(broker) for broker in brokers]
+    assert shown[0] == shown[1]
+    assert Deployment.from_bytes(shown[0][TOPICS.deployment]).serial == serial
+    assert TOPICS.deployment_share("pi-1") in shown[0]

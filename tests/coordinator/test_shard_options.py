@@ -1,0 +1,83 @@
+"""Several brokers in a scenario and on the command line: which addresses a run connects to, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from covey.coordinator.cli.options import several_brokers
+from covey.coordinator.commands.run import addresses
+from covey.coordinator.processes.launch import environment_of
+from covey.coordinator.run.options import Options
+from covey.coordinator.run.records import scenario_digest
+from covey.shared.cli import Connection
+from covey.shared.errors import UserError
+from covey.shared.mqtt.broker_url import BrokerUrl, Tls
+from covey.shared.mqtt.credentials import render
+from tests.small_run import scenario
+
+FLEET = {"agents": 8}
+TWO = ["mqtt://a", "mqtts://b"]
+
+
+def urls(texts: list[str]) -> list[BrokerUrl]:
+    return [BrokerUrl.parse(text) for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        ({"brokers": 4}, "starts brokers for a simulated fleet"),
+        ({"brokers": 0, "fleet": FLEET}, "greater than or equal to 1"),
+        ({"brokers": True, "fleet": FLEET}, "valid integer"),
+        ({"brokers": []}, "at least one address"),
+        ({"brokers": ["mqtt://a", "mqtt://a"]}, "each of them once"),
+        ({"brokers": TWO, "broker": "mqtt://a"}, "both set; keep one of them"),
+    ],
+)
+def test_brokers_that_make_no_sense_are_refused(sections: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        scenario("fedavg", **sections)
+
+
+def test_a_run_connects_to_the_brokers_of_its_scenario_unless_options_name_others() -> None:
+    scene = scenario("fedavg", brokers=TWO)
+    folder = Path("out")
+    assert addresses(scene, Options(folder)) == urls(TWO)
+    assert addresses(scene, Options(folder, broker="mqtt://c")) == urls(["mqtt://c"])
+    others = tuple(urls(["mqtt://d", "mqtt://e"]))
+    assert addresses(scene, Options(folder, brokers=others)) == list(others)
+    assert addresses(scene, Options(folder, embedded=True)) == []
+    assert addresses(scenario("fedavg", brokers=2, fleet=FLEET), Options(folder)) == []
+
+
+def test_the_brokers_change_no_model_and_do_not_identify_a_run() -> None:
+    one = scenario("fedavg")
+    assert scenario_digest(one) == scenario_digest(scenario("fedavg", brokers=TWO))
+
+
+def test_credentials_files_name_the_brokers_with_a_password_and_an_authority_each(
+    tmp_path: Path,
+) -> None:
+    files: list[Path] = []
+    for host in ("a", "b"):
+        url = BrokerUrl(host, 8883, Tls(), "coordinator", f"secret-{host}")
+        file = tmp_path / f"{host}.pem"
+        file.write_text(render("coordinator", url, "-----BEGIN CERTIFICATE-----\n"))
+        files.append(file)
+    found = several_brokers(Connection(), files)
+    assert [(url.host, url.password) for url in found] == [("a", "secret-a"), ("b", "secret-b")]
+    assert [url.tls for url in found] == [Tls(ca=file) for file in files]
+    with pytest.raises(UserError, match="the same broker is given twice"):
+        several_brokers(Connection(), [files[0], files[0]])
+
+
+def test_a_simulated_fleet_gets_all_addresses_and_refuses_different_tls_files() -> None:
+    found = environment_of(urls(["mqtt://u:p,w@a", "mqtt://b:1884"]))
+    assert found["COVEY_BROKER"] == "mqtt://u:p%2Cw@a:1883,mqtt://b:1884"
+    encrypted = [BrokerUrl(host, 8883, Tls(ca=Path(f"{host}.pem"))) for host in ("a", "b")]
+    with pytest.raises(UserError, match="different TLS files"):
+        environment_of(encrypted)
