@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from covey.agent.worker import frames
+from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.engine.deadline import DeadlineRule
 from covey.coordinator.engine.events import (
     Close,
@@ -24,8 +28,11 @@ from covey.coordinator.engine.events import (
 from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.timing import KEPT, Timing
 from covey.coordinator.run.rules import rules_of
+from covey.coordinator.run.run import Run
 from covey.shared.scenario.scenario import Scenario
+from tests import clock, small_run
 from tests.coordinator.engines import EVERYBODY, TRAIN, cohort, feed, gathered, restarted
+from tests.small_fleet import Fleet, Numpy
 
 RULE = DeadlineRule(percentile=0.9, factor=1.5, least_s=5.0, most_s=60.0)
 AGENTS = tuple("abcdefghij")
@@ -265,3 +272,38 @@ def test_the_keys_of_a_scenario_become_rules() -> None:
     sections["rounds"]["deadline"]["least_s"] = 100
     with pytest.raises(ValueError, match="least_s is 100, but most_s is 90"):
         Scenario.model_validate(sections)
+
+
+class OneIsSilent(Numpy):
+    """The work of one agent never ends; the others take 2 s."""
+
+    async def call(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
+        if job["job"] == "perform":
+            await asyncio.sleep(1e6 if job["client"] == "agent-3" else 2.0)
+        return await super().call(job, weight=weight)
+
+
+def test_a_whole_run_waits_once_for_a_silent_agent_and_its_record_has_the_deadlines(
+    tmp_path: Path,
+) -> None:
+    rounds = {"count": 3, "deadline_s": 40, "participation": 1.0, "deadline": {"least_s": 1}}
+    scene = small_run.scenario("fedavg", rounds={**rounds, "first_work_s": 0})
+
+    async def whole() -> tuple[Run, float, list[dict[str, Any]]]:
+        people = small_run.clients(8, scene)
+        fleet = Fleet(tmp_path, scene, rules_of(scene), MemoryBroker(seed=5), people)
+        fleet.pool = OneIsSilent(people, takes_s=0.0)
+        async with fleet:
+            run = await fleet.serve()
+            seconds = asyncio.get_running_loop().time()
+        trained = [dict(row) for row in fleet.rows if row.get("phase") == "train"]
+        return run, seconds, trained
+
+    run, seconds, trained = clock.run(whole())
+    first, *later = [row["deadline_s"] for row in trained]
+    assert first == 40
+    assert all(2 < deadline < 5 for deadline in later)
+    assert [row["missing"] for row in trained] == [["agent-3"]] * 3
+    assert seconds < 3 * 40
+    again, _ = Run.resume(run.folder, scene, run.setup, run.engine.rules, 0.0)
+    assert again.engine.timing.to_json() == run.engine.timing.to_json() != {}
