@@ -79,7 +79,6 @@ BROKER_OPTIONS = ("broker", "ca", "cert", "key", "insecure", "credentials")
 CONTRADICTIONS = (
     ("in_process", "needs no broker", (*BROKER_OPTIONS, "shard", "embedded", "metrics")),
     ("executor", "runs without a broker", (*BROKER_OPTIONS, "shard", "embedded")),
-    ("executor", "has no notices of the runs elsewhere", ("track",)),
     ("embedded", "starts its own broker", (*BROKER_OPTIONS, "shard")),
     ("shard", "names the brokers", BROKER_OPTIONS),
 )

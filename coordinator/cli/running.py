@@ -90,6 +90,7 @@ def run(
     agents that `agent start` runs. Ctrl-C stops the run; --resume continues it.
     """
     from covey.coordinator.commands import run as command
+    from covey.coordinator.commands.tracked_run import finish_tracked
     from covey.coordinator.report.progress import ProgressBar
     from covey.coordinator.report.tables import (
         newcomers,
@@ -147,7 +148,7 @@ def run(
         else:
             result = asyncio.run(command.run(loaded, options, observer))
         if result is not None:
-            tracked.finished(result)
+            finish_tracked(tracked, options.folder, result)
     if result is None:
         if not options.folder.exists():
             raise stopped("nothing was started yet")

@@ -32,6 +32,7 @@ from covey.coordinator.commands.comparison_files import (
     write_page,
     write_tables,
 )
+from covey.coordinator.commands.tracked_run import finish_tracked, track_afterwards
 from covey.coordinator.compare.grid import Cell, chosen, grid
 from covey.coordinator.compare.rows import (
     ComparisonRow,
@@ -225,7 +226,7 @@ def try_cells(
                 ):
                     result = _run(cell, options, pool, tracked.before(shown))
                     if result is not None:
-                        tracked.finished(result)
+                        finish_tracked(tracked, folder, result)
             except UserError as error:
                 why = str(error)
                 failures[cell.name] = why
@@ -308,7 +309,11 @@ def run_on_cluster(
         else:
             text = f"{outcome.text()}; {left} left"
             console.print(text, highlight=False, markup=False, soft_wrap=True)
+        if request.track and not outcome.failure:
+            cell = by_name[outcome.name]
+            track_afterwards(request.track, cell, folder / cell.folder, _complain)
 
+    by_name = {cell.name: cell for cell in missing}
     folder = options.folder
     with alone_in(folder):
         keep_scenario(scenario, folder)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from covey.coordinator.run.notices import Notice, PhaseFolded
 
 Averages = Mapping[str, Mapping[str, float]]  # by measure, then "micro" and "macro"
+MAX_CLUSTERS = 20  # whose figures are shown one by one: a tracker draws a chart for each
 
 
 @dataclass(frozen=True)
@@ -44,16 +46,19 @@ class RoundEnded:
     def figures(self) -> dict[str, float]:
         """The figures of the round by name, as trackers show them."""
         found: dict[str, float] = {
-            "reported": self.reported,
-            "missing": self.missing,
-            "clusters": len(self.cluster_sizes),
-            "moved": self.moved,
-            "seconds": self.seconds,
-            "mb_down": self.bytes_down / 1e6,
-            "mb_up": self.bytes_up / 1e6,
+            "round/reported": self.reported,
+            "round/missing": self.missing,
+            "round/clusters": len(self.cluster_sizes),
+            "round/moved": self.moved,
+            "round/seconds": self.seconds,
+            "round/mb_down": self.bytes_down / 1e6,
+            "round/mb_up": self.bytes_up / 1e6,
         }
         if self.loss is not None:
-            found["loss"] = self.loss
+            found["round/loss"] = self.loss
+        if len(self.cluster_sizes) <= MAX_CLUSTERS:
+            for cluster, size in self.cluster_sizes.items():
+                found[f"cluster-{cluster}/agents"] = size
         return found
 
 
@@ -65,6 +70,7 @@ class Evaluated:
         round: How many rounds are over.
         modes: Averages by mode ("server", "tuned", "last"), measure ("accuracy", "rmse", ...) and average
             ("macro", "micro"). Accuracies are shares between 0 and 1.
+        by_cluster: Means of the served models over the agents of each cluster, by cluster id and measure.
 
     Example:
         >>> event = covey.Evaluated(round=3, modes={"server": {"accuracy": {"macro": 0.9}}})
@@ -74,6 +80,7 @@ class Evaluated:
 
     round: int
     modes: Mapping[str, Averages]
+    by_cluster: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def figure(self, mode: str, measure: str, average: str = "macro") -> float | None:
         """One average; None if the run does not have it."""
@@ -82,8 +89,13 @@ class Evaluated:
         return of_measure.get(average)
 
     def figures(self) -> dict[str, float]:
-        """All averages by a name such as "server/accuracy/macro", as trackers show them."""
-        return flat(self.modes)
+        """All averages by a name such as "server/accuracy/macro" or "cluster-0/accuracy", as trackers show them."""
+        found = flat(self.modes)
+        if len(self.by_cluster) <= MAX_CLUSTERS:
+            for cluster, means in self.by_cluster.items():
+                for measure, mean in means.items():
+                    found[f"cluster-{cluster}/{measure}"] = mean
+        return found
 
 
 Milestone = RoundEnded | Evaluated
@@ -91,24 +103,43 @@ Milestone = RoundEnded | Evaluated
 
 def milestones(notice: Notice) -> Iterator[Milestone]:
     """The milestones that a notice of a run reports: none for most notices."""
-    if not isinstance(notice, PhaseFolded):
+    if isinstance(notice, PhaseFolded):
+        yield from recorded_milestones(notice.to_json())
+
+
+def recorded_milestones(row: Mapping[str, Any]) -> Iterator[Milestone]:
+    """The milestones that a line of `rounds.jsonl` reports: none unless a phase was folded."""
+    if row.get("event") != PhaseFolded.event:
         return
-    means = notice.means
-    if means.evaluation is not None:
-        yield Evaluated(notice.rounds_done, averages_by_mode(means.evaluation))
-    if notice.ends_round:
-        traffic = notice.traffic
+    ends_round = bool(row["ends_round"])
+    rounds_done = row["round"] + (1 if ends_round else 0)
+    evaluation = row.get("evaluation")
+    if evaluation is not None:
+        modes = averages_by_mode(evaluation)
+        yield Evaluated(rounds_done, modes, _measures_by_cluster(row.get("by_cluster", {})))
+    if ends_round:
+        traffic = row["traffic"]
         yield RoundEnded(
-            round=notice.rounds_done,
-            loss=means.loss,
-            reported=len(notice.reported),
-            missing=len(notice.missing),
-            cluster_sizes=notice.cluster_sizes,
-            moved=notice.moved,
-            seconds=notice.seconds,
+            round=rounds_done,
+            loss=row.get("loss"),
+            reported=len(row["reported"]),
+            missing=len(row["missing"]),
+            cluster_sizes=row["cluster_sizes"],
+            moved=row["moved"],
+            seconds=row["seconds"],
             bytes_down=_bytes(traffic, "down"),
             bytes_up=_bytes(traffic, "up"),
         )
+
+
+def _measures_by_cluster(rows: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """The means of each cluster, without the count of its agents."""
+    found = {}
+    for cluster, row in rows.items():
+        means = dict(row)
+        means.pop("agents", None)
+        found[cluster] = means
+    return found
 
 
 def averages_by_mode(modes: Mapping[str, object]) -> dict[str, dict[str, dict[str, float]]]:

@@ -1,4 +1,4 @@
-"""MLflow: a run with parameters, metrics by round, and the scenario and the result as artifacts.
+"""MLflow: a run with parameters, metrics by round, and the page, the scenario and the result as artifacts.
 
 Where it writes is MLflow's own setting: MLFLOW_TRACKING_URI, else its local store. The experiment is
 MLFLOW_EXPERIMENT_NAME, else the scenario's name.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 
 from mlflow.entities import Metric, Param
@@ -18,6 +19,7 @@ from covey.coordinator.track.run_ids import known_id, remember_id
 from covey.coordinator.track.tracking import Outcome, TrackedRun
 
 MAX_PARAMS = 100  # of one request
+TRAINING = {"mlflow.experimentKind": "custom_model_development"}  # its page shows runs, no chats
 MAX_CHARS = 250  # of a parameter's value: every version of MLflow takes as many
 STATUS = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
 
@@ -45,10 +47,8 @@ class MLflow:
             self._run = earlier
             self._client.set_terminated(earlier, "RUNNING")
             return
-        folder = run.folder.resolve()
-        tags = {"mlflow.runName": run.name, "covey.folder": str(folder)}
         experiment = self._experiment(run)
-        created = self._client.create_run(experiment, tags=tags)
+        created = self._client.create_run(experiment, tags=_tags(run))
         self._run = created.info.run_id
         remember_id(run.folder, "mlflow", self._run)
         params = []
@@ -65,7 +65,7 @@ class MLflow:
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", run.experiment)
         experiment = self._client.get_experiment_by_name(name)
         if experiment is None:
-            created: str = self._client.create_experiment(name)
+            created: str = self._client.create_experiment(name, tags=TRAINING)
             return created
         known: str = experiment.experiment_id
         return known
@@ -89,3 +89,26 @@ class MLflow:
             self._client.log_artifact(self._run, path)
         status = STATUS[outcome]
         self._client.set_terminated(self._run, status)
+
+
+def _tags(run: TrackedRun) -> dict[str, str]:
+    """What MLflow lists runs by, and the description on the run's page."""
+    folder = str(run.folder.resolve())
+    method = str(run.settings["strategy.name"])
+    seed = str(run.settings["seed"])
+    version = metadata.version("covey")
+    description = (
+        f"Clustered federated learning with **{method}**, seed {seed}.\n\n"
+        "`report.html` among the artifacts explains all figures. Accuracies are shares between 0 and 1; a step is a round.\n\n"
+        f"To see the run again: `coordinator report {folder}`"
+    )
+    return {
+        "mlflow.runName": run.name,
+        "mlflow.source.name": "coordinator",
+        "mlflow.source.type": "LOCAL",
+        "mlflow.note.content": description,
+        "covey.method": method,
+        "covey.seed": seed,
+        "covey.version": version,
+        "covey.folder": folder,
+    }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from covey.coordinator.track.tracking import Outcome, Settings, TrackedRun
@@ -24,7 +24,7 @@ def tracker() -> TensorBoard:
 
 
 class TensorBoard:
-    """Scalars by round, and the scenario as text."""
+    """Scalars by round, and the scenario as a table and as hyperparameters."""
 
     def __init__(self) -> None:
         self._writer: EventFileWriter | None = None  # open while the run lasts
@@ -39,6 +39,8 @@ class TensorBoard:
         place.mkdir(exist_ok=True)
         self._writer = EventFileWriter(str(place))
         self._write(0, _text("scenario", run.settings))
+        # the page HPARAMS lists all runs with their settings next to their figures
+        self._write(0, hparams_pb(dict(run.settings), trial_id=f"{run.name} {run.folder.resolve()}"))
 
     def log(self, step: int, figures: Mapping[str, float]) -> None:
         """Write scalars."""
@@ -64,15 +66,18 @@ class TensorBoard:
 
 
 def _text(tag: str, settings: Settings) -> Summary:
-    """Settings as a text of TensorBoard's text plugin."""
-    text = json.dumps(dict(settings), indent=1)
-    indented = "\n".join(f"    {line}" for line in text.splitlines())  # a code block of Markdown
+    """Settings as a table of TensorBoard's text plugin, which reads Markdown."""
+    lines = ["| key | value |", "|---|---|"]
+    for key, value in settings.items():
+        text = str(value).replace("|", "\\|")
+        lines.append(f"| {key} | {text} |")
+    table = "\n".join(lines)
     tensor = TensorProto(
         dtype="DT_STRING",
-        string_val=[indented.encode()],
+        string_val=[table.encode()],
         tensor_shape=TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)]),
     )
     plugin = SummaryMetadata.PluginData(plugin_name="text")
     metadata = SummaryMetadata(plugin_data=plugin)
-    value = Summary.Value(tag=f"{tag}/text_summary", tensor=tensor, metadata=metadata)
+    value = Summary.Value(tag=tag, tensor=tensor, metadata=metadata)
     return Summary(value=[value])

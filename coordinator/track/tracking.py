@@ -9,20 +9,26 @@ import importlib
 import importlib.util
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from covey.coordinator.run.milestones import averages_by_mode, flat, milestones
+from covey.coordinator.run.milestones import (
+    Milestone,
+    averages_by_mode,
+    flat,
+    milestones,
+    recorded_milestones,
+)
 from covey.coordinator.run.notices import Notice, Observer
 from covey.shared.errors import UserError
 from covey.shared.extras import install
 from covey.shared.scenario.scenario import Scenario
 
 Outcome = Literal["finished", "stopped", "failed"]
-Setting = str | int | float | bool | None
+Setting = str | int | float | bool
 Settings = Mapping[str, Setting]
 Remark = Callable[[str], None]
 
@@ -32,6 +38,11 @@ TRACKERS = {
     "tensorboard": ("tensorboard", "covey.coordinator.track.to_tensorboard"),
     "wandb": ("wandb", "covey.coordinator.track.to_wandb"),
 }
+FILES = (
+    "report.html",
+    "scenario.yaml",
+    "result.json",
+)  # of a finished run, for trackers that keep files
 PATIENCE_S = 60.0  # how long a run that is over waits for its trackers
 
 
@@ -78,11 +89,20 @@ class Tracking:
     def observe(self, notice: Notice) -> None:
         """Pass the milestones of a notice on; returns at once."""
         for milestone in milestones(notice):
-            if not self._began:
-                self._began = True
-                self._call(self._tracker.begin, self._run)
-            figures = milestone.figures()
-            self._call(self._tracker.log, milestone.round, figures)
+            self._take(milestone)
+
+    def replay(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Pass on the milestones of a run that is over, from the lines of its record."""
+        for row in rows:
+            for milestone in recorded_milestones(row):
+                self._take(milestone)
+
+    def _take(self, milestone: Milestone) -> None:
+        if not self._began:
+            self._began = True
+            self._call(self._tracker.begin, self._run)
+        figures = milestone.figures()
+        self._call(self._tracker.log, milestone.round, figures)
 
     def finished(self, result: Mapping[str, Any]) -> None:
         """The run has this result."""
@@ -104,9 +124,10 @@ class Tracking:
         if self._result is not None:
             outcome = "finished"
             summary = _summary(self._result)
-            for name in ("scenario.yaml", "result.json"):
+            for name in FILES:
                 file = self._run.folder / name
-                files.append(file)
+                if file.exists():
+                    files.append(file)
         self._call(self._tracker.end, outcome, summary, files)
 
     def _call(self, function: Callable[..., None], *arguments: Any) -> None:
@@ -149,6 +170,11 @@ class TrackedObserver:
     def __repr__(self) -> str:
         return f"<TrackedObserver {list(self._trackings)}>"
 
+    @property
+    def has_trackers(self) -> bool:
+        """Whether anybody follows the run."""
+        return len(self._trackings) > 0
+
     def before(self, observer: Observer) -> Observer:
         """An observer that feeds the trackers, and then this one."""
 
@@ -158,6 +184,12 @@ class TrackedObserver:
             observer(notice)
 
         return observe
+
+    def replay(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Feed the trackers with the record of a run that another machine has finished."""
+        lines = list(rows)
+        for one in self._trackings:
+            one.replay(lines)
 
     def finished(self, result: Mapping[str, Any]) -> None:
         """The run has this result."""
@@ -202,7 +234,10 @@ def tracking(
 
 
 def settings_of(scenario: Scenario) -> dict[str, Setting]:
-    """The scenario by dotted key. The broker's address is left out, because it can hold a password."""
+    """The scenario by dotted key, without what is not set.
+
+    The broker's address is left out, because it can hold a password.
+    """
     document = scenario.model_dump(
         mode="json", by_alias=True, exclude={"broker", "brokers", "compare"}
     )
@@ -216,7 +251,9 @@ def _flatten(key: str, value: Any, found: dict[str, Setting]) -> None:
         for name, inner in value.items():
             inner_key = f"{key}.{name}" if key else str(name)
             _flatten(inner_key, inner, found)
-    elif value is None or isinstance(value, str | int | float | bool):
+    elif value is None or value == []:
+        return
+    elif isinstance(value, str | int | float | bool):
         found[key] = value
     else:
         found[key] = str(value)
@@ -228,9 +265,9 @@ def _summary(result: Mapping[str, Any]) -> dict[str, float]:
     modes = averages_by_mode(result["accuracy"])
     figures = flat(modes)
     for name, figure in figures.items():
-        found[f"final/{name}"] = figure
+        found[f"summary/{name}"] = figure
     for key in ("clusters", "rounds", "ari", "nmi", "purity", "mbit_per_agent", "seconds"):
         value = result.get(key)
         if value is not None:
-            found[f"final/{key}"] = float(value)
+            found[f"summary/{key}"] = float(value)
     return found

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, cast
 
 import pytest
 
+from covey.coordinator.commands.tracked_run import finish_tracked, track_afterwards
+from covey.coordinator.compare.grid import Cell
 from covey.coordinator.run.milestones import Evaluated, RoundEnded, milestones
 from covey.coordinator.run.notices import Notice
 from covey.coordinator.run.result import write_all
@@ -23,7 +27,7 @@ from covey.coordinator.track.tracking import (
     tracking,
 )
 from covey.shared.errors import UserError
-from covey.shared.scenario.describe import dump
+from tests.coordinator.pages import keep_inputs
 from tests.small_run import in_process, scenario
 
 SCENE = scenario("fedclust", evaluation={"every": 1}, broker="mqtt://me:secret@example.org")
@@ -36,7 +40,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Notic
     notices: list[Notice] = []
     done = in_process(folder, SCENE, observer=notices.append)
     write_all(done, None)
-    (folder / "scenario.yaml").write_text(dump(SCENE))
+    keep_inputs(folder, SCENE)
     return folder, notices
 
 
@@ -53,7 +57,7 @@ def tracked(name: str, folder: Path, notices: Sequence[Notice]) -> list[str]:
         observer = trackers.before(shown.append)
         for notice in notices:
             observer(notice)
-        trackers.finished(result_of(folder))
+        finish_tracked(trackers, folder, result_of(folder))
     assert shown == list(notices)
     return remarks
 
@@ -129,6 +133,48 @@ def test_a_tracker_that_fails_gets_no_more_calls_and_the_run_continues(
     assert fails or tracker.calls[-1] == ("end", "stopped")
 
 
+class Keeping:
+    """A tracker that keeps everything it gets. It is a module of its own, too."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def tracker(self) -> Keeping:
+        return self
+
+    def begin(self, run: TrackedRun) -> None:
+        self.calls.append(run)
+
+    def log(self, step: int, figures: Mapping[str, float]) -> None:
+        self.calls.append((step, dict(figures)))
+
+    def end(self, outcome: str, summary: Mapping[str, float], files: Sequence[Path]) -> None:
+        self.calls.append((outcome, dict(summary), list(files)))
+
+
+def test_a_cell_of_another_machine_is_tracked_from_its_record(
+    recorded: tuple[Path, list[Notice]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, notices = recorded
+    cell = Cell("", "fedclust", SCENE.seed, SCENE)
+    live = Keeping()
+    later = Keeping()
+    for name in ("live", "later"):
+        monkeypatch.setitem(module.TRACKERS, name, ("json", f"covey_test_{name}"))
+    monkeypatch.setitem(sys.modules, "covey_test_live", cast(ModuleType, live))
+    monkeypatch.setitem(sys.modules, "covey_test_later", cast(ModuleType, later))
+    with tracking(["live"], SCENE, folder, print, cell.name) as trackers:
+        observer = trackers.before(lambda notice: None)
+        for notice in notices:
+            observer(notice)
+        finish_tracked(trackers, folder, result_of(folder))
+    track_afterwards(["later"], cell, folder, print)
+    assert len(live.calls) == 8
+    assert later.calls == live.calls
+    _, _, kept = live.calls[-1]
+    assert [file.name for file in kept] == ["report.html", "scenario.yaml", "result.json"]
+
+
 def test_a_run_without_any_figure_leaves_no_trace_in_a_tracker(tmp_path: Path) -> None:
     tracker = Recording()
     one = Tracking("x", tracker, TrackedRun("e", "n", tmp_path, {}), print)
@@ -168,15 +214,18 @@ def test_tensorboard_reads_the_event_files(recorded: tuple[Path, list[Notice]]) 
     assert tracked("tensorboard", folder, notices) == []
     events = EventAccumulator(str(folder / "tensorboard"))
     events.Reload()
-    losses = events.Scalars("loss")
+    losses = events.Scalars("round/loss")
     assert [one.step for one in losses] == [1, 2, 3]
     served = events.Scalars("server/accuracy/macro")[-1].value
     expected = result_of(folder)["accuracy"]["server"]["accuracy"]["macro"]
     assert served == pytest.approx(expected)
-    (final,) = events.Scalars("final/server/accuracy/macro")
+    (final,) = events.Scalars("summary/server/accuracy/macro")
     assert final.value == pytest.approx(expected)
-    text = events.Tensors("scenario/text_summary")[0].tensor_proto.string_val[0]
-    assert b'"strategy.name": "fedclust"' in text
+    text = events.Tensors("scenario")[0].tensor_proto.string_val[0]
+    assert b"| strategy.name | fedclust |" in text
+    sizes = {cluster: events.Scalars(f"cluster-{cluster}/agents")[-1].value for cluster in "01"}
+    assert sizes == result_of(folder)["cluster_sizes"]
+    assert "_hparams_/session_start_info" in events.summary_metadata
 
 
 def test_mlflow_reads_its_local_store(
@@ -196,10 +245,18 @@ def test_mlflow_reads_its_local_store(
     (run,) = client.search_runs([experiment.experiment_id])
     assert (run.info.status, run.info.run_name) == ("FINISHED", f"fedclust-{SCENE.seed}")
     assert run.data.params["strategy.name"] == "fedclust"
-    history = client.get_metric_history(run.info.run_id, "loss")
+    history = client.get_metric_history(run.info.run_id, "round/loss")
     assert [one.step for one in history] == [1, 2, 3]
     artifacts = {file.path for file in client.list_artifacts(run.info.run_id)}
-    assert artifacts == {"scenario.yaml", "result.json"}
+    assert artifacts == {"report.html", "scenario.yaml", "result.json"}
+    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
+    tags = run.data.tags
+    assert (tags["covey.method"], tags["covey.seed"]) == ("fedclust", str(SCENE.seed))
+    assert "coordinator report" in tags["mlflow.note.content"]
+    by_cluster = [name for name in run.data.metrics if name.startswith("cluster-0/")]
+    assert "cluster-0/agents" in by_cluster
+    assert "cluster-0/accuracy" in by_cluster
+    assert None not in run.data.params.values()
     assert tracked("mlflow", folder, notices) == []  # as after --resume
     assert len(client.search_runs([experiment.experiment_id])) == 1
 
