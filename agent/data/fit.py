@@ -207,7 +207,8 @@ def _mapped(targets: Array, table: ClassTable) -> Array:
     seen, inverse = np.unique(targets, return_inverse=True)
     indices = [table[int(value)] for value in seen]
     index_of_seen = np.array(indices, np.int64)
-    return index_of_seen[inverse.reshape(-1)]
+    places = inverse.reshape(-1)
+    return index_of_seen[places]
 
 
 def _check_classes(data: Dataset, table: ClassTable, task: Task) -> None:
@@ -227,7 +228,9 @@ def _check_classes(data: Dataset, table: ClassTable, task: Task) -> None:
             f"{data.source}: row {first.row}: class {first.name!r} is {expected}",
             public=f"row {first.row}: its class is {expected}",
         )
-    names = [str(one) for one in unknown]
+    names: list[str] = []
+    for one in unknown:
+        names.append(str(one))
     found = _listed(tuple(names))
     count = len(unknown)
     raise DataError(

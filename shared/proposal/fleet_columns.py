@@ -134,3 +134,34 @@ def some(names: Sequence[str]) -> str:
     if rest <= 0:
         return shown
     return f"{shown} and {rest} more"
+
+
+def spelled_alike(names: Sequence[str]) -> list[str]:
+    """A warning for each group of class names that differ in nothing but case, spaces, hyphens and underscores."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        plain = _plain_words(name)
+        if plain:
+            same = groups.setdefault(plain, [])
+            same.append(name)
+    warnings: list[str] = []
+    for same in groups.values():
+        if len(same) == 1:
+            continue
+        quoted = [repr(name) for name in same]
+        shown = " and ".join(quoted)
+        warnings.append(
+            f"the classes {shown} are hardly different: spell them alike on all devices"
+        )
+    return warnings
+
+
+def _plain_words(name: str) -> str:
+    """A name without case, hyphens and underscores; empty for a number."""
+    has_letters = name.upper() != name.lower()
+    if not has_letters:
+        return ""
+    text = name.casefold()
+    spaced = text.replace("-", " ").replace("_", " ")
+    words = spaced.split()
+    return " ".join(words)

@@ -10,7 +10,13 @@ from covey.shared.errors import UserError
 from covey.shared.proposal.choices import Choice, Proposal
 from covey.shared.proposal.description import ColumnFacts, DataDescription, ImageFacts
 from covey.shared.proposal.features import Features, key_reason
-from covey.shared.proposal.fleet_columns import FleetColumn, counted, fleet_columns, some
+from covey.shared.proposal.fleet_columns import (
+    FleetColumn,
+    counted,
+    fleet_columns,
+    some,
+    spelled_alike,
+)
 from covey.shared.proposal.model_choice import image_model
 from covey.shared.proposal.targets import find_target
 from covey.shared.proposal.task_of_table import ignored_columns
@@ -74,6 +80,7 @@ def picture_task(devices: Sequence[DataDescription], wish: str | None, proposal:
     task["model"] = image_model(shape[0], min(height, width))
     proposal.sections["task"] = task
     _name_absent_classes(devices, classes, tables, proposal)
+    proposal.warnings += spelled_alike(classes)
     proposal.warnings += _warnings(devices, tables)
 
 
@@ -280,8 +287,11 @@ def _warnings(devices: Sequence[DataDescription], tables: PixelTables) -> list[s
     found: list[str] = []
     for device in devices:
         if device.images is not None and device.images.unreadable:
-            files = counted(device.images.unreadable, "unreadable image")
-            found.append(f"{device.source}: {files}; replace or remove them")
+            files = counted(device.images.unreadable, "image")
+            found.append(
+                f"{device.source}: {files} unreadable, or neither grey nor RGB: replace or remove; "
+                f"`agent check --data {device.source}` names each"
+            )
         if device.faulty_rows:
             rows = counted(device.faulty_rows, "row")
             found.append(f"{device.source}: {rows} with another number of cells than the header")

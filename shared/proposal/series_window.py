@@ -12,7 +12,7 @@ from covey.shared.proposal.targets import Target
 
 LEAST_ROWS = 8  # of a window; classes that change faster belong to single rows
 MOST_ROWS = 128
-WINDOWS_PER_SERIES = 4  # without overlap, of the shortest series
+WINDOWS_PER_SERIES = 10  # without overlap, of the shortest series
 DAY_S = 86_400.0
 
 

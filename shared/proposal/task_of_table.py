@@ -7,7 +7,13 @@ from collections.abc import Sequence
 from covey.shared.proposal.choices import Choice, Proposal
 from covey.shared.proposal.description import DataDescription
 from covey.shared.proposal.features import Features, find_features
-from covey.shared.proposal.fleet_columns import FleetColumn, counted, fleet_columns, some
+from covey.shared.proposal.fleet_columns import (
+    FleetColumn,
+    counted,
+    fleet_columns,
+    some,
+    spelled_alike,
+)
 from covey.shared.proposal.model_choice import table_model, window_model
 from covey.shared.proposal.series_window import find_window
 from covey.shared.proposal.targets import Target, find_target
@@ -159,6 +165,7 @@ def _name_missing_classes(
         return
     column = next(one for one in columns if one.name == target.name)
     every = column.values or ()
+    proposal.warnings += spelled_alike(every)
     for device, facts in column.by_device:
         absent = [value for value in every if value not in (facts.values or ())]
         if absent:

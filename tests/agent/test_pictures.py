@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from covey.agent.data.check import inspect, load_local, read_local
 from covey.agent.data.proposal_data import describe
 from covey.agent.data.survey import DataSurvey
-from covey.shared.errors import UserError
+from covey.shared.errors import DataError, UserError
 from covey.shared.proposal.choices import Proposal
 from covey.shared.proposal.proposal import checked, propose
 from covey.shared.scenario.fleet_statistics import asked_statistics, asks_for_more_than_moments
@@ -205,4 +205,26 @@ def test_large_images_of_one_size_become_small_and_unreadable_ones_are_counted(
     proposal = proposed(tmp_path)
     task = checked(proposal).task
     assert (task.features, task.resize) == ((1, 64, 64), "bilinear")
-    assert proposal.warnings == [f"{tmp_path}: 1 unreadable image; replace or remove them"]
+    [warning] = proposal.warnings
+    assert warning.startswith(f"{tmp_path}: 1 image unreadable, or neither grey nor RGB")
+    assert f"agent check --data {tmp_path}" in warning
+
+
+def test_class_names_that_hardly_differ_are_a_warning(tmp_path: Path) -> None:
+    pixels, _ = shades(1)
+    one = as_folder(tmp_path / "a", pixels, ["leaf rust", "healthy"] * 6)
+    other = as_folder(tmp_path / "b", pixels, ["Leaf_rust", "healthy"] * 6)
+    [warning] = proposed(one, other).warnings
+    assert "'Leaf_rust' and 'leaf rust' are hardly different" in warning
+    table = as_csv(tmp_path / "a.csv", pixels, ["Light", "light"] * 6)
+    assert "'Light' and 'light'" in proposed(table).warnings[0]
+
+
+def test_a_folder_of_a_foreign_class_is_refused_by_its_name(tmp_path: Path) -> None:
+    pixels, _ = shades(1)
+    folder = as_folder(tmp_path / "a", pixels, ["dark", "light", "grey", "pale"] * 3)
+    with pytest.raises(DataError, match="2 classes are unknown to the task") as raised:
+        load_local(folder, task=Task(**TASK))
+    assert "'grey' (3 samples" in str(raised.value)
+    alone = as_folder(tmp_path / "b", pixels, ["light"] * 12)
+    assert load_local(alone, task=Task(**TASK)).targets.tolist() == [1] * 10

@@ -322,20 +322,20 @@ def test_series_of_several_machines_get_windows(tmp_path: Path) -> None:
     sources = [pump_log(tmp_path, f"{name}.csv", minutes=1) for name in ("a", "b")]
     proposal = proposed(*sources)
     task = task_of(proposal)
-    assert task["window"] == {"rows": 32, "stride": 16, "group": "pump"}
-    assert (task["columns"], task["features"]) == (("vibration", "heat"), (2, 32))
+    assert task["window"] == {"rows": 16, "stride": 8, "group": "pump"}
+    assert (task["columns"], task["features"]) == (("vibration", "heat"), (2, 16))
     assert (task["ignore"], task["model"]) == (("time",), {"name": "cnn1d"})
     scenario = checked(proposal)
     data = load_local(sources[0], task=scenario.task)
-    assert data.shape == (2, 32)
-    assert len(data.targets) + len(data.test_targets) > 14
+    assert data.shape == (2, 16)
+    assert len(data.targets) + len(data.test_targets) > 30
 
 
 def test_a_series_of_days_has_the_hour_as_an_input(tmp_path: Path) -> None:
     source = pump_log(tmp_path, "a.csv", minutes=60, pumps=1)
     task = task_of(proposed(source))
-    assert task["window"] == {"rows": 32, "stride": 16}
-    assert (task["times"], task["features"]) == (("time",), (6, 32))
+    assert task["window"] == {"rows": 16, "stride": 8}
+    assert (task["times"], task["features"]) == (("time",), (6, 16))
     assert "ignore" not in task or task["ignore"] == ("pump",)
 
 
