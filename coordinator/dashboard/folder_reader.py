@@ -15,6 +15,8 @@ from covey.shared.errors import DecodeError
 from covey.shared.wire.messages import CoordinatorStatus, RosterMessage
 from covey.shared.wire.roster_view import RosterView
 
+MAX_AUTO_OVER_SELECT = 2.0  # of `rounds.over_select: auto`
+
 Stamp = tuple[
     int, int
 ]  # time of the last change (ns) and size: another one means that the file was written
@@ -170,7 +172,9 @@ def _section(scenario: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _factor(value: Any) -> float:
-    """A factor of at least 1."""
+    """A factor of at least 1. `auto` differs from round to round, and is this at most."""
+    if value == "auto":
+        return MAX_AUTO_OVER_SELECT
     return max(float(value), 1.0) if isinstance(value, int | float) else 1.0
 
 

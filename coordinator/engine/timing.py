@@ -20,6 +20,7 @@ from covey.coordinator.engine.step import Step
 from covey.shared.strategies.base import ClientId
 
 KEPT = 5  # newest durations of an agent in a phase
+DECIMALS = 3  # of a duration: milliseconds are enough, and keep the checkpoint small
 KNOWN_SHARE = 0.5  # of the invited agents: with fewer, the first deadline holds
 NEWEST_STEPS = 20  # whose drop-outs count
 UNDECIDED = 0.9  # of the share so far, for agents that a step did not wait for
@@ -101,10 +102,11 @@ class Timing:
     def _learn_durations(self, step: Step) -> None:
         of_phase = self._durations.setdefault(step.phase.name, {})
         seconds_of: dict[ClientId, float | None] = dict.fromkeys(step.awaited)
-        seconds_of |= step.took
-        for client, seconds in seconds_of.items():
+        for client, seconds in step.took.items():
+            seconds_of[client] = round(seconds, DECIMALS)
+        for client, newest in seconds_of.items():
             durations = of_phase.setdefault(client, deque(maxlen=KEPT))
-            durations.append(seconds)
+            durations.append(newest)
 
     def _learn_drop_outs(self, step: Step) -> None:
         invited = len(step.cohort)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -22,6 +22,16 @@ class AdaptiveDeadline(Section):
     factor: float = Field(1.5, ge=1, description="The deadline is this many times the percentile.")
     least_s: float = Field(5.0, gt=0, description="Shortest deadline, in seconds.")
     most_s: float = Field(600.0, gt=0, description="Longest deadline, in seconds.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_plain_seconds(cls, data: Any) -> Any:
+        """Name the key of a deadline that does not adapt."""
+        if isinstance(data, int | float):
+            raise ValueError(
+                f"expected keys such as percentile and factor; for a fixed deadline set rounds.deadline_s: {data:g}"
+            )
+        return data
 
     @model_validator(mode="after")
     def _bounds_are_in_order(self) -> Self:
