@@ -41,6 +41,7 @@ from pydantic import Field
 
 from covey.shared.numerics.averages import MEAN, Average, Rule
 from covey.shared.numerics.clustering import Labels, Matrix, kmeans, refill
+from covey.shared.numerics.exact_sum import ExactMean
 from covey.shared.numerics.fedma import Inputs, Prior, average_last, match_layer, raw_inputs
 from covey.shared.numerics.matching import Permutation, align, layers_of, random_start
 from covey.shared.numerics.vectors import Layout, Vector, mean, release, squared_distance
@@ -543,7 +544,7 @@ def _matched_mean(
 ) -> Vector:
     """The average (d,) of models in the anchor's order of units.
 
-    The mean needs memory for one ordered copy and a sum in float64; a rule needs all copies.
+    The mean needs memory for one ordered copy and an exact sum; a rule needs all copies.
     """
     if average.rule != "mean":
         pairs: list[tuple[Vector, float]] = []
@@ -551,12 +552,12 @@ def _matched_mean(
             ordered = align(model, anchor, layout)
             pairs.append((ordered, 1.0))
         return average.mean(pairs)
-    total = np.zeros(anchor.size, np.float64)
+    total = ExactMean(anchor.size)
     for model in members:
-        total += align(model, anchor, layout)
+        ordered = align(model, anchor, layout)
+        total.add(ordered, 1.0)
         release(model)
-    of_members = total / len(members)
-    return of_members.astype(np.float32)
+    return total.mean()
 
 
 def _nearest(state: FesemMaState, clients: Sequence[ClientId]) -> tuple[Labels, Matrix]:

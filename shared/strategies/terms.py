@@ -1,8 +1,8 @@
 """How a report counts in weighted means: what lets a fold take reports one at a time, in any order, on several machines.
 
 A method whose round is a weighted mean per cluster describes each report by its terms (`Strategy.terms`), and makes its
-new state from the means (`Strategy.fold_means`). Whoever collects the reports can then add each vector to a sum as it
-arrives, instead of keeping it until the phase is closed.
+new state from the means (`Strategy.fold_means`). The coordinator, or an aggregator before it, can then add each vector to a sum
+as it arrives, instead of keeping it until the phase is closed.
 """
 
 from __future__ import annotations
