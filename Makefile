@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test docs check format fuzz lies clean mosquitto chromium chaos soak
+.PHONY: help run test docs check format fuzz lies bench clean mosquitto chromium chaos soak
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -43,6 +43,17 @@ chaos: $(READY) mosquitto ## 200 runs under faults on seeds, and the table of wh
 
 soak: $(READY) mosquitto ## 20 minutes of rounds under small faults: memory and descriptors must be flat: runs/soak
 	$(BIN)/python -m tests.chaos.soak --minutes 20 --out runs/soak
+
+bench: $(READY) mosquitto ## short forms of the benchmarks of speed, each next to its floor, some minutes: runs/bench
+	$(BIN)/python -m benchmarks.encoding --times 5
+	$(BIN)/python -m benchmarks.worker --times 3 --jobs 30
+	$(BIN)/python -m benchmarks.cells --times 1
+	$(BIN)/python -m benchmarks.rounds --kinds fleet agents --times 3 --rounds 20
+	$(BIN)/python -m benchmarks.rounds --kinds wide --times 1 --wide-rounds 4
+	$(BIN)/python -m benchmarks.reports --agents 100 --out runs/bench
+	$(BIN)/python -m benchmarks.shards --agents 60 --times 1 --out runs/bench
+	$(BIN)/python -m benchmarks.ten_thousand --short --out runs/bench
+	$(BIN)/python -m benchmarks.deadlines --seeds 1 --out runs/bench
 
 clean: ## remove all that was made here but the runs
 	rm -rf .venv build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -281,7 +281,8 @@ def main() -> None:
             kind = KINDS[name]
             count = options.wide_rounds if name == "wide" else options.rounds
             found.append(measure(kind, options.times, count))
-    show("rounds", "a round of ten agents", found, load, options.out)
+    name = "rounds-" + "-".join(options.kinds)
+    show(name, "a round of ten agents", found, load, options.out)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,9 @@ Pairs = Sequence[tuple[Vector, float]]
 Matrix = npt.NDArray[np.float64]
 
 TILE = 1 << 20  # values of all reports together in one block
+# values of an inner product that the linear algebra library does not divide among threads: the sum is then the same with
+# any number of cores, and nobody waits for a thread whose core is busy with training
+OF_ONE_THREAD = 1 << 13
 MIN_REPORTS = 3  # with fewer reports no rule can find an outlier
 
 
@@ -81,7 +84,9 @@ def step_norm(vector: Vector, base: Vector | None) -> float:
         step = vector[span].astype(np.float64)
         if base is not None:
             step -= base[span]
-        total.append(float(step @ step))
+        for few in blocks(step.size, OF_ONE_THREAD):
+            part = step[few]
+            total.append(float(part @ part))
         release(vector)
     return math.sqrt(math.fsum(total))
 
