@@ -168,6 +168,52 @@ def run(
 
 
 @commands.command()
+def replay(
+    record: Annotated[Path, typer.Argument(help="the folder of a buffered run", metavar="RUN")],
+    *,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--out", help="the folder of the replay  [default: RUN.replay]"),
+    ] = None,
+    data_root: DataRoot = None,
+    allow: Allow = None,
+    as_json: Json = False,
+) -> None:
+    """Repeat a run with buffered rounds in its recorded order of arrivals, and compare the models byte for byte.
+
+    Only runs of a simulated fleet can be repeated: other data stays on its devices. The exit code is 1 if models differ.
+    """
+    from covey.coordinator.report.progress import ProgressBar
+    from covey.coordinator.report.text_table import json_line
+    from covey.coordinator.run.notices import ignore
+    from covey.coordinator.run.options import Options
+    from covey.coordinator.simulate.replaying import replay as command
+    from covey.shared.scenario.load import load
+
+    beside = record.with_name(f"{record.name}.replay")
+    options = Options(
+        folder or beside,
+        data_root=data_root,
+        allowed=AllowedCode.parse(allow),
+    )
+    rounds = load(record / "scenario.yaml").rounds.count
+    with nullcontext(ignore) if as_json else ProgressBar(out, rounds) as observer:
+        replayed = command(record, options, observer)
+    models = len(replayed.models)
+    if as_json:
+        different = list(replayed.different)
+        json_line({"event": "replay", "models": models, "different": different})
+    if replayed.different:
+        named = ", ".join(replayed.different)
+        raise failed(
+            f"{named}: not the bytes of {record}; expected identical models. Was the run on another kind of machine, or "
+            "with other versions of the libraries?"
+        )
+    if not as_json:
+        show_line(f"{models} models are byte-identical to those of {record}")
+
+
+@commands.command()
 @with_connection(BROKER_OF_A_RUN)
 def compare(
     context: typer.Context,

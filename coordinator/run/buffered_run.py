@@ -15,7 +15,7 @@ is folded as it came.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -26,14 +26,16 @@ from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.step import Step
 from covey.coordinator.engine.stream import Stream
 from covey.coordinator.run.buffered_orders import BufferedOrderBook, lost_orders
+from covey.coordinator.run.event_log import EventLog
 from covey.coordinator.run.fold_trial import FoldTrial
 from covey.coordinator.run.orders import OrderBook
 from covey.coordinator.run.run import Effects, Performed, Run
+from covey.coordinator.run.run_state import RunState
 from covey.coordinator.run.spool import Spool
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.scenario.scenario import Scenario
-from covey.shared.strategies.base import MODEL, ClientId, Phase, Report, View
+from covey.shared.strategies.base import MODEL, ClientId, Phase, Report, Setup, View
 from covey.shared.strategies.phase_names import TRAIN
 
 ClientReports = list[tuple[ClientId, Report]]
@@ -46,6 +48,18 @@ class BufferedRun(Run):
     order_book: ClassVar[type[OrderBook]] = BufferedOrderBook
     engine: BufferedEngine
     orders: BufferedOrderBook
+
+    def __init__(
+        self,
+        folder: Path,
+        scenario: Scenario,
+        setup: Setup,
+        engine: RoundEngine,
+        facts: RunState,
+        audit_key: bytes | None = None,
+    ) -> None:
+        super().__init__(folder, scenario, setup, engine, facts, audit_key)
+        self.log = EventLog(folder, facts.events, self.room)
 
     @classmethod
     def lost_orders(cls, folder: Path, engine: Mapping[str, Any], spool: Spool) -> Collection[int]:
@@ -63,13 +77,15 @@ class BufferedRun(Run):
         lost |= lost_orders(folder / "outgoing", numbers)
         return lost
 
-    def _resumed(self) -> None:
+    def _resumed(self, reported: Sequence[ClientId], now: float) -> None:
+        self.log.note_restart(reported, now)
         self.orders.restore()
         self._keep_waiting()
 
     # -- reports -----------------------------------------------------------------------------------
 
     def handle(self, event: Event, now: float) -> Effects:
+        self.log.note(event, now)
         if isinstance(event, Reported | Failed | Refused):
             # an agent at work; reports of a step of all agents are safe in the spool
             is_at_work = event.client in self.engine.stream.orders
@@ -222,6 +238,8 @@ class BufferedRun(Run):
 
     def _save(self) -> None:
         self._keep_waiting()
+        self.log.flush()
+        self.facts.events = self.log.count
         super()._save()
         self.orders.remove_useless_files()
 

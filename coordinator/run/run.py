@@ -221,7 +221,7 @@ class Run:
         without = cls.lost_orders(folder, saved_engine, spool)
         engine, actions = cls.engine_kind.restore(rules, saved_engine, reported, now, without)
         this = cls(folder, scenario, setup, engine, facts, audit_key)
-        this._resumed()
+        this._resumed(reported, now)
         this.recorder.note_resume(reported)
         fresh = scenario.strategy.init(setup)
         kind = type(fresh)
@@ -247,7 +247,7 @@ class Run:
         effects += this._perform_all(actions, now)
         return this, effects
 
-    def _resumed(self) -> None:
+    def _resumed(self, reported: Sequence[ClientId], now: float) -> None:
         """The engine is as it was: take up what else is on the disk."""
 
     @classmethod

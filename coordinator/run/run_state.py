@@ -82,6 +82,9 @@ class RunState:
     # The virtual time of a simulation with durations (s); None without.
     clock: float | None = None
 
+    # Lines of arrivals.jsonl that belong to this checkpoint; 0 for synchronous rounds, which have no such file.
+    events: int = 0
+
     # The privacy account, as `private_fold.Ledger` keeps it; empty without a `privacy` section.
     ledger: dict[str, Json] = field(default_factory=dict)
 
@@ -91,6 +94,8 @@ class RunState:
         for name, value in vars(self).items():
             key = name
             if name == "clock" and value is None:
+                continue
+            if name == "events" and not value:
                 continue
             if name == "incarnation":
                 key = "again"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +69,41 @@ def _run(
     scenario: Scenario, options: Options, pool: WorkerPool, observer: Observer
 ) -> dict[str, Any]:
     """`simulate` in a folder that is prepared."""
-    fleet = _simulated(scenario)
+    _simulated(scenario)
+    at_hand = fleet_at_hand(scenario, options, pool, observer)
     folder = options.folder.resolve()
-    source = _source(folder, options.data_root)
+    run, first = _started(scenario, folder, options, at_hand.origin)
+    run.spool.durable = False
+    simulation = _simulation(run, pool, at_hand.sources, observer, options.allowed)
+    try:
+        simulation.complete(at_hand.people, first)
+    except GivenUpError as error:
+        round_ = run.engine.round
+        raise UserError(f"the run was given up after round {round_}: {error}") from None
+    source = source_of(folder, options.data_root)
+    test = tester(pool, source)
+    return asyncio.run(finish(run, options.data_root, options.allowed, test))
+
+
+@dataclass(frozen=True)
+class FleetAtHand:
+    """The agents of a simulated fleet, ready to work without a broker."""
+
+    sources: Mapping[ClientId, Job]  # where a worker finds the data of each agent
+    people: Mapping[ClientId, Samples]  # those whose data fits
+    origin: Origin | None  # the finished run that this one continues
+
+
+def fleet_at_hand(
+    scenario: Scenario, options: Options, pool: WorkerPool, observer: Observer
+) -> FleetAtHand:
+    """Divide the data, inspect every agent's part of it, and build the initial models.
+
+    Raises UserError where the data does not fit, or a worker fails.
+    """
+    fleet = _fleet_of(scenario)
+    folder = options.folder.resolve()
+    source = source_of(folder, options.data_root)
     device = scenario.training.device
     if device not in ALWAYS_THERE:
         # a missing device is reported before an agent trains
@@ -92,19 +124,10 @@ def _run(
         start = str(folder / START)
         allow = sorted(allowed.names)
         _call(pool, {"job": "start", "source": source, "out": start, "allow": allow})
-    run, first = _started(scenario, folder, options, origin)
-    run.spool.durable = False
-    simulation = _simulation(run, pool, sources, observer, allowed)
-    try:
-        simulation.complete(people, first)
-    except GivenUpError as error:
-        round_ = run.engine.round
-        raise UserError(f"the run was given up after round {round_}: {error}") from None
-    test = _tester(pool, source)
-    return asyncio.run(finish(run, options.data_root, allowed, test))
+    return FleetAtHand(sources, people, origin)
 
 
-def _tester(pool: WorkerPool, source: Job) -> TestOfSuperclasses:
+def tester(pool: WorkerPool, source: Job) -> TestOfSuperclasses:
     """A worker, which has torch and the data already, tests the models of a finished run."""
 
     async def test(
@@ -141,7 +164,7 @@ def _simulation(
     return kind(run, pool, sources, observer, allowed)
 
 
-def _source(folder: Path, data_root: Path | None) -> Job:
+def source_of(folder: Path, data_root: Path | None) -> Job:
     """Where a worker finds the scenario and the data."""
     root: str | None = None
     if data_root is not None:
@@ -170,12 +193,17 @@ def _started(
     return run, [*effects, *desired]
 
 
-def _simulated(scenario: Scenario) -> Fleet:
-    fleet = scenario.fleet
-    if fleet is None:
+def _fleet_of(scenario: Scenario) -> Fleet:
+    if scenario.fleet is None:
         raise UserError(
             f"{scenario.name} has no section fleet: without a broker there is nobody to train"
         )
+    return scenario.fleet
+
+
+def _simulated(scenario: Scenario) -> Fleet:
+    """The fleet, if it can be simulated without a broker."""
+    fleet = _fleet_of(scenario)
     if fleet.timeline or fleet.faults != Faults():
         raise UserError(
             "fleet.timeline and fleet.faults happen in real time and need a broker: leave --in-process out, "

@@ -9,7 +9,9 @@ from covey.coordinator.processes.workers import WorkerPool
 from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.notices import Observer
 from covey.coordinator.run.run import Run
+from covey.coordinator.simulate.answering import AnsweringDriver
 from covey.coordinator.simulate.fleet_driver import Simulation
+from covey.coordinator.simulate.replay import ReplayDriver
 from covey.coordinator.simulate.simulation import Work
 from covey.coordinator.simulate.virtual_clock import TimedDriver
 from covey.shared.consent import NO_CODE, AllowedCode
@@ -22,8 +24,8 @@ JOBS_PER_WORKER = 8  # that are given out together
 PENDING = "pending-"  # begins the name of a memory whose report is not accepted yet
 
 
-class TimedSimulation(TimedDriver, Simulation):
-    """A `Simulation` whose agents take their time.
+class AheadSimulation(AnsweringDriver, Simulation):
+    """A `Simulation` that computes reports before they are due.
 
     Reports are computed ahead of their arrival, so a report and the memory that belongs to it have the number of their
     step. The memory becomes the agent's own when the report is accepted.
@@ -39,7 +41,6 @@ class TimedSimulation(TimedDriver, Simulation):
     ) -> None:
         super().__init__(run, pool, sources, observer, allowed)
         self._computed: set[tuple[ClientId, int]] = set()
-        self.start_clock()
 
     @property
     def lookahead(self) -> int:
@@ -91,3 +92,22 @@ class TimedSimulation(TimedDriver, Simulation):
     def _report_of(self, client: ClientId, step: int) -> Path:
         name = f"report-{step}"
         return self._folder(client) / name
+
+
+class TimedSimulation(TimedDriver, AheadSimulation):
+    """A simulated fleet whose agents take their time."""
+
+    def __init__(
+        self,
+        run: Run,
+        pool: WorkerPool,
+        sources: Mapping[ClientId, Job],
+        observer: Observer,
+        allowed: AllowedCode = NO_CODE,
+    ) -> None:
+        super().__init__(run, pool, sources, observer, allowed)
+        self.start_clock()
+
+
+class ReplaySimulation(ReplayDriver, AheadSimulation):
+    """A simulated fleet whose reports come in a recorded order."""

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import heapq
 import math
-from abc import abstractmethod
-from collections.abc import Sequence
 
 from covey.coordinator.engine.buffered import BufferedEngine
 from covey.coordinator.run.buffered_run import BufferedRun
 from covey.coordinator.run.effects import Effect
-from covey.coordinator.simulate.simulation import Driver, Work
+from covey.coordinator.simulate.answering import AnsweringDriver
+from covey.coordinator.simulate.simulation import Work
 from covey.shared.scenario.fleet import Durations
 from covey.shared.seeds import generator
 from covey.shared.strategies import phase_names
@@ -37,7 +36,7 @@ def duration_s(durations: Durations | None, seed: int, client: ClientId, step: i
     return durations.median_s * math.exp(logarithm)
 
 
-class TimedDriver(Driver):
+class TimedDriver(AnsweringDriver):
     """A driver on whose clock orders take time. A subclass does the work."""
 
     _heap: list[Arrival]  # reports that are due, the next one first
@@ -47,18 +46,11 @@ class TimedDriver(Driver):
         """Begin where the run's checkpoint has stopped."""
         self._heap = []
         self._due = {}
-        self._advance(self.run.facts.clock or 0.0)
+        clock = self.run.facts.clock or 0.0
+        self._advance(clock)
         if isinstance(self.run, BufferedRun):
             self.run.orders.evaluates_busy = True
             self.run.orders.durable = False
-
-    @abstractmethod
-    def prepare(self, work: Work) -> None:
-        """Compute these reports, if that is worth while before they are due."""
-
-    @abstractmethod
-    def deliver(self, client: ClientId, order: OrderMessage) -> Sequence[Effect]:
-        """Let the run accept the report of this order, and return what follows."""
 
     def _advance(self, now: float) -> None:
         super()._advance(now)
@@ -77,7 +69,8 @@ class TimedDriver(Driver):
         self.prepare(at_once)
         effects: list[Effect] = []
         for client, order in at_once:
-            effects += self.deliver(client, order)
+            answer = self.deliver(client, order)
+            effects.extend(answer)
         return effects
 
     def _schedule(self, client: ClientId, order: OrderMessage) -> None:
@@ -121,8 +114,8 @@ class TimedDriver(Driver):
         self._advance(now)
         self._prepare_next(client, step)
         order = self._due.pop((client, step))
-        effects = self.deliver(client, order)
-        return list(effects)
+        answer = self.deliver(client, order)
+        return list(answer)
 
     def _drop_those_that_are_over(self) -> None:
         """Reports that nobody waits for any more are not computed."""
@@ -136,18 +129,17 @@ class TimedDriver(Driver):
     def _prepare_next(self, client: ClientId, step: int) -> None:
         """Compute this report, and with it those that are due next."""
         work: Work = []
-        order = self._due[client, step]
-        work.append((client, order))
+        key = (client, step)
+        order = self._due[key]
+        asked = (client, order)
+        work.append(asked)
         soon = heapq.nsmallest(self.lookahead, self._heap)
         for _, other, number in soon:
             is_over = self.run.engine.refusal(other, number)
             if is_over:
                 continue
-            order = self._due[other, number]
-            work.append((other, order))
+            key = (other, number)
+            order = self._due[key]
+            asked = (other, order)
+            work.append(asked)
         self.prepare(work)
-
-    @property
-    def lookahead(self) -> int:
-        """How many reports are computed together with one that is due."""
-        return 0

@@ -40,7 +40,9 @@ class TensorBoard:
         self._writer = EventFileWriter(str(place))
         self._write(0, _text("scenario", run.settings))
         # the page HPARAMS lists all runs with their settings next to their figures
-        self._write(0, hparams_pb(dict(run.settings), trial_id=f"{run.name} {run.folder.resolve()}"))
+        self._write(
+            0, hparams_pb(dict(run.settings), trial_id=f"{run.name} {run.folder.resolve()}")
+        )
 
     def log(self, step: int, figures: Mapping[str, float]) -> None:
         """Write scalars."""

@@ -1,0 +1,186 @@
+"""Buffered rounds over a broker, with real agents of different speed; and replays of what happened, to the byte."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from covey.agent.worker import frames
+from covey.broker.testing.memory_broker import MemoryBroker
+from covey.coordinator.engine.events import Joined, Reported
+from covey.coordinator.run.buffered_run import BufferedRun
+from covey.coordinator.run.effects import Effect
+from covey.coordinator.run.event_log import Arrival, Restarted, arrivals_of
+from covey.coordinator.run.rules import rules_of
+from covey.coordinator.run.run import Run
+from covey.coordinator.simulate.replay import ReplayDriver
+from covey.coordinator.simulate.replaying import compared, replayable
+from covey.coordinator.simulate.simulation import GivenUpError, InProcess, Work
+from covey.shared.errors import UserError
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.strategies.base import ClientId
+from covey.shared.wire.messages import OrderMessage
+from tests import clock, small_run, timed_run
+from tests.small_fleet import Fleet, Numpy
+from tests.small_run import fingerprint
+
+AGENTS = 4
+SECONDS = {"agent-0": 0.2, "agent-1": 0.3, "agent-2": 1.0, "agent-3": 5.0}  # for each order
+
+
+class Uneven(Numpy):
+    """Agents that take different times."""
+
+    async def call(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
+        self.takes_s = SECONDS[job["client"]] if job["job"] == "perform" else 0.0
+        return await super().call(job, weight=weight)
+
+
+class ReplayInProcess(ReplayDriver, InProcess):
+    """Numpy clients whose reports come in a recorded order."""
+
+    def prepare(self, work: Work) -> None:
+        """They compute at once."""
+
+    def deliver(self, client: ClientId, order: OrderMessage) -> Sequence[Effect]:
+        return self._answer(client, order)
+
+
+def scenario(method: str, **sections: Any) -> Scenario:
+    rounds = {
+        "buffer": 2,
+        "count": 8,
+        "start_agents": AGENTS,
+        "deadline_s": 60.0,
+        "rollcall_s": 5.0,
+    }
+    fleet = {"agents": AGENTS, "durations": None}
+    return timed_run.scenario(method, rounds=rounds, fleet=fleet, **sections)
+
+
+def people() -> Mapping[ClientId, Any]:
+    return small_run.clients(AGENTS)
+
+
+def fleet_of(folder: Path, scene: Scenario) -> Fleet:
+    fleet = Fleet(folder, scene, rules_of(scene), MemoryBroker(seed=5), people())
+    fleet.pool = Uneven(people())
+    return fleet
+
+
+def started(folder: Path, scene: Scenario) -> BufferedRun:
+    now = asyncio.get_running_loop().time()
+    return BufferedRun.start(folder, scene, small_run.setup(scene), rules_of(scene), "r1", now)
+
+
+def replayed(folder: Path, of: Run, arrivals: Sequence[Arrival] | None = None) -> Run:
+    scene = of.scenario
+    local_for = small_run.local_for(people())
+    driver = ReplayInProcess(folder, scene, small_run.setup(scene), rules_of(scene), local_for)
+    lines = arrivals_of(of.folder) if arrivals is None else arrivals
+    samples = {client: (local.examples, local.examples) for client, local in people().items()}
+    return driver.replay(samples, lines)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedclust"])
+def test_slow_agents_hold_nobody_up_and_the_replay_has_the_same_bytes(
+    tmp_path: Path, method: str
+) -> None:
+    scene = scenario(method)
+
+    async def whole() -> tuple[Fleet, Run]:
+        async with fleet_of(tmp_path, scene) as fleet:
+            run = await fleet.serve(started(tmp_path / "run", scene))
+            return fleet, run
+
+    fleet, run = clock.run(whole())
+    reporters: list[str] = []
+    staleness: list[int] = []
+    for row in fleet.rows:
+        if row.get("staleness"):
+            reporters += row["reported"]
+            staleness += row["staleness"]
+    assert run.engine.round == 8
+    assert reporters.count("agent-0") > reporters.count("agent-3")
+    if method == "fedavg":
+        assert max(staleness) > 0
+    retained = [topic for topic, _ in fleet.broker.retained.matching("covey/default/clusters/#")]
+    versions = [topic for topic in retained if "." in topic]
+    assert versions
+    assert len(versions) <= AGENTS + 2  # versions that no order names are cleared
+    assert fingerprint(replayed(tmp_path / "replay", run)) == fingerprint(run)
+
+
+def test_a_coordinator_that_is_restarted_over_a_broker_can_be_replayed(tmp_path: Path) -> None:
+    scene = scenario("fedavg")
+    folder = tmp_path / "run"
+
+    async def whole() -> Run:
+        async with fleet_of(tmp_path, scene) as fleet:
+            serving = asyncio.create_task(fleet.serve(started(folder, scene)))
+            await asyncio.sleep(2.0)
+            assert fleet.service is not None
+            assert 0 < fleet.service.run.engine.round < 8
+            fleet.service.stop()
+            await serving
+            await asyncio.sleep(2.0)
+            now = asyncio.get_running_loop().time()
+            rules = rules_of(scene)
+            run, _ = BufferedRun.resume(folder, scene, small_run.setup(scene), rules, now)
+            return await fleet.serve(run)
+
+    run = clock.run(whole())
+    kinds = [type(arrival.event) for arrival in arrivals_of(folder)]
+    assert kinds.count(Restarted) == 1
+    assert run.engine.round == 8
+    assert fingerprint(replayed(tmp_path / "replay", run)) == fingerprint(run)
+
+
+def test_another_order_of_arrivals_gives_another_model(tmp_path: Path) -> None:
+    """The replay test would be worth nothing if the order did not matter."""
+    run = timed_run.complete(tmp_path / "run", timed_run.scenario("fedavg"))
+    slower = timed_run.scenario("fedavg", fleet={"durations": {"median_s": 1.0, "sigma": 0.5}})
+    other = timed_run.complete(tmp_path / "other", slower)
+    assert fingerprint(run) != fingerprint(other)
+
+
+def test_a_record_that_ends_early_cannot_be_replayed(tmp_path: Path) -> None:
+    scene = scenario("fedavg")
+    run = BufferedRun.start(
+        tmp_path / "run", scene, small_run.setup(scene), rules_of(scene), "r1", 0.0
+    )
+    with pytest.raises(GivenUpError, match="ends after round 0"):
+        replayed(tmp_path / "replay", run, [Arrival(0.0, Joined("agent-0"))])
+
+
+def test_a_damaged_record_is_refused_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"only runs with rounds\.mode buffered"):
+        arrivals_of(tmp_path)
+    record = tmp_path / "arrivals.jsonl"
+    record.write_text('{"at": 1.0, "event": "Reported", "client": "a", "step": 3}\n{"at": 2.0}\n')
+    with pytest.raises(UserError, match=r"arrivals.jsonl, line 2: not a recorded event"):
+        arrivals_of(tmp_path)
+    record.write_text('{"at": 1.0, "event": "Reported", "client": "a", "step": 3}\n')
+    assert arrivals_of(tmp_path) == [Arrival(1.0, Reported("a", 3))]
+
+
+def test_models_that_differ_are_named(tmp_path: Path) -> None:
+    for folder, content in (("run", b"1"), ("replay", b"2")):
+        models = tmp_path / folder
+        models.mkdir()
+        (models / "cluster-0.safetensors").write_bytes(b"same")
+        (models / "cluster-1.safetensors").write_bytes(content)
+    (tmp_path / "run" / "cluster-2.safetensors").write_bytes(b"missing")
+    names, different = compared(tmp_path / "run", tmp_path / "replay")
+    assert len(names) == 3
+    assert different == ("cluster-1.safetensors", "cluster-2.safetensors")
+
+
+def test_a_run_on_devices_cannot_be_replayed(tmp_path: Path) -> None:
+    scene = scenario("fedavg").model_copy(update={"fleet": None})
+    with pytest.raises(UserError, match="the data of this run is on its devices"):
+        replayable(tmp_path, scene)
