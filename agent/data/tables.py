@@ -81,7 +81,12 @@ def load_table(
         DataError: the file cannot be read, its columns are not the task's, or cells are not what their column needs;
             it names rows and columns.
     """
-    train_table = read_table(path, label, task)
+    try:
+        train_table = read_table(path, label, task)
+    except DataError as fault:
+        if test is not None:
+            raise _with_faults_of(test, label, task, fault) from None
+        raise
     source = f"{path}, label column {train_table.selection.label!r}"
     test_table: Table | None = None
     if test is not None:
@@ -102,6 +107,18 @@ def load_table(
         test_groups=test_table.series if test_table else None,
         columns=columns,
     )
+
+
+def _with_faults_of(
+    test: Path, label: str | None, task: Task | None, fault: DataError
+) -> DataError:
+    """The fault of a training table, together with those of its test table."""
+    try:
+        read_table(test, label, task)
+    except DataError as other:
+        text = f"{fault}\n{other}"
+        return DataError(text, public=f"{fault.public}; in the test table: {other.public}")
+    return fault
 
 
 def read_table(

@@ -211,3 +211,17 @@ def test_a_table_without_any_column_of_the_task_names_all_of_them(tmp_path: Path
         load(path, task=task())
     assert "no columns 'age', 'weight'" in str(raised.value)
     assert "columns 'a', 'b' not in task.columns" in str(raised.value)
+
+
+def test_faults_of_a_training_and_a_test_table_are_named_together(tmp_path: Path) -> None:
+    train = written(tmp_path, "age,weight,label", "30,x,yes", "40,80,no", name="train.csv")
+    test = written(tmp_path, "age,weight,label", "30,70,yes", "?,80,no", name="test.csv")
+    with pytest.raises(DataError) as raised:
+        load(tmp_path, task=task())
+    assert f"{train}: row 1 (line 2), column 'weight': 'x' is not a number" in str(raised.value)
+    assert f"{test}: row 2 (line 3), column 'age': '?' is not a number" in str(raised.value)
+    assert "in the test table: row 2, column 1" in raised.value.public
+    written(tmp_path, "age,weight,label", "30,70,yes", "40,80,no", name="test.csv")
+    with pytest.raises(DataError) as alone:
+        load(tmp_path, task=task())
+    assert "test.csv" not in str(alone.value)

@@ -235,6 +235,13 @@ def own_code_that_is_no_function(folder: Path) -> Source:
 
 
 @case
+def faults_in_a_training_and_a_test_table(folder: Path) -> Source:
+    written(folder / SECRET / "train.csv", f"a,label\n{SECRET},healthy\n2,ill\n")
+    path, _ = written(folder / SECRET / "test.csv", f"a,label\n{SECRET},healthy\n2,ill\n")
+    return str(Path(path).parent), None
+
+
+@case
 def nothing_there(folder: Path) -> Source:
     return str(folder / f"{SECRET}.csv"), None
 
