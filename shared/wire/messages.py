@@ -238,18 +238,10 @@ def _without_check(payload: bytes) -> bytes:
     return body
 
 
-# A peer of a newer version may inform about more: what a receiver does not know is dropped before anything reads it.
+# For messages that inform and ask for nothing: a peer of a newer version may inform about more, and what a receiver does not
+# know is dropped before anything reads it. An unknown field of an order, a report or a command could change what is meant,
+# such as noise that an agent has to add: all other messages refuse it.
 IGNORES_UNKNOWN = ConfigDict(extra="ignore")
-
-
-class Notification(Document):
-    """A JSON message that informs and asks for nothing: unknown fields are ignored.
-
-    An unknown field of an order, a report or a command could change what is meant, such as noise that an agent has to
-    add. All other messages therefore refuse it.
-    """
-
-    model_config = IGNORES_UNKNOWN
 
 
 class Part(Packed):
@@ -438,11 +430,13 @@ class Benchmark(Message):
     memory_mb: Count  # the largest resident memory of the training process
 
 
-class AgentStatus(Notification):
+class AgentStatus(Document):
     """The state of an agent (retained; also its last will, with `online` false).
 
     `session` is new for each start of the agent. A last will of an older session is ignored.
     """
+
+    model_config = IGNORES_UNKNOWN
 
     max_bytes: ClassVar[int] = 1 << 15
 
@@ -480,8 +474,10 @@ class AgentStatus(Notification):
         return fields
 
 
-class CoordinatorStatus(Notification):
+class CoordinatorStatus(Document):
     """The state of the run (retained; also the last will, with `online` false). A new `epoch` is a roll call."""
+
+    model_config = IGNORES_UNKNOWN
 
     online: bool
     # session of the coordinator, a dot, and the number of its connections so far
@@ -513,12 +509,14 @@ class CoordinatorStatus(Notification):
         return self.epoch.partition(".")[0]
 
 
-class RosterMessage(Notification):
+class RosterMessage(Document):
     """The agents that the coordinator knows, and all refused messages by reason (retained, for people).
 
     The roster of a large fleet has several pages, on a topic each. A message with the rows that have changed is not
     retained, and replaces those of the same agents.
     """
+
+    model_config = IGNORES_UNKNOWN
 
     run: Annotated[str, Field(max_length=64)] = ""
     agents: dict[Name, Numbers] = {}
