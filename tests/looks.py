@@ -106,7 +106,7 @@ def main() -> None:
     options = parser.parse_args()
     folder: Path = options.run
     with (
-        tempfile.TemporaryDirectory() as profile,
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile,
         browser(Path(profile)) as page,
         Hub(FolderReader(folder)) as hub,
         serving(hub, 0, _sends_nothing) as server,

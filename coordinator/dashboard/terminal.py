@@ -16,6 +16,7 @@ from rich.text import Text
 
 from covey.coordinator.dashboard.lines import Line, PhaseLine
 from covey.coordinator.dashboard.state import DashboardState, Faults, Fleet, Points
+from covey.coordinator.run.cluster_words import sizes_text
 from covey.coordinator.run.pace import duration_text
 from covey.shared.numerics.measures import MEASURES, PERCENT, Measure
 from covey.shared.printable import printable
@@ -119,14 +120,13 @@ def _bar(state: DashboardState) -> Table:
 
 
 def _facts(state: DashboardState) -> list[RenderableType]:
-    sizes = [str(size) for size in state.sizes.values()]
     sent = bytes_text(_newest(state.sent))
     received = bytes_text(_newest(state.received))
     refused = [f"{reason} {count}" for reason, count in state.refusals.items()]
     reasons = ", ".join(refused) or "none"
     facts = {
         "agents": fleet_words(state.fleet),
-        "clusters": "+".join(sizes) or NONE,
+        "clusters": sizes_text(state.sizes) or NONE,
         "traffic": f"{sent} to agents, {received} from agents",
         "faults": faults_words(state.faults),
         "refused": printable(reasons),

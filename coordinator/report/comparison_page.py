@@ -73,9 +73,14 @@ def comparison_page(scenario: Scenario, folder: Path, cells: Sequence[ShownCell]
         count = f"{len(cells) - len(missing)} of {len(cells)} cells are finished"
         remarks = [f"{count}; the command of the comparison continues it.", *remarks]
     has_groups = any(row.get("ari") is not None for row in rows)
-    shown_tables = [from_text(table) for table in tables(scenario, found)]
+    text_tables = list(tables(scenario, found))
     if measure.name == "accuracy":
-        shown_tables += [from_text(table) for table in tables(scenario, found, "micro")]
+        text_tables += tables(scenario, found, "micro")
+    shown_tables = []
+    for table in text_tables:
+        # the page's own title has the scenario's name
+        title = table.title.removeprefix(f"{scenario.name}: ")
+        shown_tables.append(replace(from_text(table), title=_capital(title)))
     page = Page(
         title=scenario.name,
         subtitle=_subtitle(scenario, folder, cells),
@@ -142,6 +147,11 @@ def _groups(
             group = Group(method.label, own)
             groups.append(group)
     return groups
+
+
+def _capital(title: str) -> str:
+    """A title with a capital letter at its beginning."""
+    return title[:1].upper() + title[1:]
 
 
 def _subtitle(scenario: Scenario, folder: Path, cells: Sequence[ShownCell]) -> str:

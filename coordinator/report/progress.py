@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from covey.coordinator.report.privacy import epsilons
+from covey.coordinator.run.cluster_words import sizes_text
 from covey.coordinator.run.notices import (
     AgentExcluded,
     AgentForgotten,
@@ -146,8 +147,8 @@ class ProgressBar:
         if figure:
             words.append(figure)
         if phase.cluster_sizes:
-            sizes = [str(size) for size in phase.cluster_sizes.values()]
-            words.append("clusters " + "+".join(sizes))
+            sizes = sizes_text(phase.cluster_sizes)
+            words.append(f"clusters {sizes}")
         spent = epsilons(phase.privacy)
         if spent:
             words.append(spent)

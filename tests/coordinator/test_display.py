@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from covey.coordinator.report.progress import ProgressBar
 from covey.coordinator.report.roster import roster_table, status_lines
 from covey.coordinator.report.tables import labels, results
 from covey.coordinator.report.text_table import results_table, show, show_words
+from covey.coordinator.run.cluster_words import sizes_text
 from covey.coordinator.run.notices import (
     AgentExcluded,
     BrokerReady,
@@ -280,3 +282,21 @@ def test_no_line_of_a_table_is_wider_than_the_terminal_and_no_column_is_lost(wid
     tables = sum("┏" in line for line in lines)
     assert tables == sum("ifca" in line for line in lines)  # each part names its lines
     assert (tables == 1) == (width == 200)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ([], ""),
+        ([5, 5, 10], "5+5+10"),
+        (range(3, 103), "100 of 3 to 102 agents"),
+        ([1] * 10_000, "10000 of 1 agent"),
+    ],
+)
+def test_the_sizes_of_many_clusters_fit_a_line(sizes: Sequence[int], words: str) -> None:
+    by_cluster = {str(cluster): size for cluster, size in enumerate(sizes)}
+    assert sizes_text(by_cluster) == words
+    plain, text = console()
+    with ProgressBar(plain, 3) as progress:
+        progress(replace(PHASE, cluster_sizes=by_cluster))
+    assert words in text.getvalue()
