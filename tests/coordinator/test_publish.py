@@ -141,7 +141,7 @@ def test_a_finished_run_publishes_the_version_that_the_scenario_names(
 
 @clock.virtual(within_s=3600)
 async def test_every_one_of_several_brokers_gets_the_whole_deployment() -> None:
-    """Where agents live is not known to an operator's command, so each broker has the shares of all."""
+    """An operator's command does not know where agents live, so each broker has the shares of all."""
     brokers = [MemoryBroker(0), MemoryBroker(1)]
     async with (
         brokers[0].link("operator") as first,

@@ -10,12 +10,11 @@ from pydantic import ValidationError
 
 from covey.coordinator.cli.options import several_brokers
 from covey.coordinator.commands.run import addresses
-from covey.coordinator.processes.launch import environment_of
 from covey.coordinator.run.options import Options
 from covey.coordinator.run.records import scenario_digest
 from covey.shared.cli import Connection
 from covey.shared.errors import UserError
-from covey.shared.mqtt.broker_url import BrokerUrl, Tls
+from covey.shared.mqtt.broker_url import BrokerUrl, Tls, environment_of
 from covey.shared.mqtt.credentials import render
 from tests.small_run import scenario
 
