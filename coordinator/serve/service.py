@@ -628,7 +628,8 @@ class Service:
         wall_s = time.time()
         epoch = self._epochs[shard]
         events = self.roster.seen(status, retained=retained, epoch=epoch, now=wall_s)
-        if events and status.online:
+        # a restarted agent has not counted its samples yet, and may report what it finished before
+        if any(isinstance(event, Joined) for event in events):
             self.run.samples[agent] = (status.samples, status.test_samples)
         if status.problem and status.online:
             excluded = AgentExcluded(agent, status.problem)

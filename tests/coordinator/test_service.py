@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,7 +18,7 @@ from covey.shared.mqtt.link import Message
 from covey.shared.wire.messages import AgentStatus, Control, Part, RosterMessage, digest
 from covey.shared.wire.topics import Topics
 from tests import clock
-from tests.small_fleet import Fleet
+from tests.small_fleet import PATIENT, Fleet
 from tests.small_run import clients, rules, scenario, setup
 
 TOPICS = Topics("default")
@@ -162,6 +163,38 @@ def test_a_run_that_begins_paused_reports_this_and_how_to_resume_it(tmp_path: Pa
             ]
 
     assert clock.run(told())[:3] == ["pause", "resume", "phase"]
+
+
+def test_a_report_from_before_a_power_cut_is_accepted_before_its_agent_has_looked_at_its_data(
+    tmp_path: Path,
+) -> None:
+    """The first status of a restarted agent has no samples yet, and its finished report comes right after it."""
+    scene, broker = scenario("fedavg", rounds={"count": 1, "participation": 1.0}), MemoryBroker()
+    patient = rules(scene, **PATIENT)
+
+    async def power_cut(fleet: Fleet) -> None:
+        await asyncio.sleep(8.0)  # the agents have looked at their data, and train
+        broker.restart(away_s=10.0)
+        await asyncio.sleep(9.0)  # the reports are finished, and nobody has got them
+        await fleet.vanish("agent-3")
+        while sum(row == {"event": "link", "up": True} for row in fleet.rows) < 2:  # noqa: ASYNC110 - virtual time
+            await asyncio.sleep(0.1)
+        fleet.join("agent-3")
+
+    async def program() -> list[Mapping[str, Any]]:
+        async with (
+            Fleet(tmp_path, scene, patient, broker, clients()) as fleet,
+            asyncio.TaskGroup() as group,
+        ):
+            fleet.jobs.takes_s = 5.0
+            group.create_task(power_cut(fleet))
+            await fleet.serve()
+            return fleet.rows
+
+    rows = clock.run(program(), within_s=36_000)
+    assert [row["why"] for row in rows if row["event"] == "refused"] == []
+    first = next(row for row in rows if row["event"] == "phase")
+    assert len(first["reported"]) == 8
 
 
 def test_the_newest_of_too_many_statuses_is_read_and_the_rest_are_counted(tmp_path: Path) -> None:
