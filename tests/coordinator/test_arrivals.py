@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from covey.coordinator.run import folding
 from covey.coordinator.run.arrivals import Arrivals, values_of
+from covey.coordinator.run.effects import Announce
+from covey.coordinator.run.notices import ReportSetAside
 from covey.coordinator.run.spool import Spool
 from covey.shared.scenario.aggregation import Aggregation, MaxSamples
 from covey.shared.strategies.base import MODEL, ClientId, Phase, Report
@@ -21,7 +23,10 @@ from covey.shared.strategies.bases.single import Single
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.fedprox import FedProx
 from covey.shared.strategies.terms import describes_folds
-from tests.small_run import fingerprint, in_process, scenario
+from covey.shared.wire.codec import Codec, encode
+from covey.shared.wire.messages import ReportContent
+from tests.coordinator.test_recovery import half_reported, report_of
+from tests.small_run import fingerprint, in_process, scenario, setup
 
 SIZE = 5
 STATE = Single(np.zeros(SIZE, np.float32))
@@ -190,3 +195,34 @@ def test_terms_do_not_describe_the_fold_of_a_class_that_replaces_it() -> None:
 
     assert describes_folds(FedProx)
     assert not describes_folds(Mine)
+
+
+def test_a_report_that_is_set_aside_at_the_close_is_not_in_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Absurd values are found when all have reported: by then they are in the sum."""
+    models = []
+    for name in ("arrivals", "spool"):
+        run, orders = half_reported(tmp_path / name)
+        effects = []
+        for client in sorted(orders)[4:]:
+            content = report_of(run, client, orders[client])
+            if client == "agent-5":
+                content = with_values(content, 1e6)
+            effects = run.accept(client, content, 0.0)
+        notices = [effect.notice for effect in effects if isinstance(effect, Announce)]
+        aside = [notice.agent for notice in notices if isinstance(notice, ReportSetAside)]
+        assert aside == ["agent-5"]
+        assert run.engine.round == 1
+        models.append(run.state.model.tobytes())
+        monkeypatch.setattr(Arrivals, "collect", lambda *_: None)
+    assert models[0] == models[1]
+
+
+def with_values(content: bytes, value: float) -> bytes:
+    """The report with a model that has this value everywhere."""
+    report = ReportContent.from_bytes(content)
+    model = np.full(setup(scenario("fedavg")).layout.size, value, np.float32)
+    draw = np.random.default_rng(0)
+    encoded, _ = encode(model, Codec(), base=None, base_digest=b"", error=None, rng=draw)
+    return report.model_copy(update={"vectors": {MODEL: encoded}}).to_bytes()
