@@ -15,6 +15,7 @@ from covey.coordinator.plan.dry_run import EVALUATION, DryRun
 from covey.shared.numerics.vectors import BLOCK
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import Setup
+from covey.shared.strategies.terms import describes_folds
 
 FLOAT32_BYTES = 4
 FLOAT64_BYTES = 8
@@ -109,16 +110,21 @@ def plan(scenario: Scenario, setup: Setup, agents: int | None = None) -> Plan:
     phases.append(dry.evaluation())
     kinds = merged(phases)
     models = len(dry.strategy.clusters(dry.state))
+    kind = type(dry.strategy)
+    sums = 0
+    if describes_folds(kind):
+        sums = models
+    values = setup.layout.size
     return Plan(
         method=str(getattr(dry.strategy, "name", "")),
         agents=known,
         rounds=scenario.rounds.count,
-        values=setup.layout.size,
+        values=values,
         models=models,
         phases=tuple(kinds),
         round_down_bytes=sum(phase.total_down for phase in last_round),
         round_up_bytes=sum(phase.total_up for phase in last_round),
-        memory_bytes=_memory_bytes(setup.layout.size, models),
+        memory_bytes=_memory_bytes(values, models, sums),
         disk_bytes=dry.disk_bytes(kinds),
     )
 
@@ -130,11 +136,18 @@ def _agents_of(scenario: Scenario) -> int:
     return in_fleet or scenario.rounds.start_agents or scenario.rounds.agents or 1
 
 
-def _memory_bytes(values: int, models: int) -> int:
-    """New models while the old ones are mapped from disk, one being sent; one block in float64 and its addend."""
+def _memory_bytes(values: int, models: int, sums: int) -> int:
+    """New models while the old ones are mapped from disk, one being sent; one block in float64 and its addend.
+
+    Args:
+        values: the length of a model.
+        models: K.
+        sums: of reports that are added up on arrival, each on two grids in float64.
+    """
     in_memory = FLOAT32_BYTES * values * (models + 1)
+    added_up = 2 * FLOAT64_BYTES * values * sums
     blocks = 2 * FLOAT64_BYTES * BLOCK
-    return in_memory + blocks
+    return in_memory + added_up + blocks
 
 
 def _both_ways(down: float, up: float) -> str:
