@@ -5,8 +5,9 @@
 Fashion-MNIST, 100 agents with 100 training samples each, in four groups with disjoint labels (`grouped_labels`), a
 small MLP. The time of an order is log-normal with median 1 s and sigma 1, drawn for each order.
 
-- `speed`: FedAvg, IFCA and FedClust. Synchronous rounds of all agents against buffered rounds with m = 10 and all agents
-  at work. The cell has E-server over the virtual seconds, and how stale the folded reports were.
+- `speed`: FedAvg, IFCA and FedClust. Synchronous rounds of all agents, synchronous rounds of ten drawn agents, and buffered
+  rounds with m = 10 and all agents at work. The cell has E-server over the virtual seconds, and how stale the folded
+  reports were.
 - `drift`: at half time a third of the agents exchange their data with agents of other groups. FedAvg, FedClust, whose
   clusters are formed once and stay, and IFCA and FeSEM, which cluster again. Synchronous rounds of 30 agents; IFCA in
   buffers too.
@@ -57,7 +58,7 @@ GROUPS = 4
 BUFFER = 10
 SPEED = ("fedavg", "ifca", "fedclust")
 DRIFT = ("fedavg", "fedclust", "ifca", "fesem")
-ROUNDS = {"synchronous": 20, "buffered": 200}  # of a speed cell: 2000 reports each
+ROUNDS = {"synchronous": 20, "buffered": 200, "drawn": 200}  # of a speed cell: 2000 reports each
 DRIFT_ROUNDS = {"synchronous": 40, "buffered": 120}  # 1200 reports each
 BACK = 0.01  # below its level before the drift, an accuracy counts as back
 OUT = Path(__file__).parent / "results" / "asynchronous.json"
@@ -91,7 +92,10 @@ def scenario(cell: Cell) -> Scenario:
         "partition": {"name": "grouped_labels", "groups": GROUPS},
         "durations": {"median_s": 1.0, "sigma": 1.0},
     }
-    rounds: Figures = {"mode": cell.mode, "count": ROUNDS[cell.mode], "buffer": BUFFER}
+    mode = "buffered" if cell.mode == "buffered" else "synchronous"
+    rounds: Figures = {"mode": mode, "count": ROUNDS[cell.mode], "buffer": BUFFER}
+    if cell.mode == "drawn":
+        rounds["agents"] = BUFFER
     every = 1 if cell.mode == "synchronous" else 5
     if cell.kind == "drift":
         fleet["drift"] = {"at": 0.5, "share": 1 / 3}
@@ -217,6 +221,114 @@ def cells(seeds: Sequence[int]) -> Iterator[Cell]:
         yield Cell("drift", "ifca", "buffered", seed)
 
 
+# -- tables ----------------------------------------------------------------------------------------
+
+
+TARGETS = {"fedavg": (0.55, 0.60), "ifca": (0.90, 0.92), "fedclust": (0.95, 0.965)}
+MODES = {
+    "synchronous": "synchronous, all",
+    "drawn": "synchronous, 10 drawn",
+    "buffered": "buffered, m = 10",
+}
+
+
+def seconds_to(curve: Sequence[Sequence[float]], target: float) -> float | None:
+    """Virtual seconds until an evaluation first reached the target; None if none did."""
+    for clock_s, _, accuracy in curve:
+        if accuracy >= target:
+            return clock_s
+    return None
+
+
+def speed_table(found: dict[str, Figures], seeds: Sequence[int]) -> str:
+    """Markdown: virtual seconds to each target, with the factor by which buffered rounds are faster."""
+    lines = [
+        "| method | E-server | synchronous, all | synchronous, 10 drawn | buffered, m = 10 | faster |"
+    ]
+    lines.append("|---|---:|---:|---:|---:|---:|")
+    for method, targets in TARGETS.items():
+        for target in targets:
+            taken: dict[str, list[float]] = {}
+            for mode in MODES:
+                for seed in seeds:
+                    cell = found.get(Cell("speed", method, mode, seed).key)
+                    if cell is not None:
+                        reached = seconds_to(cell["curve"], target)
+                        taken.setdefault(mode, []).append(np.inf if reached is None else reached)
+            texts = [spread(taken.get(mode, [])) for mode in MODES]
+            factor = ""
+            if "buffered" in taken and "synchronous" in taken:
+                pairs = zip(taken["synchronous"], taken["buffered"], strict=False)
+                factor = spread([slow / fast for slow, fast in pairs]) + " x"
+            row = " | ".join([method, f"{100 * target:.1f} %", *texts, factor])
+            lines.append(f"| {row} |")
+    return "\n".join(lines)
+
+
+def spread(values: Sequence[float]) -> str:
+    """The mean, with the least and the most if there are several; "never" where a value is infinite."""
+    if not values:
+        return ""
+    if np.isinf(values).any():
+        return "never"
+    text = f"{np.mean(values):.1f}"
+    if len(values) > 1:
+        text += f" ({min(values):.1f} to {max(values):.1f})"
+    return text
+
+
+def staleness_table(found: dict[str, Figures], seeds: Sequence[int]) -> str:
+    """Markdown: the share of folded reports by staleness."""
+    bounds = ((0, 0), (1, 2), (3, 5), (6, 10), (11, 20), (21, 10**9))
+    lines = ["| method | s = 0 | 1-2 | 3-5 | 6-10 | 11-20 | more | largest |"]
+    lines.append("|---|---:|---:|---:|---:|---:|---:|---:|")
+    for method in SPEED:
+        counts: Counter[int] = Counter()
+        for seed in seeds:
+            cell = found.get(Cell("speed", method, "buffered", seed).key, {"staleness": {}})
+            for staleness, number in cell["staleness"].items():
+                counts[int(staleness)] += number
+        total = counts.total()
+        if not total:
+            continue
+        shares: list[str] = []
+        for least, most in bounds:
+            within = sum(number for s, number in counts.items() if least <= s <= most)
+            shares.append(f"{100 * within / total:.0f} %")
+        row = " | ".join([method, *shares, str(max(counts))])
+        lines.append(f"| {row} |")
+    return "\n".join(lines)
+
+
+def drift_table(found: dict[str, Figures], seeds: Sequence[int]) -> str:
+    """Markdown: E-server before the drift, right after it and at the end, and rounds until it was back."""
+    lines = ["| method | mode | before | first evaluation after | end | rounds until back |"]
+    lines.append("|---|---|---:|---:|---:|---:|")
+    cells_of_drift = [*((method, "synchronous") for method in DRIFT), ("ifca", "buffered")]
+    for method, mode in cells_of_drift:
+        figures: list[tuple[float, float, float]] = []
+        rounds: list[str] = []
+        for seed in seeds:
+            cell = found.get(Cell("drift", method, mode, seed).key)
+            if cell is None:
+                continue
+            # the evaluation after that round already has the new data
+            before = [a for _, r, a in cell["curve"] if r < cell["drift_round"]]
+            after = [(r, a) for _, r, a in cell["curve"] if r >= cell["drift_round"]]
+            usual = float(np.mean(before[-5:]))
+            figures.append((usual, after[0][1], after[-1][1]))
+            back = [r - cell["drift_round"] for r, a in after if a >= usual - BACK]
+            rounds.append(
+                str(back[0]) if back else f"never in {after[-1][0] - cell['drift_round']}"
+            )
+        if figures:
+            means = np.mean(figures, axis=0)
+            texts = [f"{100 * mean:.1f} %" for mean in means]
+            row = " | ".join([method, mode, *texts, ", ".join(rounds)])
+            lines.append(f"| {row} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--data-root", default="../shared/data")
@@ -237,6 +349,9 @@ def main() -> None:
         last = found[cell.key]["curve"][-1]
         print(cell.key, last, found[cell.key]["cpu_s"], flush=True)
         save(options.out, found)
+    for table in (speed_table, staleness_table, drift_table):
+        text = table(found, options.seeds)
+        print(f"\n{text}")
 
 
 def save(out: Path, found: dict[str, Figures]) -> None:

@@ -175,16 +175,26 @@ class DryRun:
                 return _Cohort(self.clients, self.agents)
             case "sample":
                 # the made-up agents take turns over the rounds, so that all of them train
-                count = min(self.sample, len(self.clients))
+                sample = self._reporters()
+                count = min(sample, len(self.clients))
                 start = view.round * count
                 turn = itertools.cycle(self.clients)
                 chosen = itertools.islice(turn, start, start + count)
                 in_order = tuple(sorted(chosen))
-                return _Cohort(in_order, self.sample)
+                return _Cohort(in_order, sample)
             case names:
                 in_order = tuple(sorted(names))
                 invited = round(len(names) * self._scale)
                 return _Cohort(in_order, invited)
+
+    def _reporters(self) -> int:
+        """How many real agents report in the next round: a drawn cohort, or those of one buffer."""
+        rounds = self.scenario.rounds
+        if rounds.mode != "buffered":
+            return self.sample
+        if not self.strategy.may_buffer(self.state):
+            return self.sample
+        return min(rounds.buffer, self.agents)
 
     def _work(self, phase: Phase, view: View, client: ClientId, order: Order) -> Report:
         """The client's half of the strategy, on constants."""

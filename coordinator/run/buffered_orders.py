@@ -25,6 +25,7 @@ from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId, Phase, Setup
 from covey.shared.wire.messages import ModelRef, OrderMessage, Work, digest
 
+Kind = tuple[str, tuple[str, ...], int | None]  # a phase, keys of models, and a cluster
 PREFIX = "order-"  # of the files with orders
 VERSION_DIGITS = 16  # hexadecimal, of a version's digest in its key
 
@@ -49,6 +50,8 @@ class BufferedOrderBook(OrderBook):
         self.durable = True  # files survive a power cut; a simulation does not wait for the disk
         self._begun: dict[int, Work] = {}  # of open orders and of reports that wait, by step
         self._useless: list[Path] = []  # files that the next checkpoint does not need
+        # of this state: agents with the same models share one object, which is made and checked once
+        self._newest: dict[Kind, Work] = {}
         self._present: dict[str, SendModel] = {}  # versions of the models of this state, by key
         self._versions: dict[str, SendModel] = {}  # those and older ones, by their own keys
 
@@ -59,9 +62,18 @@ class BufferedOrderBook(OrderBook):
         for key in order.models:
             send = self._version(key, number, state)
             models.append(send.ref)
-        work = self._work_with(phase, order, models)
+        numbers = dict(order.numbers)
+        kind = (phase.name, order.models, order.cluster)
+        work = self._newest.get(kind)
+        if work is None or work.numbers != numbers:
+            work = self._work_with(phase, order, models)
+            self._newest[kind] = work
         self._begun[number] = work
-        message = self._message(client, number, work)
+        message = self._message(
+            client,
+            number,
+            work,
+        )
         content = message.to_bytes()
         path = self._file(number)
         self._write(path, content)
@@ -104,10 +116,12 @@ class BufferedOrderBook(OrderBook):
     def forget_models(self) -> None:
         super().forget_models()
         self._present.clear()
+        self._newest.clear()
 
     def tidy(self) -> list[DropModel]:
         """Forget orders that are over, and versions that nobody needs any more."""
-        over = self._begun.keys() - self._needed()
+        needed = self._needed()
+        over = self._begun.keys() - needed
         for number in over:
             del self._begun[number]
             path = self._file(number)
@@ -170,7 +184,9 @@ class BufferedOrderBook(OrderBook):
 
     def _sent(self, key: str) -> SendModel:
         version = self._versions.get(key)
-        return version or super()._sent(key)
+        if version is not None:
+            return version
+        return super()._sent(key)
 
     def _version(self, key: str, number: int, state: Any) -> SendModel:
         """The present version of a model."""

@@ -71,6 +71,7 @@ from covey.shared.files import is_full, write_atomically
 from covey.shared.mqtt.duplicate_ids import DuplicateIds, Reaction, session_id
 from covey.shared.mqtt.link import Down, Incoming, Link, Message, Up, Will
 from covey.shared.mqtt.subscriptions import SubscriptionKeeper
+from covey.shared.strategies.phase_names import TRAIN
 from covey.shared.waiting import Waiting
 from covey.shared.wire.messages import (
     AgentStatus,
@@ -808,6 +809,16 @@ class Service:
         with contextlib.suppress(OSError):  # a full disk must not end a run for it
             write_atomically(path, payload, durable=False)
 
+    @property
+    def _phase(self) -> str:
+        """The name of the open phase; empty if none is open."""
+        engine = self.run.engine
+        if engine.step is not None:
+            return engine.step.phase.name
+        if engine.stage is Stage.STREAMING:
+            return TRAIN
+        return ""
+
     def _status_now(self, epoch: str, *, online: bool, stopped: bool) -> CoordinatorStatus:
         engine = self.run.engine
         task = self.scenario.task
@@ -818,7 +829,7 @@ class Service:
             name=self.scenario.name,
             round=engine.round,
             rounds=self.scenario.rounds.count,
-            phase=engine.step.phase.name if engine.step is not None else "",
+            phase=self._phase,
             step=engine.number,
             state="stopped" if stopped else self.state,
             task=task.for_agents(),

@@ -179,6 +179,13 @@ def test_over_selected_agents_are_counted() -> None:
     assert phase(planned(scenario({"name": "fedavg"}, rounds=rounds)), "train").invited == 13
 
 
+def test_a_buffered_round_counts_the_reports_of_a_buffer() -> None:
+    rounds = {"mode": "buffered", "buffer": 7, "count": 4}
+    of = planned(scenario({"name": "fedclust"}, rounds=rounds))
+    assert phase(of, "signature").invited == 100
+    assert phase(of, "train").invited == 7
+
+
 def test_a_run_evaluates_at_its_interval_and_once_at_the_end() -> None:
     assert (
         phase(planned(scenario({"name": "fedavg"}, evaluation={"every": 50})), "evaluate").times
