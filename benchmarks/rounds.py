@@ -145,7 +145,7 @@ def _watch(
 
 
 def _folded(run: Path, least: int) -> int:
-    """Rounds that are in the record, if they are at least so many; else 0."""
+    """Rounds that are in the record; 0 if they are fewer than expected."""
     found = sum(row.get("ends_round", False) for row in rows(run))
     return found if found >= least else 0
 
