@@ -46,8 +46,9 @@ from covey.shared.strategies.base import (
     trained_report,
 )
 from covey.shared.strategies.bases.hard import unanswered
-from covey.shared.strategies.bases.single import KEY, averaged
+from covey.shared.strategies.bases.single import KEY, sample_term
 from covey.shared.strategies.bases.soft import SOFT, dominant, merged, unknown
+from covey.shared.strategies.terms import Means, Term, Terms
 
 # keys
 MEAN_OF_CLUSTERS = "mean"
@@ -199,6 +200,21 @@ class Fuzzy(Strategy[FuzzyState]):
     def fold(
         self, state: FuzzyState, phase: Phase, reports: Reports, average: Average = MEAN
     ) -> FuzzyState:
+        means = self.batch_means(state, phase, reports, average)
+        return self.fold_means(state, phase, means, reports)
+
+    def terms(
+        self, state: FuzzyState, phase: Phase, client: ClientId, report: Report
+    ) -> Terms | None:
+        if phase.name == ENTRY:
+            return ()
+        if len(state.models) == 1:
+            return sample_term(report)
+        return _by_counts(report)
+
+    def fold_means(
+        self, state: FuzzyState, phase: Phase, means: Means, reports: Reports
+    ) -> FuzzyState:
         reported: dict[ClientId, Shares] = {}
         for client, report in reports:
             own = tuple(report.numbers["counts"])
@@ -208,12 +224,10 @@ class Fuzzy(Strategy[FuzzyState]):
         if phase.name == ENTRY:
             failed = unanswered(state.asked, phase, counts)
             return replace(state, counts=counts, asked=failed)
-        if len(state.models) == 1:
-            model = averaged(reports, otherwise=state.models[0], average=average)
-            return FuzzyState((model,), counts, begun=True)
         models: list[Vector] = []
         for k, before in enumerate(state.models):
-            model = _by_counts(before, k, reports, average)
+            key = str(k)
+            model = means.mean(key, otherwise=before)
             models.append(model)
         return FuzzyState(tuple(models), counts, begun=True)
 
@@ -276,21 +290,19 @@ class Fuzzy(Strategy[FuzzyState]):
         return [float(count) for count in counts]
 
 
-def _by_counts(before: Vector, k: int, reports: Reports, average: Average) -> Vector:
-    """Equation 3: the mean of the reported models weighted by n_i^k; `before` without any."""
-    pairs: list[tuple[Vector, float]] = []
-    shares: list[float] = []
-    for _, report in reports:
-        counts = report.numbers["counts"]
-        total = math.fsum(counts)
-        # claimed samples are capped, and counts are samples
-        fair = 1.0
-        if total > report.examples * (1 + 1e-9):
-            fair = min(1.0, report.examples / total)
-        model = report.vectors[MODEL]
-        weight = float(counts[k]) * fair
-        pairs.append((model, weight))
-        shares.append(counts[k] / total if total > 0 else 0.0)
-    if sum(weight for _, weight in pairs) > 0:
-        return average.mean(pairs, shares)
-    return before
+def _by_counts(report: Report) -> Terms:
+    """Equation 3: a reported model counts in cluster k with the weight n_i^k."""
+    counts = report.numbers["counts"]
+    total = math.fsum(counts)
+    # claimed samples are capped, and counts are samples
+    fair = 1.0
+    if total > report.examples * (1 + 1e-9):
+        fair = min(1.0, report.examples / total)
+    terms: list[Term] = []
+    for k, count in enumerate(counts):
+        if count > 0:
+            weight = float(count) * fair
+            share = count / total
+            term = Term(str(k), MODEL, weight, share)
+            terms.append(term)
+    return tuple(terms)

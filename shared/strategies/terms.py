@@ -23,7 +23,12 @@ class Term:
     vector: str  # the name of the vector in the report
     weight: float  # >= 0
 
+    # How much of the report belongs to this mean, for methods whose reports count in several: rules
+    # that replace the mean use it. None: a report counts in one mean alone.
+    share: float | None = None
 
+
+Pairs = list[tuple[Vector, float]]  # (vector, weight) under one key
 Terms = tuple[Term, ...]  # of one report; none for a report that does not count
 
 
@@ -45,21 +50,27 @@ class BatchMeans:
 
     def __init__(self, average: Average) -> None:
         self._average = average
-        self._pairs: dict[str, list[tuple[Vector, float]]] = {}  # (vector, weight) by key
+        self._pairs: dict[str, Pairs] = {}
+        self._shares: dict[str, list[float]] = {}  # of these pairs, if the terms have shares
 
     def add(self, terms: Terms, vectors: Mapping[str, Vector]) -> None:
         """Count the vectors of one report. They are kept until the means are made."""
         for term in terms:
-            pairs = self._pairs.setdefault(term.key, [])
+            key = term.key
             vector = vectors[term.vector]
+            pairs = self._pairs.setdefault(key, [])
             pairs.append((vector, term.weight))
+            if term.share is not None:
+                shares = self._shares.setdefault(key, [])
+                shares.append(term.share)
 
     def mean(self, key: str, otherwise: Vector) -> Vector:
         """The average (d,) under a key by the rule; `otherwise` where nothing has a positive weight."""
         pairs = self._pairs.get(key, [])
+        shares = self._shares.get(key)
         for _, weight in pairs:
             if weight > 0:
-                return self._average.mean(pairs)
+                return self._average.mean(pairs, shares)
         return otherwise
 
     def count(self, key: str) -> int:

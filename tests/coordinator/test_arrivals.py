@@ -35,7 +35,7 @@ EVERYBODY = {"participation": 1.0}
 CAPPED = Aggregation(max_samples=MaxSamples(times_median=2.0))
 
 # each of these has phases that are nothing but means; the first rounds of some are not
-METHODS = ("fedavg", "fedsgd", "feddane", "perfedavg", "lg", "ifca", "fedclust", "fedem")
+METHODS = ("fedavg", "fedsgd", "feddane", "perfedavg", "lg", "ifca", "fedclust", "fuzzy")
 
 values = st.floats(-100, 100, width=32)
 vectors = st.lists(values, min_size=SIZE, max_size=SIZE)
