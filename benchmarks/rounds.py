@@ -177,7 +177,8 @@ async def answer(port: int, number: int, sizes: list[int]) -> None:
     """A bare agent: publish a report for each order."""
     async with aiomqtt.Client("127.0.0.1", port, timeout=60) as client:
         await client.subscribe([("model/#", 1), (f"order/{number}", 1)])
-        await client.publish(f"ready/{number}", b"", qos=1)
+        # retained: the bare coordinator may subscribe later
+        await client.publish(f"ready/{number}", b"here", qos=1, retain=True)
         async for message in client.messages:
             if message.topic.value.startswith("order"):
                 for index, size in enumerate(sizes):
