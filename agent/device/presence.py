@@ -70,6 +70,7 @@ class Presence:
         self._roll_at: float | None = None  # when to answer it
         self._refused_topics: tuple[str, ...] = ()  # subscriptions that the broker refuses
         self.inspection = Inspected("")  # the data, compared with the task it names
+        self._labels: list[str] = []  # of the inspection, as many as a status has room for
         self._inspecting = ""  # digest of the newest task; the inspection may be of an older one
         self.coordinator: CoordinatorStatus | None = None  # its newest status
         self.live_run = ""  # the run of the newest coordinator that was online
@@ -114,7 +115,7 @@ class Presence:
             task=seen.task,
             samples=seen.samples,
             test_samples=seen.test_samples,
-            labels=bounded_labels(seen.labels),
+            labels=self._labels,
             problem=self.deafness or seen.problem or progress.unmet or None,
             cluster=progress.cluster,
             busy=progress.busy,
@@ -227,6 +228,7 @@ class Presence:
             return []
         before = self.inspection
         self.inspection = seen
+        self._labels = bounded_labels(seen.labels)
         is_known = (seen.problem, seen.detail) == (before.problem, before.detail)
         if not seen.problem or is_known:
             return []
