@@ -35,7 +35,8 @@ from covey.shared.wire.messages import CoordinatorStatus, OrderMessage
 from covey.shared.wire.topics import AgentTopic, Topics
 
 OpenLink = Callable[[str, Will | None], AbstractAsyncContextManager[Link]]  # client id, last will
-STARTS_PER_S = 200  # agents; a broker's backlog of connections is short
+STARTS_AT_ONCE = 50  # agents; a broker's backlog of connections is short
+START_PAUSE_S = 0.1  # before the next of them
 KEEP_WARM_S = 600.0  # a fleet's workers stay alive between rounds
 PARENT_S = 1.0  # how often to check that the parent process is alive
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -114,8 +115,8 @@ class FleetRun:
             for index in range(agents):
                 group.create_task(self._lives(index), name=agent_name(index, agents))
                 started = index + 1
-                if started % STARTS_PER_S == 0:
-                    await asyncio.sleep(1.0)
+                if started % STARTS_AT_ONCE == 0:
+                    await asyncio.sleep(START_PAUSE_S)
 
     async def _follow_rounds(self) -> None:
         federation = self._scenario.federation

@@ -8,6 +8,7 @@ and the changes, however many agents there are.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Mapping, Sequence
 
 from covey.coordinator.engine.rounds import Stage
@@ -22,6 +23,9 @@ from covey.shared.wire.messages import RosterMessage
 from covey.shared.wire.topics import Topics
 
 ROSTER_EVERY_S = 1.0
+PATIENCE = (
+    20.0  # the roster takes no more than one part in so many of the time, on a slow machine too
+)
 
 
 class RosterShow:
@@ -48,6 +52,7 @@ class RosterShow:
         self._quarantined: Mapping[ClientId, str] = {}
         self._evaluated: set[ClientId] = set()  # agents whose figures may have changed
         self._has_folded = False  # since the newest look at the clusters
+        self._pause_s = ROSTER_EVERY_S  # before the next publication
 
     def __repr__(self) -> str:
         return f"<RosterShow: {self._roster.pages!r}, due at {self.due}>"
@@ -55,7 +60,7 @@ class RosterShow:
     def changed(self, now: float) -> None:
         """Something has changed: publish it soon."""
         if self.due is None:
-            self.due = now + ROSTER_EVERY_S
+            self.due = now + self._pause_s
 
     def publish_at(self, time: float) -> None:
         """An operator waits to see a change."""
@@ -78,6 +83,7 @@ class RosterShow:
         if self.due is None or now < self.due:
             return
         self.due = None
+        began = time.thread_time()
         self._look_at_run()
         pages = self._roster.pages
         changed = pages.take_changes()
@@ -86,6 +92,8 @@ class RosterShow:
             payload = message.to_bytes()
             await self._link.publish(self._topics.roster_changes, payload)
         await self._publish_page()
+        took_s = time.thread_time() - began
+        self._pause_s = max(ROSTER_EVERY_S, PATIENCE * took_s)
         if pages.is_stale:
             self.changed(now)
 
