@@ -7,7 +7,13 @@ from typing import Any
 
 from covey.shared.mqtt.link import Down, Up
 from covey.shared.wire.deployments import Deployment, DeploymentShare
-from covey.shared.wire.messages import AgentStatus, CoordinatorStatus, ModelInUse, OrderMessage
+from covey.shared.wire.messages import (
+    AgentStatus,
+    CoordinatorStatus,
+    ModelInUse,
+    OrderMessage,
+    SharedWork,
+)
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,14 @@ class OrderSeen:
     """The coordinator published this agent's desired state."""
 
     order: OrderMessage
+
+
+@dataclass(frozen=True)
+class SettingsReady:
+    """What all orders share is complete."""
+
+    digest: bytes
+    shared: SharedWork
 
 
 @dataclass(frozen=True)
@@ -176,6 +190,7 @@ Event = (
     | OwnStatusSeen
     | CoordinatorSeen
     | OrderSeen
+    | SettingsReady
     | PartSeen
     | ModelReady
     | Inspected

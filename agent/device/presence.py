@@ -125,6 +125,7 @@ class Presence:
             dropped=progress.dropped,
             model=progress.model,
             bench=self._bench,
+            brief=True,
         )
 
     def announce(self, progress: Progress) -> Actions:

@@ -36,8 +36,16 @@ from covey.shared.mqtt.duplicate_ids import session_id
 from covey.shared.mqtt.link import Down, Incoming, Link, Message, Up, Will
 from covey.shared.mqtt.subscriptions import SubscriptionKeeper
 from covey.shared.waiting import Waiting
+from covey.shared.wire.brief_work import SharedParts
 from covey.shared.wire.deployments import Deployment, DeploymentShare
-from covey.shared.wire.messages import AgentStatus, CoordinatorStatus, OrderMessage, Part
+from covey.shared.wire.messages import (
+    MAX_SETTINGS_BYTES,
+    SETTINGS,
+    AgentStatus,
+    CoordinatorStatus,
+    OrderMessage,
+    Part,
+)
 from covey.shared.wire.parts import split
 from covey.shared.wire.topics import AgentTopic, ClusterTopic, PlainTopic, Topics, is_deployed
 
@@ -123,6 +131,7 @@ class Agent:
             deployments=deployments,
             rules=rules,
         )
+        self._shared_parts = SharedParts(MAX_SETTINGS_BYTES)
         self._data_watch = DataWatch(identity.data)
         self.vanished = False  # True from `vanish` on: nothing is published any more
         self._observer = observer
@@ -311,6 +320,10 @@ class Agent:
                 return e.OrderSeen(OrderMessage.from_bytes(payload))
             case AgentTopic(agent, "model"):
                 return self._store_part(self.store, f"@{agent}", payload)
+            case ClusterTopic(key, _) if key == SETTINGS:
+                part = Part.from_bytes(payload)
+                shared = self._shared_parts.feed(part)
+                return None if shared is None else e.SettingsReady(part.digest, shared)
             case ClusterTopic(key, _) if self._deployed is not None and is_deployed(key):
                 return self._store_deployed_part(self._deployed, key, payload)
             case ClusterTopic(key, _):

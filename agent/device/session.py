@@ -1,8 +1,8 @@
 """The agent's state machine, pure: events in with their time, actions out. No socket, clock, file or array.
 
 The coordinator publishes the desired state (the order). The session compares it with what was done, and acts. It
-composes three machines: `Presence` (the agent's status), `Fetching` (the models and the work of one order) and
-`Delivery` (the report until the coordinator has it).
+composes four machines: `Presence` (the agent's status), `Briefs` (what all orders share), `Fetching` (the models and the
+work of one order) and `Delivery` (the report until the coordinator has it).
 
 - One order at a time. A step whose report lies in the outbox is answered from there, never worked on again.
 - An order for another step cancels the work on the old one.
@@ -22,6 +22,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from covey.agent.device.briefs import Briefs
 from covey.agent.device.delivery import Delivery
 from covey.agent.device.deployments import Deployments
 from covey.agent.device.events import (
@@ -50,6 +51,7 @@ from covey.agent.device.events import (
     ReportDamaged,
     ReportFailure,
     Sent,
+    SettingsReady,
     Subscribe,
     SubscriptionsRefused,
     Tick,
@@ -67,6 +69,7 @@ from covey.shared.wire.messages import (
     CoordinatorStatus,
     ModelInUse,
     OrderMessage,
+    SharedWork,
 )
 from covey.shared.wire.topics import Topics
 
@@ -117,6 +120,7 @@ class Session:
         self._rules = rules
         self._presence = Presence(agent, session, version, bench)
         self._fetching = Fetching(topics, models)
+        self._briefs = Briefs(topics)
         self._delivery = Delivery(outboxed or Outboxed(), jitter)
         self._story = Story()
         self._model_in_use = model_in_use
@@ -140,7 +144,13 @@ class Session:
         """When to feed the next Tick; None for not at all, because the next event comes from outside."""
         if not self._presence.is_up:
             return None
-        machines = (self._presence, self._fetching, self._delivery, self._deployments)
+        machines = (
+            self._presence,
+            self._fetching,
+            self._briefs,
+            self._delivery,
+            self._deployments,
+        )
         timers: list[float] = []
         for machine in machines:
             if machine is not None and machine.wake_at is not None:
@@ -225,7 +235,9 @@ class Session:
             case Inspected():
                 return self._presence.inspected(event)
             case OrderSeen(order):
-                return self._order_arrived(order, now)
+                return self._order_seen(order, now)
+            case SettingsReady(digest, shared):
+                return self._settings_ready(digest, shared, now)
             case PartSeen():
                 self._fetching.part_arrived(now)
                 return []
@@ -280,6 +292,7 @@ class Session:
         actions = self._presence.announce(self._progress)
         actions += self._delivery.tick(now)
         actions += self._fetching.tick(now)
+        actions += self._briefs.tick(now)
         if self._deployments is not None:
             actions += self._deployments.tick(now)
         return actions
@@ -290,9 +303,10 @@ class Session:
         self._presence.link_up()
         self._delivery.link_up(now)
         self._fetching.link_up(now)
+        self._briefs.link_up(now)
         order = self._topics.order(self._agent)
         status = self._topics.status(self._agent)
-        parts = self._fetching.subscribed
+        parts = self._fetching.subscribed + self._briefs.subscribed
         if self._deployments is not None:
             self._deployments.link_up(now)
             parts += self._deployments.subscribed
@@ -319,7 +333,9 @@ class Session:
     def _settle_subscriptions(self) -> Actions:
         coordinator = self._presence.coordinator
         everything = coordinator is not None and coordinator.delivery == "all"
-        return self._fetching.settle(self._order, everything=everything, is_up=self._presence.is_up)
+        is_up = self._presence.is_up
+        actions = self._fetching.settle(self._order, everything=everything, is_up=is_up)
+        return actions + self._briefs.settle(is_up=is_up)
 
     def _coordinator_seen(self, status: CoordinatorStatus, retained: bool, now: float) -> Actions:
         if self._presence.is_outdated(status, retained):
@@ -368,6 +384,15 @@ class Session:
         return self._order_arrived(order, now)
 
     # orders
+
+    def _order_seen(self, order: OrderMessage, now: float) -> Actions:
+        """Follow an order, as soon as all is here that it names by a digest."""
+        whole = self._briefs.whole(order, now)
+        return [] if whole is None else self._order_arrived(whole, now)
+
+    def _settings_ready(self, digest: bytes, shared: SharedWork, now: float) -> Actions:
+        order = self._briefs.ready(digest, shared, now)
+        return [] if order is None else self._order_arrived(order, now)
 
     def _order_arrived(self, order: OrderMessage, now: float) -> Actions:
         is_other_run = self._delivery.run not in ("", order.run)

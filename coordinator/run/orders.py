@@ -19,8 +19,9 @@ from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import ClientId, Order, Phase, Setup, Training
 from covey.shared.strategies.phase_names import EVALUATE, MOMENTS
+from covey.shared.wire.brief_work import brief_of, shared_of
 from covey.shared.wire.codec import Codec
-from covey.shared.wire.messages import ModelRef, OrderMessage, Work, digest
+from covey.shared.wire.messages import SETTINGS, BriefWork, ModelRef, OrderMessage, Work, digest
 from covey.shared.wire.parts import part_count
 
 MAX_WORKS = 256  # that are kept for further agents: a method may have a model for each agent alone
@@ -53,6 +54,8 @@ class OrderBook:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._models: dict[str, SendModel] = {}  # by key: those that orders of this state name
         self._step = 0  # the step of the works below
+        self.readers: set[ClientId] = set()  # agents that read orders with a `brief`
+        self.shared: SendModel | None = None  # what all orders of the newest step share
         self._works: dict[Addressed, Work] = {}  # of the open step, the newest of each kind
         self._state: Any = None  # the newest
         self._assigned: Mapping[ClientId, int] = {}  # the cluster of each agent in it
@@ -78,6 +81,10 @@ class OrderBook:
         clusters = self._clusters(state)
         cluster = clusters.get(client)
         accepted = facts.accepted.get(client, 0)
+        brief = None
+        if step is not None and work is not None and client in self.readers:
+            brief = self._brief(work, step)
+            work = None
         self._serial += 1
         order = OrderMessage(
             run=facts.run,
@@ -88,6 +95,7 @@ class OrderBook:
             again=facts.incarnation,
             cluster=cluster,
             work=work,
+            brief=brief,
         )
         return SendOrder(client, order)
 
@@ -98,10 +106,15 @@ class OrderBook:
     def models_of(self, orders: Sequence[SendOrder]) -> list[SendModel]:
         """The models that these orders name, each once."""
         keys: dict[str, None] = {}
+        is_shared = False
         for send in orders:
+            is_shared |= send.order.brief is not None
             for ref in _refs(send):
                 keys[ref.key] = None
-        return [self._sent(key) for key in keys]
+        models = [self._sent(key) for key in keys]
+        if is_shared and self.shared is not None:
+            models.append(self.shared)
+        return models
 
     def volume(self, send: SendOrder) -> tuple[int, int]:
         """Values (float32 numbers) and bytes (encoded) of the models that an order names."""
@@ -172,6 +185,19 @@ class OrderBook:
             self._works.clear()
         self._works[addressed] = work
         return work
+
+    def _brief(self, work: Work, step: Step) -> BriefWork:
+        """The work of an order that names what all share by its digest."""
+        if self.shared is None or self.shared.about != step.number:
+            self.shared = self._new_shared(work, step)
+        return brief_of(work, self.shared.ref)
+
+    def _new_shared(self, work: Work, step: Step) -> SendModel:
+        content = shared_of(work).to_bytes()
+        path = self._folder / SETTINGS
+        self._room.write(lambda: replace_quickly(path, content))
+        ref = self._ref(SETTINGS, content)
+        return SendModel(ref, path, step.number, values=0)
 
     def _new_work(self, order: Order, step: Step, state: Any) -> Work:
         models: list[ModelRef] = []
@@ -264,6 +290,11 @@ def _awaits(step: Step, client: ClientId) -> bool:
     return client not in step.failed
 
 
+def work_of(send: SendOrder) -> Work | BriefWork | None:
+    """What an order asks for; None for nothing."""
+    return send.order.work or send.order.brief
+
+
 def _refs(send: SendOrder) -> Sequence[ModelRef]:
-    work = send.order.work
+    work = work_of(send)
     return () if work is None else work.models

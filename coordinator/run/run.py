@@ -68,7 +68,7 @@ from covey.coordinator.run.notices import (
     RoundVoid,
     WorkFailed,
 )
-from covey.coordinator.run.orders import OrderBook
+from covey.coordinator.run.orders import OrderBook, work_of
 from covey.coordinator.run.origin import Origin
 from covey.coordinator.run.private_fold import Ledger, PrivateFold, noise_key
 from covey.coordinator.run.recorder import FoldedStep, Recorder
@@ -592,7 +592,7 @@ class Run:
         models = self.orders.models_of(orders)
         traffic = self.traffic
         for send in orders:
-            work = send.order.work
+            work = work_of(send)
             if work is None:
                 continue
             values, size = self.orders.volume(send)

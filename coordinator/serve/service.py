@@ -632,6 +632,7 @@ class Service:
         # a restarted agent has not counted its samples yet, and may report what it finished before
         if any(isinstance(event, Joined) for event in events):
             self.run.samples[agent] = (status.samples, status.test_samples)
+            self._note_reader(status)
         if status.problem and status.online:
             excluded = AgentExcluded(agent, status.problem)
             self._observe_peer(excluded)
@@ -653,6 +654,14 @@ class Service:
         if before is not None:
             await self._publisher.take_back_order(agent, self._shards[before])
         return has_moved
+
+    def _note_reader(self, status: AgentStatus) -> None:
+        """Remember whether this agent reads orders with a `brief`; its program may have changed."""
+        readers = self.run.orders.readers
+        if status.brief:
+            readers.add(status.agent)
+        else:
+            readers.discard(status.agent)
 
     def _own_models(self, order: SendOrder) -> list[Effect]:
         """The models of an order that are for its agent alone: other brokers do not have them."""

@@ -37,6 +37,8 @@ DIGEST_BYTES = 16
 # items of a list or map: a header of five bytes could otherwise claim memory for as many items as there are bytes
 MAX_ITEMS = 1 << 17
 MAX_MODELS = 1024  # in one order
+SETTINGS = "order-settings"  # the key of what all orders share
+MAX_SETTINGS_BYTES = 1 << 20
 MAX_PARTS = 1 << 16  # of all models in one order: an agent subscribes to each of them
 MAX_DEPTH = 16  # levels of lists and maps in `Numbers`
 MAX_TEXT = 4096  # characters
@@ -294,8 +296,46 @@ class Work(Message):
         return fields
 
 
+class SharedWork(Packed):
+    """The part of the work that is the same for all agents. It is published as a content in parts, like a model."""
+
+    seed: int
+    strategy: Numbers
+    training: Numbers
+    task: Numbers
+    layout: Numbers
+    scaling: Numbers | None
+    codec: Numbers
+    evaluation: Numbers
+    part_bytes: Annotated[int, Field(ge=1024, le=8 << 20)]
+    privacy: Numbers | None
+
+
+def _small_settings(ref: ModelRef) -> ModelRef:
+    """An agent subscribes to this key and no other, and puts the content together in memory."""
+    if ref.key != SETTINGS:
+        raise ValueError(f"expected the key {SETTINGS}")
+    if ref.size > MAX_SETTINGS_BYTES:
+        raise ValueError(f"{ref.size} bytes, at most {MAX_SETTINGS_BYTES} are accepted")
+    return ref
+
+
+class BriefWork(Message):
+    """The rest of the work, and the digest of the part that all agents share."""
+
+    shared: Annotated[ModelRef, AfterValidator(_small_settings)]
+    phase: Name
+    round: Count
+    models: Annotated[list[ModelRef], Field(max_length=MAX_MODELS), AfterValidator(_few_parts)]
+    numbers: Numbers
+    cluster: int | None
+    sizes: dict[str, int]
+
+
 class OrderMessage(Packed):
     """The desired state of one agent (retained). If `step` is 0 or `work` is None, there is nothing to do.
+
+    `brief` stands in the place of `work` for agents whose status allows it: it names what all agents share by its digest.
 
     `accepted` is the newest step of this agent whose report is stored safely by the coordinator. Reports of steps up to
     `closed` that were not accepted are no longer needed. `again` grows with every restart of the coordinator, which has
@@ -312,6 +352,15 @@ class OrderMessage(Packed):
     again: Count = 0
     cluster: int | None = None
     work: Work | None = None
+    brief: BriefWork | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_an_unused_brief(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave `brief` out if it is not used: the order is then the same as before the field existed."""
+        fields: dict[str, Any] = dump(self)
+        if self.brief is None:
+            del fields["brief"]
+        return fields
 
     @property
     def age(self) -> tuple[int, int]:
@@ -463,11 +512,14 @@ class AgentStatus(Document):
     dropped: Annotated[dict[Text, Count], Field(max_length=64)] = {}
     model: ModelInUse | None = None  # None if the device keeps none
     bench: Benchmark | None = None  # None if nobody has measured the device
+    brief: bool = False  # whether orders may have a `brief`
 
     @model_serializer(mode="wrap")
     def _without_unused_fields(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out what is not used: the status is then the same as before these fields existed."""
         fields: dict[str, Any] = dump(self)
+        if not self.brief:
+            del fields["brief"]
         for name in ("model", "bench"):
             if getattr(self, name) is None:
                 del fields[name]
