@@ -2,17 +2,17 @@
 
     python -m benchmarks.ten_thousand [--agents 1000 3000 10000] [--rounds 20] [--known 100000] [--short]
 
-For each size a Mosquitto, a coordinator and a few processes of light agents (`benchmarks.light_fleet`) run twice: once
-undisturbed, and once with kill -9 of the coordinator in the middle of a round. Both must end with the same bytes. Then one
-process takes a roster of 100 000 agents. Figures of each size are written as soon as they are there, and a size that has
-them already is skipped: an interrupted measurement continues. The result is ten_thousand.json below --out.
+For each size: a Mosquitto, a coordinator and a few processes of light agents (`benchmarks.light_fleet`). The coordinator is
+killed (kill -9) in the middle of the round in the middle and resumed. The run must end with the bytes of an undisturbed
+one, which is computed without a broker. Then one process takes a roster of 100 000 agents. Figures of each size are written
+as soon as they are there, and a size that has them already is skipped: an interrupted measurement continues. The result is
+ten_thousand.json below --out.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import hashlib
 import json
 import os
 import resource
@@ -33,6 +33,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.light_reference import undisturbed_models
 from benchmarks.measuring import OUT, cpu_s_of
 from covey.shared.mqtt.link import Message, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
@@ -163,6 +164,11 @@ class Stage:
         self.coordinator = Program([*command, *out, *options], self.folder / "log")
 
     @property
+    def coordinator_s(self) -> float:
+        """Processor time of the present coordinator, in seconds."""
+        return cpu_s_of([self.coordinator.process.pid])
+
+    @property
     def own_s(self) -> float:
         """Processor time of everything that belongs to the measurement, in seconds."""
         pids = [self.broker.process.pid, self.coordinator.process.pid, os.getpid()]
@@ -206,71 +212,100 @@ def memory_of(program: Program) -> float:
     return float(psutil.Process(program.process.pid).memory_full_info().uss)
 
 
-def undisturbed(plan: Plan) -> Figures:
-    """The figures of a whole run without a fault."""
+def measure(agents: int, rounds: int) -> Figures:
+    """The figures of one size. Raises RuntimeError unless the killed run ends with the bytes of an undisturbed one."""
+    plan = Plan(agents, rounds)
     with stage(plan) as this:
-        empty = memory_of(this.coordinator)
-        empty_broker = memory_of(this.broker)
+        figures = {"agents": agents, "rounds": rounds, **until_connected(this)}
+        figures |= undisturbed_half(this)
+        figures |= kill_and_resume(this)
         began = time.monotonic()
-        connect(this)
-        connected_s = time.monotonic() - began
-        fleet = sum(memory_of(one) for one in this.fleets)
-        online = memory_of(this.coordinator)
-        online_broker = memory_of(this.broker)
-        pids = [this.coordinator.process.pid]
-        cpu_s = cpu_s_of(pids)
-        broker_s = cpu_s_of([this.broker.process.pid])
-        began = time.monotonic()
-        busy = _busy_s() - this.own_s
-        this.wait_for_rounds(plan.rounds)
-        took_s = time.monotonic() - began
-        others_s = _busy_s() - this.own_s - busy
-        reports = (plan.rounds - 1) * plan.reports
-        cpu_s = cpu_s_of(pids) - cpu_s
-        broker_s = cpu_s_of([this.broker.process.pid]) - broker_s
+        this.wait_for_rounds(rounds)
+        figures["coordinator_mb_after_the_rounds"] = round(memory_of(this.coordinator) / MB, 1)
         _finish(this)
-        seconds = [row["seconds"] for row in rows(this.run) if row.get("ends_round")]
-        return {
-            "connected_s": round(connected_s, 1),
-            "round_s": round(statistics.median(seconds[1:]), 2),
-            "rounds_s": round(took_s, 1),
-            "coordinator_ms_per_report": round(1e3 * cpu_s / reports, 2),
-            "broker_ms_per_report": round(1e3 * broker_s / reports, 2),
-            "coordinator_mb": round(online / MB, 1),
-            "coordinator_kb_per_online_agent": round((online - empty) / plan.agents / KB, 2),
-            "broker_mb": round(online_broker / MB, 1),
-            "broker_kb_per_online_agent": round(
-                (online_broker - empty_broker) / plan.agents / KB, 2
-            ),
-            "agent_kb": round(fleet / plan.agents / KB, 1),
-            "foreign": round(others_s / took_s / (os.cpu_count() or 1), 2),
-            "digest": _digest(this.run),
-        }
+        figures["finished_s"] = round(time.monotonic() - began, 1)
+        models = model_bytes(this.run)
+        expected = undisturbed_models(this.run, agents, this.folder / "reference")
+        if models != expected or not models:
+            raise RuntimeError(f"{agents} agents: after a kill the run ended with other bytes")
+        figures["same_bytes"] = True
+        return figures
 
 
-def killed(plan: Plan) -> Figures:
-    """The figures of a run whose coordinator is killed in the middle of the round in the middle."""
+def until_connected(this: Stage) -> Figures:
+    """Start all agents. The first round opens when all of them are there."""
+    agents = this.plan.agents
+    empty = memory_of(this.coordinator)
+    empty_broker = memory_of(this.broker)
+    began = time.monotonic()
+    before_s = this.coordinator_s
+    connect(this)
+    connected_s = time.monotonic() - began
+    fleet = sum(memory_of(one) for one in this.fleets)
+    online = memory_of(this.coordinator)
+    online_broker = memory_of(this.broker)
+    per_agent = (online - empty) / agents
+    per_agent_of_broker = (online_broker - empty_broker) / agents
+    return {
+        "connected_s": round(connected_s, 1),
+        "coordinator_ms_per_join": round(1e3 * (this.coordinator_s - before_s) / agents, 2),
+        "coordinator_mb": round(online / MB, 1),
+        "coordinator_kb_per_online_agent": round(per_agent / KB, 2),
+        "broker_mb": round(online_broker / MB, 1),
+        "broker_kb_per_online_agent": round(per_agent_of_broker / KB, 2),
+        "agent_kb": round(fleet / agents / KB, 1),
+    }
+
+
+def undisturbed_half(this: Stage) -> Figures:
+    """The rounds before the kill, but for the first, which waits for the agents."""
+    plan = this.plan
     half = plan.rounds // 2
-    with stage(plan) as this:
-        connect(this)
-        this.wait_for_rounds(half)
-        spool = this.run / "spool"
-        until(lambda: len(list(spool.glob("*/*.safetensors"))) >= plan.reports // 3, 300)
-        this.coordinator.kill()
-        spooled = len(list(spool.glob("*/*.safetensors")))
-        began = time.monotonic()
-        this.start_coordinator("--resume")
-        until(lambda: len(this.roll_call.answered) >= plan.agents, WITHIN_S, this.coordinator)
-        answers_s = this.roll_call.answered_at - this.roll_call.called_at
-        this.wait_for_rounds(half + 1)
-        recovered_s = time.monotonic() - began
-        _finish(this)
-        return {
-            "reports_at_the_kill": spooled,
-            "roll_call_s": round(answers_s, 1),
-            "next_fold_s": round(recovered_s, 1),
-            "digest": _digest(this.run),
-        }
+    first = this.rounds_over
+    coordinator_s = this.coordinator_s
+    broker_s = cpu_s_of([this.broker.process.pid])
+    began = time.monotonic()
+    others_s = _busy_s() - this.own_s
+    this.wait_for_rounds(half)
+    took_s = time.monotonic() - began
+    others_s = _busy_s() - this.own_s - others_s
+    reports = (half - first) * plan.reports
+    coordinator_s = this.coordinator_s - coordinator_s
+    broker_s = cpu_s_of([this.broker.process.pid]) - broker_s
+    seconds = [row["seconds"] for row in rows(this.run) if row.get("ends_round")]
+    cores = os.cpu_count() or 1
+    return {
+        "round_s": round(statistics.median(seconds[1:half]), 2),
+        "coordinator_ms_per_report": round(1e3 * coordinator_s / reports, 2),
+        "broker_ms_per_report": round(1e3 * broker_s / reports, 2),
+        "foreign": round(others_s / took_s / cores, 2),
+    }
+
+
+def kill_and_resume(this: Stage) -> Figures:
+    """Kill the coordinator when a third of a round's reports are there, and start it again."""
+    plan = this.plan
+    half = plan.rounds // 2
+    spool = this.run / "spool"
+    until(lambda: _spooled(spool) >= plan.reports // 3, WITHIN_S)
+    this.coordinator.kill()
+    spooled = _spooled(spool)
+    began = time.monotonic()
+    this.start_coordinator("--resume")
+    until(lambda: len(this.roll_call.answered) >= plan.agents, WITHIN_S, this.coordinator)
+    answers_s = this.roll_call.answered_at - this.roll_call.called_at
+    this.wait_for_rounds(half + 1)
+    recovered_s = time.monotonic() - began
+    return {
+        "reports_at_the_kill": spooled,
+        "roll_call_s": round(answers_s, 1),
+        "next_fold_s": round(recovered_s, 1),
+    }
+
+
+def _spooled(spool: Path) -> int:
+    """Reports of the open step that lie on disk."""
+    return len(list(spool.glob("*/*.safetensors")))
 
 
 def _finish(this: Stage) -> None:
@@ -280,28 +315,10 @@ def _finish(this: Stage) -> None:
         raise RuntimeError(this.coordinator.output[-2000:])
 
 
-def _digest(folder: Path) -> str:
-    """A digest of the final models."""
-    hasher = hashlib.blake2b(digest_size=8)
-    for name, content in model_bytes(folder).items():
-        hasher.update(name.encode() + content)
-    return hasher.hexdigest()
-
-
 def _busy_s() -> float:
     """Processor time of the whole machine so far."""
     times = psutil.cpu_times()
     return float(times.user + times.nice + times.system)
-
-
-def measure(agents: int, rounds: int) -> Figures:
-    """All figures of one size. Raises RuntimeError unless the killed run ends with the same bytes."""
-    plan = Plan(agents, rounds)
-    figures = undisturbed(plan)
-    after_kill = killed(plan)
-    if after_kill.pop("digest") != figures["digest"]:
-        raise RuntimeError(f"{agents} agents: after a kill the run ended with other bytes")
-    return {"agents": agents, "rounds": rounds, **figures, **after_kill}
 
 
 def measure_roster(known: int) -> Figures:

@@ -106,15 +106,10 @@ class OrderBook:
     def models_of(self, orders: Sequence[SendOrder]) -> list[SendModel]:
         """The models that these orders name, each once."""
         keys: dict[str, None] = {}
-        is_shared = False
         for send in orders:
-            is_shared |= send.order.brief is not None
             for ref in _refs(send):
                 keys[ref.key] = None
-        models = [self._sent(key) for key in keys]
-        if is_shared and self.shared is not None:
-            models.append(self.shared)
-        return models
+        return [self._sent(key) for key in keys]
 
     def volume(self, send: SendOrder) -> tuple[int, int]:
         """Values (float32 numbers) and bytes (encoded) of the models that an order names."""

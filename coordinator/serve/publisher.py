@@ -28,6 +28,7 @@ class Publisher:
         self._link = link
         self._topics = topics
         self._placement = placement
+        self._shared = b""  # digest of what the published orders share
         self.unpublished: set[str] = set()  # agents whose newest order the broker has not taken
 
     def __repr__(self) -> str:
@@ -59,7 +60,21 @@ class Publisher:
                 self.unpublished.add(client)
 
         placed = [send for send in orders if self._placement.reaches(send.client)]
+        await self._shared_by(placed)
         await asyncio.gather(*map(publish, placed))
+
+    async def _shared_by(self, orders: Sequence[SendOrder]) -> None:
+        """Publish what these orders share, unless that is retained since the link came up."""
+        shared = self._run.orders.shared
+        if shared is None or shared.ref.digest == self._shared:
+            return
+        if any(send.order.brief is not None for send in orders):
+            await self.model(shared)
+            self._shared = shared.ref.digest
+
+    def link_up(self) -> None:
+        """The broker may have forgotten what it retained."""
+        self._shared = b""
 
     async def model(self, send: SendModel, link: Link | None = None) -> None:
         """Publish a model in parts, with one of them in memory at a time.

@@ -498,6 +498,7 @@ class Service:
             topics.control,
             topics.coordinator_status,
         ]
+        self._publisher.link_up()
         keeper = self._subscriptions[shard]
         keeper.connected()
         await keeper.add(filters)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from covey.shared.wire.brief_work import shared_of
 from covey.shared.wire.deployments import Deployment, DeploymentShare
 from covey.shared.wire.messages import (
     AgentStatus,
@@ -43,6 +44,7 @@ SAMPLES: dict[str, Packed | Document] = {
     "order": OrderMessage(
         run="run-1", serial=40, step=12, accepted=11, closed=10, again=1, cluster=1, work=WORK
     ),
+    "shared_work": shared_of(WORK),
     "model": ModelContent(layout="0123456789abcdef", vector=VECTOR),
     "report": ReportContent(
         run="run-1",
