@@ -115,6 +115,11 @@ class RollCall:
                     case Message(topic, payload):
                         self._answered(topic, payload)
 
+    def forget(self) -> None:
+        """The coordinator was killed: only the roll call of the next one counts."""
+        self.epoch = b""
+        self.answered.clear()
+
     def _called(self, payload: bytes) -> None:
         status = json.loads(payload)
         epoch = status["epoch"].encode()
@@ -289,6 +294,7 @@ def kill_and_resume(this: Stage) -> Figures:
     spool = this.run / "spool"
     until(lambda: _spooled(spool) >= plan.reports // 3, WITHIN_S)
     this.coordinator.kill()
+    this.roll_call.forget()
     spooled = _spooled(spool)
     began = time.monotonic()
     this.start_coordinator("--resume")
