@@ -136,6 +136,7 @@ ENTRIES = (
             "version": "version of the agent's program, for people",
             "dropped": "messages that the agent refused, by reason",
             "model": "the model that the device uses itself; left out if it keeps none",
+            "brief": "true if orders may have a `brief`; left out otherwise",
             "bench": "how fast the device trains; left out if nobody has measured it",
         },
         wire.AgentStatus(
@@ -201,7 +202,8 @@ ENTRIES = (
             "closed": "reports of steps up to this one are not needed any more",
             "again": "grows with every restart of the coordinator, which then needs unaccepted reports again",
             "cluster": "the agent's cluster; null: not assigned",
-            "work": "what to do; null: nothing",
+            "work": "what to do; null: nothing, or see `brief`",
+            "brief": "the work without what all agents share, for agents whose status has `brief`; left out if it is not used",
         },
         wire.OrderMessage(
             run="pilot-1a2b3c4d", serial=4, step=STEP, accepted=1, closed=2, cluster=0, work=WORK
@@ -263,6 +265,44 @@ ENTRIES = (
             "data": "the slice: ceil(`size` / `count`) bytes, only the last part may be shorter",
         },
         wire.Part(digest=DIGEST, index=0, count=1, size=4, about=STEP, data=b"\x01\x02\x03\x04"),
+    ),
+    Entry(
+        wire.BriefWork,
+        "Brief work",
+        "",
+        "",
+        "Work without what all agents share. The fields are those of work.",
+        {
+            "shared": "the rest of the work: the key `order-settings`, digest, parts and size, at most 1 MiB",
+            "phase": "as in work",
+            "round": "as in work",
+            "models": "as in work",
+            "numbers": "as in work",
+            "cluster": "as in work",
+            "sizes": "as in work",
+        },
+        None,
+    ),
+    Entry(
+        wire.SharedWork,
+        "Shared work",
+        "inside parts",
+        "msgpack",
+        "What the parts below `clusters/order-settings/model` make: the part of the work that all agents share. The fields are "
+        "those of work.",
+        {
+            "seed": "as in work",
+            "strategy": "as in work",
+            "training": "as in work",
+            "task": "as in work",
+            "layout": "as in work",
+            "scaling": "as in work",
+            "codec": "as in work",
+            "evaluation": "as in work",
+            "part_bytes": "as in work",
+            "privacy": "as in work, or null",
+        },
+        None,
     ),
     Entry(
         wire.ModelContent,

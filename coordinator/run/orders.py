@@ -82,8 +82,8 @@ class OrderBook:
         cluster = clusters.get(client)
         accepted = facts.accepted.get(client, 0)
         brief = None
-        if step is not None and work is not None and client in self.readers:
-            brief = self._brief(work, step)
+        if work is not None and client in self.readers:
+            brief = self._brief(work, number)
             work = None
         self._serial += 1
         order = OrderMessage(
@@ -181,18 +181,26 @@ class OrderBook:
         self._works[addressed] = work
         return work
 
-    def _brief(self, work: Work, step: Step) -> BriefWork:
+    def _brief(self, work: Work, step: int) -> BriefWork:
         """The work of an order that names what all share by its digest."""
-        if self.shared is None or self.shared.about != step.number:
-            self.shared = self._new_shared(work, step)
-        return brief_of(work, self.shared.ref)
+        shared = self.shared
+        if shared is None or shared.about != step:
+            shared = self._new_shared(work, step)
+            self.shared = shared
+        return brief_of(work, shared.ref)
 
-    def _new_shared(self, work: Work, step: Step) -> SendModel:
-        content = shared_of(work).to_bytes()
+    def _new_shared(self, work: Work, step: int) -> SendModel:
+        shared = shared_of(work)
+        content = shared.to_bytes()
         path = self._folder / SETTINGS
         self._room.write(lambda: replace_quickly(path, content))
         ref = self._ref(SETTINGS, content)
-        return SendModel(ref, path, step.number, values=0)
+        return SendModel(
+            ref=ref,
+            path=path,
+            about=step,
+            values=0,
+        )
 
     def _new_work(self, order: Order, step: Step, state: Any) -> Work:
         models: list[ModelRef] = []
@@ -254,7 +262,8 @@ class OrderBook:
         # a coordinator that starts again encodes its models again
         self._room.write(lambda: replace_quickly(path, content))
         ref = self._ref(key, content)
-        return SendModel(ref, path, step, model.size)
+        values = model.size
+        return SendModel(ref, path, step, values)
 
     def _content(self, key: str, model: Vector) -> bytes:
         """A model as it travels to agents."""

@@ -66,11 +66,15 @@ class Publisher:
     async def _shared_by(self, orders: Sequence[SendOrder]) -> None:
         """Publish what these orders share, unless that is retained since the link came up."""
         shared = self._run.orders.shared
-        if shared is None or shared.ref.digest == self._shared:
+        if shared is None:
             return
-        if any(send.order.brief is not None for send in orders):
+        digest = shared.ref.digest
+        if digest == self._shared:
+            return
+        briefs = [send for send in orders if send.order.brief is not None]
+        if briefs:
             await self.model(shared)
-            self._shared = shared.ref.digest
+            self._shared = digest
 
     def link_up(self) -> None:
         """The broker may have forgotten what it retained."""

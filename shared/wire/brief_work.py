@@ -9,32 +9,38 @@ from __future__ import annotations
 from typing import Any
 
 from covey.shared.errors import DecodeError
-from covey.shared.wire.messages import BriefWork, ModelRef, Part, SharedWork, Work, digest
+from covey.shared.wire.messages import BriefWork, Message, ModelRef, Part, SharedWork, Work, digest
 from covey.shared.wire.parts import check
 
 
 def shared_of(work: Work) -> SharedWork:
     """The part of some work that all agents share."""
-    fields: dict[str, Any] = {}
-    for name in SharedWork.model_fields:
-        fields[name] = getattr(work, name)
+    fields = _fields(work, SharedWork)
     return SharedWork(**fields)
 
 
 def brief_of(work: Work, shared: ModelRef) -> BriefWork:
     """The rest of the work; `shared` names the part that all agents share."""
-    fields: dict[str, Any] = {"shared": shared}
-    for name in BriefWork.model_fields:
-        if name != "shared":
-            fields[name] = getattr(work, name)
-    return BriefWork(**fields)
+    fields = _fields(work, BriefWork)
+    return BriefWork(shared=shared, **fields)
+
+
+def _fields(work: Work, part: type[Message]) -> dict[str, Any]:
+    """The fields that some work has in common with a part of it."""
+    found: dict[str, Any] = {}
+    for name in part.model_fields:
+        if name == "shared":
+            continue
+        found[name] = getattr(work, name)
+    return found
 
 
 def whole_of(brief: BriefWork, shared: SharedWork) -> Work:
     """The work with both parts. Each of them was checked when it was read."""
-    fields: dict[str, Any] = dict(brief)
-    del fields["shared"]
-    return Work.model_construct(**dict(shared), **fields)
+    own = dict(brief)
+    del own["shared"]
+    common = dict(shared)
+    return Work.model_construct(**own, **common)
 
 
 class SharedParts:
@@ -54,18 +60,21 @@ class SharedParts:
 
     def feed(self, part: Part) -> SharedWork | None:
         """Take one part. Returns the content once it is whole. Raises DecodeError if it cannot be right."""
-        if part.size > self._largest_bytes:
-            raise DecodeError("too large", f"{part.size} bytes, at most {self._largest_bytes}")
+        largest = self._largest_bytes
+        if part.size > largest:
+            raise DecodeError("too large", f"{part.size} bytes, at most {largest}")
         check(part)
+        parts = self._parts
         if part.digest != self._digest:
             self._digest = part.digest
-            self._parts.clear()
-        self._parts[part.index] = part.data
-        if len(self._parts) < part.count:
+            parts.clear()
+        parts[part.index] = part.data
+        if len(parts) < part.count:
             return None
-        in_order = [self._parts[index] for index in sorted(self._parts)]
-        self._parts.clear()
-        content = b"".join(in_order)
-        if digest(content) != part.digest:
+        in_order = sorted(parts)
+        content = b"".join(parts[index] for index in in_order)
+        parts.clear()
+        found = digest(content)
+        if found != part.digest:
             raise DecodeError("wrong digest", "what all orders share is damaged")
         return SharedWork.from_bytes(content, verified=True)
