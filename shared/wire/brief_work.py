@@ -76,5 +76,6 @@ class SharedParts:
         parts.clear()
         found = digest(content)
         if found != part.digest:
-            raise DecodeError("wrong digest", "what all orders share is damaged")
+            why = "what all orders share is damaged"
+            raise DecodeError("wrong digest", why)
         return SharedWork.from_bytes(content, verified=True)
