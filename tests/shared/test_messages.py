@@ -22,7 +22,6 @@ from covey.shared.wire.messages import (
     Document,
     Encoded,
     ModelContent,
-    Notification,
     OrderMessage,
     Packed,
     Part,
@@ -86,11 +85,11 @@ def reason(kind: type[Packed | Document], payload: bytes) -> str:
 def test_every_message_has_a_sample() -> None:
     kinds = {
         kind
-        for base in (Packed, Document, Notification)
+        for base in (Packed, Document)
         for kind in base.__subclasses__()
         if kind.__module__ in ("covey.shared.wire.messages", "covey.shared.wire.deployments")
     }
-    assert set(TYPES) == kinds - {Notification}
+    assert set(TYPES) == kinds
 
 
 @pytest.mark.parametrize("name", NAMES)
