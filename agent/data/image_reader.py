@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,20 @@ MODES = ("L", "RGB")  # grey and colour, 8 bits per channel
 EQUIVALENT_MODES = {"P": "RGB", "1": "L"}
 
 Pixels = npt.NDArray[np.uint8]  # (channels, height, width)
+
+
+@dataclass(frozen=True)
+class EncodedImage:
+    """The content of an image file that lies in another file."""
+
+    place: str  # the file and the row, for messages
+    content: bytes
+
+    def __str__(self) -> str:
+        return self.place
+
+
+ImageSource = Path | EncodedImage
 
 
 @dataclass(frozen=True)
@@ -62,15 +77,15 @@ class ImageReader:
     def __repr__(self) -> str:
         return f"<ImageReader {self._folder}: {self._count} faults>"
 
-    def read(self, paths: Sequence[Path]) -> Array:
+    def read(self, sources: Sequence[ImageSource]) -> Array:
         """The images (n, channels, height, width) uint8. Faults are remembered: call `check` after the last part."""
         features: Array | None = None
-        for row, path in enumerate(paths):
-            image = self._fitting(path, row + 1)
+        for row, source in enumerate(sources):
+            image = self._fitting(source, row + 1)
             if image is None:
                 continue
             if features is None:
-                count = len(paths)
+                count = len(sources)
                 check_size(self._folder, count * image.size, MAX_BYTES)
                 features = np.zeros((count, *image.shape), np.uint8)
             features[row] = image
@@ -96,13 +111,13 @@ class ImageReader:
             public=f"{self._count} images cannot be used, the first: {first.public}",
         )
 
-    def _fitting(self, path: Path, number: int) -> Pixels | None:
+    def _fitting(self, source: ImageSource, number: int) -> Pixels | None:
         """One image; None for one that is refused."""
         try:
-            image = read_image(path, self._form)
+            image = read_image(source, self._form)
             if self._first is None:
                 self._first = image
-            _check_shape(path, number, image, self._first)
+            _check_shape(source, number, image, self._first)
         except DataError as fault:
             self._count += 1
             if len(self._faults) < MAX_NAMED:
@@ -111,20 +126,20 @@ class ImageReader:
         return image
 
 
-def read_header(path: Path) -> ImageHeader:
+def read_header(source: ImageSource) -> ImageHeader:
     """Size and colours of an image, without unpacking it. DataError for anything else than a grey or RGB image."""
-    with _opened(path) as image:
+    with _opened(source) as image:
         mode = EQUIVALENT_MODES.get(image.mode, image.mode)
         width, height = image.size
-    _check_mode(path, mode)
+    _check_mode(source, mode)
     channels = 1 if mode == "L" else 3
     return ImageHeader(channels, height, width)
 
 
-def read_image(path: Path, form: Form | None) -> Pixels:
+def read_image(source: ImageSource, form: Form | None) -> Pixels:
     """One image, brought to a form if there is one. DataError for a file that is none, or for another mode."""
-    image = _open(path)
-    _check_mode(path, image.mode)
+    image = _open(source)
+    _check_mode(source, image.mode)
     if form is not None:
         image = form.of_image(image)
     pixels = np.asarray(image, np.uint8)
@@ -145,7 +160,7 @@ def resized(path: Path, side: int) -> Pixels:
     return _channels_first(pixels)
 
 
-def _check_shape(path: Path, number: int, image: Pixels, first: Pixels) -> None:
+def _check_shape(source: ImageSource, number: int, image: Pixels, first: Pixels) -> None:
     """DataError for an image of another size or mode than the first one."""
     if image.shape == first.shape:
         return
@@ -155,7 +170,7 @@ def _check_shape(path: Path, number: int, image: Pixels, first: Pixels) -> None:
         f"{seen}, the first image is {expected}; "
         "bring all images to one size and one colour mode, or set task.resize"
     )
-    raise DataError(f"{path}: {fault}", public=f"image {number} is {fault}")
+    raise DataError(f"{source}: {fault}", public=f"image {number} is {fault}")
 
 
 def _described(image: Pixels) -> str:
@@ -169,49 +184,50 @@ def _channels_first(pixels: Array) -> Pixels:
     return np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
-def _check_mode(path: Path, mode: str) -> None:
+def _check_mode(source: ImageSource, mode: str) -> None:
     if mode not in MODES:
         fault = f"colour mode {mode}; expected grey (L) or RGB with 8 bits: convert the image"
-        raise DataError(f"{path}: {fault}", public=f"an image has {fault}")
+        raise DataError(f"{source}: {fault}", public=f"an image has {fault}")
 
 
-def _open(path: Path) -> Image:
+def _open(source: ImageSource) -> Image:
     """The unpacked image, with palettes and black-and-white resolved. DataError for anything else than an image."""
-    with _opened(path) as opened:
+    with _opened(source) as opened:
         own_mode = opened.mode
         mode = EQUIVALENT_MODES.get(own_mode, own_mode)
         return opened.convert(mode)
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Image]:
+def _opened(source: ImageSource) -> Iterator[Image]:
     """An image file whose pixels are not unpacked yet. What its reader raises, also later, becomes a DataError."""
     try:
         from PIL import Image
     except ImportError:
         remedy = install("agent")
         fault = f"reading images needs Pillow: {remedy}"
-        raise DataError(f"{path}: {fault}", public=fault) from None
+        raise DataError(f"{source}: {fault}", public=fault) from None
+    file = BytesIO(source.content) if isinstance(source, EncodedImage) else source
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of Pillow's own, much higher, limit of pixels
             # a file called .png may hold anything: for PostScript Pillow would start Ghostscript
-            with Image.open(path, formats=FORMATS) as opened:
-                _check_pixels(path, opened.size)
+            with Image.open(file, formats=FORMATS) as opened:
+                _check_pixels(source, opened.size)
                 yield opened
     except DataError:
         raise
     except Exception as error:  # Pillow's readers raise whatever their unpacking meets
         fault = "not a readable image"
         raise DataError(
-            f"{path}: {fault} ({error}); replace or remove it", public=f"an image file is {fault}"
+            f"{source}: {fault} ({error}); replace or remove it", public=f"an image file is {fault}"
         ) from None
 
 
-def _check_pixels(path: Path, size: tuple[int, int]) -> None:
+def _check_pixels(source: ImageSource, size: tuple[int, int]) -> None:
     """Check the size that the header claims, before the pixels are unpacked."""
     width, height = size
     pixels = width * height
     if pixels > MAX_PIXELS:
         fault = f"{width}x{height} pixels, at most {MAX_PIXELS} are read; resize it beforehand"
-        raise DataError(f"{path}: {fault}", public=f"an image has {fault}")
+        raise DataError(f"{source}: {fault}", public=f"an image has {fault}")

@@ -10,6 +10,7 @@ from covey.agent.data.dataset import Dataset
 from covey.agent.data.idx import is_idx, load_idx
 from covey.agent.data.images import is_image_folder, load_image_folder
 from covey.agent.data.leaf import is_leaf, load_leaf
+from covey.agent.data.parquet_images import image_column, load_image_column
 from covey.agent.data.svhn import is_svhn, load_svhn
 from covey.agent.data.tables import load_table
 from covey.shared import plugins
@@ -65,6 +66,9 @@ def load(
 
 def _file(path: Path, label: str | None, task: Task | None) -> Dataset:
     """One file, by its name. DataError for a name of no known kind."""
+    may_be_images = task is None or not task.has_own_columns
+    if may_be_images and image_column(path) is not None:
+        return load_image_column(path, label, task)
     if path.suffix in TABLES:
         return load_table(path, label, task=task)
     if path.suffix == ".npz":

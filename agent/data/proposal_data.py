@@ -11,9 +11,10 @@ import numpy as np
 
 from covey.agent.data.dataset import Dataset
 from covey.agent.data.describe import ColumnDescription, describe_table
-from covey.agent.data.image_reader import ImageHeader, read_header
+from covey.agent.data.image_reader import ImageHeader, ImageSource, read_header
 from covey.agent.data.images import image_files
 from covey.agent.data.load import has_images, load, tables_at
+from covey.agent.data.parquet_images import encoded_images, image_column, read_rows
 from covey.agent.data.series import find_series
 from covey.agent.data.table_columns import spelled
 from covey.shared.consent import AllowedCode
@@ -38,6 +39,8 @@ def describe(data: str) -> DataDescription:
         DataError: the data cannot be read.
     """
     tables = tables_at(Path(data))
+    if len(tables) == 1 and image_column(tables[0]) is not None:
+        return _image_table(data, tables[0])
     if tables:
         return _tables(data, tables)
     if has_images(Path(data)):
@@ -48,14 +51,33 @@ def describe(data: str) -> DataDescription:
 
 def _images(data: str) -> DataDescription:
     """A folder of images, by the headers of its files and the names of its folders. No pixel is read."""
-    files = image_files(Path(data))
+    sources: list[ImageSource] = []
+    names: list[str] = []
+    for file in image_files(Path(data)):
+        sources.append(file.path)
+        names.append(file.class_name)
+    return _described_images(data, sources, names)
+
+
+def _image_table(data: str, path: Path) -> DataDescription:
+    """A Parquet file with a column of images."""
+    rows = read_rows(path, None, label_needed=True)
+    if not rows.column.is_encoded:
+        return describe_arrays(load(data), data)
+    return _described_images(data, encoded_images(path, rows), rows.labels)
+
+
+def _described_images(
+    data: str, sources: Sequence[ImageSource], names: Sequence[str]
+) -> DataDescription:
+    """Images by their headers, and the names of their classes."""
     headers: list[ImageHeader] = []
-    for file in files:
+    for source in sources:
         with contextlib.suppress(DataError):  # they are counted
-            header = read_header(file.path)
+            header = read_header(source)
             headers.append(header)
     if not headers:
-        read_header(files[0].path)  # raises DataError
+        read_header(sources[0])  # raises DataError
     heights = [header.height for header in headers]
     widths = [header.width for header in headers]
     channels = {header.channels for header in headers}
@@ -63,22 +85,22 @@ def _images(data: str) -> DataDescription:
         heights=(min(heights), max(heights)),
         widths=(min(widths), max(widths)),
         channels=tuple(sorted(channels)),
-        unreadable=len(files) - len(headers),
+        unreadable=len(sources) - len(headers),
     )
-    names = sorted({file.class_name for file in files})
+    classes = sorted(set(names))
     return DataDescription(
         source=data,
         kind="images",
-        samples=len(files),
+        samples=len(sources),
         shape=headers[0].shape if facts.have_one_form else (),
         dtype="uint8",
         images=facts,
         target=ColumnFacts(
             name=CLASS_FOLDERS,
-            cells=len(files),
+            cells=len(names),
             kind="word",
-            distinct=len(names),
-            values=tuple(names),
+            distinct=len(classes),
+            values=tuple(classes),
         ),
     )
 

@@ -19,6 +19,7 @@ from covey.agent.data.image_form import Form
 from covey.agent.data.image_reader import ImageReader
 from covey.agent.data.images import is_image_name, new_images
 from covey.agent.data.load import TABLES, only_file
+from covey.agent.data.parquet_images import image_column, pixels_of, read_rows
 from covey.agent.data.tables import read_table
 from covey.shared.errors import DataError
 from covey.shared.scenario.task import Task
@@ -55,6 +56,11 @@ def load_unlabelled(path: Path, task: Task, label: str | None = None) -> Samples
     place = path
     if path.is_dir():
         place = only_file(path) or path
+    if not task.has_own_columns and image_column(place) is not None:
+        cells = read_rows(place, label, label_needed=False)
+        features = pixels_of(place, cells, task)
+        rows = range(1, len(features) + 1)
+        return _samples(features, rows, task, str(place))
     if place.suffix in TABLES:
         table = read_table(place, label, task, label_needed=False)
         columns = table.raw_columns if task.has_own_columns else None

@@ -28,7 +28,6 @@ USUAL_SIDE = 64  # of larger images, and of images of mixed sizes
 LEAST_SIDE = 32  # to which smaller images of mixed sizes are enlarged
 MIN_CLASSES = 2
 MAX_CLASSES = 1000
-IMAGE_AXES = 3
 
 Shape = tuple[int, ...]  # channels, height, width
 
@@ -124,7 +123,11 @@ def _no_pixel(column: FleetColumn) -> str:
 def _shape(devices: Sequence[DataDescription], tables: PixelTables) -> Shape:
     """The features: as arrays fix them, else as all images are, else a square."""
     pixels = len(tables.pixels)
-    arrays = [device for device in devices if device.kind == "arrays"]
+    arrays: list[DataDescription] = []
+    for device in devices:
+        is_flat = len(device.shape) == 1  # only the number of its pixels counts
+        if device.kind == "arrays" and not is_flat:
+            arrays.append(device)
     shape = _of_arrays(arrays[0]) if arrays else _of_folders(devices, pixels)
     for device in arrays:
         if _of_arrays(device) != shape:
@@ -133,6 +136,7 @@ def _shape(devices: Sequence[DataDescription], tables: PixelTables) -> Shape:
                 "bring all to one shape"
             )
     expected = math.prod(shape)
+    _check_flat(devices, shape)
     if pixels and expected != pixels:
         columns = counted(pixels, "column")
         image = f"images of shape {list(shape)} have {expected} pixels"
@@ -142,6 +146,17 @@ def _shape(devices: Sequence[DataDescription], tables: PixelTables) -> Shape:
             f"the tables have {columns} of numbers without the target, and {image}; give them one column per pixel"
         )
     return shape
+
+
+def _check_flat(devices: Sequence[DataDescription], shape: Shape) -> None:
+    """UserError for an array of flat samples with another number of values than the images have pixels."""
+    expected = math.prod(shape)
+    for device in devices:
+        if len(device.shape) == 1 and device.shape[0] != expected:
+            raise UserError(
+                f"{device.source}: samples have {device.shape[0]} values, images of shape {list(shape)} have {expected} "
+                "pixels; bring all to one shape"
+            )
 
 
 def _of_folders(devices: Sequence[DataDescription], pixels: int) -> Shape:
@@ -161,9 +176,15 @@ def _of_folders(devices: Sequence[DataDescription], pixels: int) -> Shape:
 def _of_arrays(device: DataDescription) -> Shape:
     """The shape of images in an array; a grey one gets a channel."""
     shape = device.shape
-    if len(shape) == IMAGE_AXES:
-        return shape
-    return (1, *shape)
+    match shape:
+        case (_, _, _):
+            return shape
+        case (_, _):
+            return (1, *shape)
+    raise UserError(
+        f"{device.source}: samples have shape {list(shape)}, and other devices have images; bring all to [channels, height, "
+        "width]"
+    )
 
 
 def _square_of(pixels: int) -> Shape:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from pydantic import ValidationError
 from covey.agent.data.check import inspect, load_local, read_local
 from covey.agent.data.proposal_data import describe
 from covey.agent.data.survey import DataSurvey
+from covey.agent.data.unlabelled import load_unlabelled
 from covey.shared.errors import DataError, UserError
 from covey.shared.proposal.choices import Proposal
 from covey.shared.proposal.proposal import checked, propose
@@ -228,3 +230,54 @@ def test_a_folder_of_a_foreign_class_is_refused_by_its_name(tmp_path: Path) -> N
     assert "'grey' (3 samples" in str(raised.value)
     alone = as_folder(tmp_path / "b", pixels, ["light"] * 12)
     assert load_local(alone, task=Task(**TASK)).targets.tolist() == [1] * 10
+
+
+# -- images in Parquet ---------------------------------------------------------------------------------------
+
+
+def encoded(image: Bytes) -> bytes:
+    file = BytesIO()
+    Image.fromarray(image).save(file, "PNG")
+    return file.getvalue()
+
+
+def in_parquet(path: Path, cells: list[Any], labels: list[Any]) -> Path:
+    count = len(cells)
+    pq.write_table(pa.table({"id": range(count), "image": cells, "label": labels}), path)
+    return path
+
+
+@pytest.mark.parametrize("form", ["struct", "binary", "list"])
+def test_a_column_of_images_in_parquet(tmp_path: Path, form: str) -> None:
+    pixels, names = shades(1)
+    cells: list[Any] = [encoded(image) for image in pixels]
+    if form == "struct":
+        cells = [{"bytes": content, "path": None} for content in cells]
+    if form == "list":
+        cells = [image.reshape(-1).tolist() for image in pixels]
+    path = in_parquet(tmp_path / "a.parquet", cells, names)
+    task = Task(**(TASK | {"target": None}))
+    data = load_local(path, task=task)
+    features = np.concatenate([data.features, data.test_features])
+    assert sorted(features.reshape(12, -1).tolist()) == sorted(pixels.reshape(12, -1).tolist())
+    assert data.features[data.targets == 1].min() >= 150
+    assert load_unlabelled(path, task).data.shape == (1, 2, 3)
+    folder = as_folder(tmp_path / "b", pixels, names)
+    proposed_task = checked(proposed(folder, path)).task
+    assert (proposed_task.features, proposed_task.classes) == ((1, 2, 3), ("dark", "light"))
+
+
+def test_faults_of_images_in_parquet_name_their_rows(tmp_path: Path) -> None:
+    pixels, names = shades(1)
+    cells = [encoded(image) for image in pixels]
+    cells[2:4] = [b"no image", b""]
+    path = in_parquet(tmp_path / "a.parquet", cells, names)
+    with pytest.raises(DataError, match="2 images cannot be used") as raised:
+        load_local(path)
+    assert f"{path}: row 3: not a readable image" in str(raised.value)
+    unlabelled = in_parquet(tmp_path / "b.parquet", cells, [None, *names[1:]])
+    with pytest.raises(DataError, match="1 rows without a label, the first: 1"):
+        load_local(unlabelled)
+    ragged = in_parquet(tmp_path / "c.parquet", [[1, 2], [1]], ["dark", "light"])
+    with pytest.raises(DataError, match="row 2 has a list of 1 numbers"):
+        load_local(ragged)

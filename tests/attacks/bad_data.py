@@ -126,6 +126,7 @@ PARQUET: dict[str, dict[str, Any]] = {
     "an_empty_cell": {f"{SECRET}_age": [1.0, None], "label": [0, 1]},
     "no_label": {f"{SECRET}_age": [1.0, 2.0], "label": ["yes", None]},
     "nested": {f"{SECRET}_age": [[1.0], [2.0]], "label": [0, 1]},
+    "a_struct": {f"{SECRET}_age": [{"a": 1.0}, {"a": 2.0}], "label": [0, 1]},
     "no_rows": {f"{SECRET}_age": [], "label": []},
 }
 for _name, _columns in PARQUET.items():
@@ -286,6 +287,36 @@ def images_of_another_mode(folder: Path) -> Source:
 @case
 def images_damaged(folder: Path) -> Source:
     return str(Path(written(folder / SECRET / "ill" / f"{SECRET}.png", SECRET)[0]).parents[1]), None
+
+
+@case
+def images_in_parquet_without_a_label(folder: Path) -> Source:
+    return parquet(folder, {f"{SECRET}_scan": [b"x", b"y"]})
+
+
+@case
+def images_in_parquet_with_a_missing_label(folder: Path) -> Source:
+    return parquet(folder, {f"{SECRET}_scan": [b"x", b"y"], "label": ["ill", None]})
+
+
+@case
+def images_in_parquet_of_two_lengths(folder: Path) -> Source:
+    return parquet(folder, {f"{SECRET}_scan": [[1, 2], [1]], "label": ["ill", "healthy"]})
+
+
+@case
+def images_in_parquet_of_words(folder: Path) -> Source:
+    return parquet(folder, {f"{SECRET}_scan": [[SECRET], ["x"]], "label": ["ill", "healthy"]})
+
+
+@case
+def images_in_parquet_whose_pages_are_damaged(folder: Path) -> Source:
+    scans = [bytes(range(256)) * 9] * 40
+    path, _ = parquet(folder, {f"{SECRET}_scan": scans, "label": ["ill"] * 40})
+    content = bytearray(Path(path).read_bytes())
+    content[4:60] = b"\xff" * 56
+    Path(path).write_bytes(content)
+    return path, None
 
 
 @case
