@@ -265,6 +265,26 @@ def speed_table(found: dict[str, Figures], seeds: Sequence[int]) -> str:
     return "\n".join(lines)
 
 
+def end_table(found: dict[str, Figures], seeds: Sequence[int]) -> str:
+    """Markdown: E-server after the same number of reports, and the virtual seconds that they took."""
+    heads = " | ".join(MODES.values())
+    lines = [f"| method | {heads} |", "|---|" + "---:|" * len(MODES)]
+    for method in SPEED:
+        texts: list[str] = []
+        for mode in MODES:
+            ends: list[float] = []
+            seconds: list[float] = []
+            for seed in seeds:
+                cell = found.get(Cell("speed", method, mode, seed).key)
+                if cell is not None:
+                    ends.append(100 * cell["curve"][-1][2])
+                    seconds.append(cell["seconds"])
+            texts.append(f"{spread(ends)} %, {np.mean(seconds):.0f} s" if ends else "")
+        row = " | ".join([method, *texts])
+        lines.append(f"| {row} |")
+    return "\n".join(lines)
+
+
 def spread(values: Sequence[float]) -> str:
     """The mean, with the least and the most if there are several; "never" where a value is infinite."""
     if not values:
@@ -349,7 +369,7 @@ def main() -> None:
         last = found[cell.key]["curve"][-1]
         print(cell.key, last, found[cell.key]["cpu_s"], flush=True)
         save(options.out, found)
-    for table in (speed_table, staleness_table, drift_table):
+    for table in (speed_table, end_table, staleness_table, drift_table):
         text = table(found, options.seeds)
         print(f"\n{text}")
 
