@@ -10,6 +10,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgpack
+import numpy as np
+
 from covey.agent.device import events as e
 from covey.agent.device.session import Session
 from covey.broker.access import acl
@@ -19,6 +22,7 @@ from covey.broker.limits import Limits
 from covey.coordinator.serve.roster import Roster
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt.link import Down, Up
+from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.numerics.vectors import Layout
 from covey.shared.wire import messages
 from covey.shared.wire.codec import Codec, decode
@@ -227,6 +231,27 @@ def _encoded(tree: Any) -> Encoded:
 
 CODEC = Codec().to_wire()
 LAYOUT = SAMPLES["order"].model_dump()["work"]["layout"]
+
+
+def partial_sum(rng: Random) -> bytes:
+    """Changed bytes of a sum, or its tree with a wrong leaf."""
+    total = Accumulator()
+    for key in ("0", "1"):
+        total.add(key, np.array([0.5, -3.0, 1e-9], np.float32), 0.1)
+    content = total.to_bytes()
+    if rng.random() < 0.5:
+        return mutated(rng, [content])
+    return packed(mutated_tree(rng, msgpack.unpackb(content)))[:MAX_MESSAGE]
+
+
+def take_partial_sum(content: bytes) -> str:
+    total = Accumulator.from_bytes(content, max_values=1000)
+    again = Accumulator.from_bytes(total.to_bytes())
+    if again.to_bytes() != total.to_bytes():
+        raise AssertionError("a sum that was taken has other bytes when it is written again")
+    for key in total.keys:
+        total.mean(key, np.zeros(1, np.float32))
+    return ""
 
 
 def take_codec(tree: Any) -> str:
@@ -472,6 +497,7 @@ def wire_targets() -> list[Target]:
             (DecodeError, UserError),
             2,
         ),
+        ("vector.partial_sum", partial_sum, take_partial_sum, (DecodeError,), 2),
         (
             "topic.parse",
             lambda rng: mutated(rng, [t.encode() for t in TOPICS]),
