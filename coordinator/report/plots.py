@@ -25,6 +25,7 @@ from covey.coordinator.report.svg import (
     number,
     path,
     rectangle,
+    text_width,
     words,
 )
 from covey.coordinator.theme.theme import COLOURS, fill, stroke
@@ -39,6 +40,7 @@ MAX_MARKS = 30  # points of a line that get marks
 DASHES = (None, "7 4", "2 4", "9 4 2 4")
 MARK = 3.5  # half the size of a mark
 MAX_COLUMN = 28.0  # width
+GAP = 8.0  # between the label of a row and the plot
 EDGE = 16.0  # a tick closer to an edge than this keeps its words inside the drawing
 
 
@@ -277,17 +279,17 @@ def _rows_height(rows: int) -> float:
 
 
 def _label_width(labels: Sequence[str]) -> float:
-    longest = max(len(label) for label in labels)
-    return min(MAX_LABEL, LETTER * longest) + 8
+    widest = max(text_width(label) for label in labels)
+    return min(MAX_LABEL, widest) + GAP + 4
 
 
 def _row_label(label: str, left: float, top: float) -> Markup:
     """A label that fits; the whole of it shows under the pointer."""
-    room = int((left - 8) / LETTER)
+    room = int((left - GAP) / LETTER)
     shown = label
-    if len(label) > room:
+    if text_width(label) > left - GAP:
         shown = label[: room - 1] + "…"
-    return element("text", shown, hint(label), x=left - 8, y=top + 14, text_anchor="end")
+    return element("text", shown, hint(label), x=left - GAP, y=top + 14, text_anchor="end")
 
 
 def _row_grid(axis: Axis, left: float, right: float, rows: int) -> Markup:

@@ -23,6 +23,8 @@ TITLE_HEIGHT = 22.0
 LEGEND_LINE = 18.0
 SWATCH = 22.0  # width of a legend's mark
 LETTER = 6.6  # usual width of a letter of 12 pixels
+WIDE_LETTER = 11.8  # and of these:
+WIDE = "mwMW%@"
 
 Value = str | float | None
 
@@ -212,3 +214,10 @@ def _style() -> str:
     for rule in page_rules:
         text = text.replace(rule, "")
     return f"{text}\nsvg .title {{ font-weight: 600; }}\n"
+
+
+def text_width(text: str) -> float:
+    """About how wide a text of 12 pixels is, in pixels; its font is the reader's, so nobody knows exactly."""
+    wide = sum(1 for letter in text if letter in WIDE)
+    others = len(text) - wide
+    return WIDE_LETTER * wide + LETTER * others

@@ -12,7 +12,7 @@ import pytest
 
 from covey.coordinator.report.axes import Axis, rounds_axis
 from covey.coordinator.report.html_report import drawn, page, write_pictures
-from covey.coordinator.report.plots import horizontal_axis
+from covey.coordinator.report.plots import Strip, horizontal_axis, strips
 from covey.coordinator.report.svg import document
 from covey.coordinator.report.tables import results
 from covey.coordinator.run.records import finished
@@ -255,3 +255,11 @@ def test_a_tick_at_the_left_edge_of_a_drawing_is_not_cut_off() -> None:
     drawing = horizontal_axis(axis, left=4, right=96, bottom=100)
     assert 'x="0" y="117" class="tick" text-anchor="start">0.8<' in drawing
     assert 'x="50" y="117" class="tick" text-anchor="middle">0.4<' in drawing
+
+
+def test_a_label_of_wide_letters_has_room() -> None:
+    axis = Axis("accuracy in %", 0.0, 100.0, [0.0, 100.0])
+    panel = strips("accuracy", [Strip("mmmmm", [(50.0, "agent-1")], 0)], axis)
+    end = re.search(r'<text x="(\d+)"[^>]*>mmmmm<', panel.body)
+    assert end is not None
+    assert float(end[1]) >= 5 * 11.7  # an m of 12 pixels in the widest of the usual fonts
