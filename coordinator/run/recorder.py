@@ -57,7 +57,8 @@ class Recorder:
         self._room = room
         self.rounds = records.JsonlFile(folder / "rounds.jsonl", facts.lines, room)
         self.audit = Trail(folder, facts.run, key=audit_key, head=head_of(facts.audit))
-        self._opened_at = 0.0  # when the open step's first order was made, on the monotonic clock
+        # when the open step's first order was made, or this process took the step up: on the monotonic clock
+        self._opened_at = time.monotonic()
         self._mixtures: mixtures.MixtureWeights | None = None  # the true ones; None: not read yet
 
     def __repr__(self) -> str:
