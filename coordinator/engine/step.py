@@ -96,7 +96,8 @@ class Step:
         self.reasons.pop(client, None)
         self.awaited.discard(client)
         self.latest = now
-        self.took[client] = now - self._invited_at.get(client, self.opened)
+        invited_at = self._invited_at.get(client, self.opened)
+        self.took[client] = now - invited_at
         if not self.has_quorum:
             return
         if self.quorum_at is None:
@@ -138,8 +139,10 @@ class Step:
                 clients.remove(client)
         self.free = Spare(self.spare)
         self.reasons.pop(client, None)
-        for clients_of_step in (self._invited, self.reported, self.failed, self.awaited):
-            clients_of_step.discard(client)
+        self._invited.discard(client)
+        self.reported.discard(client)
+        self.failed.discard(client)
+        self.awaited.discard(client)
         if not self.has_quorum:
             self.quorum_at = None
 
@@ -162,13 +165,18 @@ class Step:
         if rules.grace_s is not None:
             grace_end = self.quorum_at + rules.grace_s
             ends.append(grace_end)
-        patience_s = rules.patience_s
-        if patience_s is not None and self.adapted_s is not None:
-            patience_s = self.adapted_s / 2
-        if patience_s is not None and self.latest is not None:
-            patience_end = self.latest + patience_s + self.allowance_s
+        if rules.patience_s is not None and self.latest is not None:
+            patience_s = self._patience_s(rules.patience_s)
+            patience_end = self.latest + patience_s
             ends.append(patience_end)
         return min(ends, default=None)
+
+    def _patience_s(self, stated_s: float) -> float:
+        """How long to wait for another report; half of a limit that adapts takes the place of the stated time."""
+        if self.adapted_s is not None:
+            half = self.adapted_s / 2
+            return half + self.allowance_s
+        return stated_s + self.allowance_s
 
     def is_late(self, rules: Rules, now: float) -> bool:
         """Is the deadline over, or the grace period?"""
@@ -228,23 +236,30 @@ class Step:
             rules: of the run, for what an older checkpoint does not hold.
         """
         adapted_s: float | None = saved.get("adapted_s")
-        limit_s = rules.deadline_s if adapted_s is None else adapted_s
+        limit_s = rules.deadline_s
+        if adapted_s is not None:
+            limit_s = adapted_s
+        deadline = now + limit_s
         cohort: list[ClientId] = list(saved["cohort"])
+        spare: list[ClientId] = list(saved["spare"])
+        phase = phase_from_json(saved["phase"])
+        over_select = saved.get("over_select", rules.over_select)
         step = cls(
             number=saved["number"],
-            phase=phase_from_json(saved["phase"]),
+            phase=phase,
             cohort=cohort,
-            spare=list(saved["spare"]),
+            spare=spare,
             target=saved["target"],
             quorum=saved["quorum"],
             opened=now,
-            deadline=now + limit_s,
+            deadline=deadline,
             reported=set(reported) & set(cohort),
-            over_select=saved.get("over_select", rules.over_select),
+            over_select=over_select,
             adapted_s=adapted_s,
             was_resumed=True,
         )
-        step.failed = set(saved["failed"]) - step.reported
+        failed = set(saved["failed"])
+        step.failed = failed - step.reported
         step.reasons.update(saved.get("reasons", {}))
         for client in step.reported:
             step.reasons.pop(client, None)

@@ -27,6 +27,8 @@ UNDECIDED = 0.9  # of the share so far, for agents that a step did not wait for
 MAX_DROP_OUT = 0.5  # so that a round invites at most twice as many agents as it needs
 
 Durations = deque[float | None]  # seconds; None: the step closed while the agent was at work
+AgentDurations = dict[ClientId, Durations]
+DropOuts = tuple[float, float]  # of a step: invited agents, and how many of them dropped out
 
 
 class Timing:
@@ -40,13 +42,12 @@ class Timing:
     def __init__(self, rule: DeadlineRule | None = None, *, over_selects: bool = False) -> None:
         self.rule = rule
         self.over_selects = over_selects
-        self._durations: dict[str, dict[ClientId, Durations]] = {}  # by phase
-        # invited agents of the newest steps, and how many of them dropped out
-        self._drop_outs: deque[tuple[float, float]] = deque(maxlen=NEWEST_STEPS)
+        self._durations: dict[str, AgentDurations] = {}  # by phase
+        self._drop_outs: deque[DropOuts] = deque(maxlen=NEWEST_STEPS)  # of the newest steps
 
     def __repr__(self) -> str:
-        phases = {phase: len(agents) for phase, agents in self._durations.items()}
-        return f"<Timing: agents by phase {phases}, drop-out {self.drop_out:.2f}>"
+        phases = list(self._durations)
+        return f"<Timing: phases {phases}, drop-out {self.drop_out:.2f}>"
 
     def deadline_s(self, phase: str, invited: Collection[ClientId], first_s: float) -> float:
         """How long a step may take, in seconds.
@@ -61,34 +62,42 @@ class Timing:
         finished: list[float] = []
         unfinished = 0
         known = 0
-        durations_of = self._durations.get(phase, {})
+        of_phase = self._durations.get(phase, {})
         for client in invited:
-            durations = durations_of.get(client, ())
-            known += bool(durations)
+            durations = of_phase.get(client)
+            if not durations:
+                continue
+            known += 1
             for seconds in durations:
                 if seconds is None:
                     unfinished += 1
                 else:
                     finished.append(seconds)
-        if known < KNOWN_SHARE * len(invited):
+        enough = KNOWN_SHARE * len(invited)
+        if known < enough:
             return first_s
         deadline = self.rule.deadline_s(finished, unfinished)
-        return first_s if deadline is None else deadline
+        if deadline is None:
+            return first_s
+        return deadline
 
     @property
     def drop_out(self) -> float:
         """The share of invited agents that dropped out of the newest steps, at most `MAX_DROP_OUT`."""
-        invited = sum(count for count, _ in self._drop_outs)
-        dropped = sum(count for _, count in self._drop_outs)
+        if not self._drop_outs:
+            return 0.0
+        invited, dropped = map(sum, zip(*self._drop_outs, strict=True))
         if invited == 0:
             return 0.0
-        return min(dropped / invited, MAX_DROP_OUT)
+        share = dropped / invited
+        return min(share, MAX_DROP_OUT)
 
     def over_select(self, stated: float) -> float:
         """Invited agents for each report that a round needs; `stated` is the answer without over-selection."""
         if not self.over_selects:
             return stated
-        return 1.0 / (1.0 - self.drop_out)
+        share_of_reports = 1.0 - self.drop_out
+        return 1.0 / share_of_reports
 
     def learn(self, step: Step) -> None:
         """A step is over: remember how long its agents took, and who dropped out."""
@@ -96,27 +105,33 @@ class Timing:
             return
         if self.rule is not None:
             self._learn_durations(step)
-        if self.over_selects and step.phase.cohort == "sample":
+        was_sampled = step.phase.cohort == "sample"
+        if self.over_selects and was_sampled:
             self._learn_drop_outs(step)
 
     def _learn_durations(self, step: Step) -> None:
         of_phase = self._durations.setdefault(step.phase.name, {})
-        seconds_of: dict[ClientId, float | None] = dict.fromkeys(step.awaited)
+        newest: dict[ClientId, float | None] = {}
+        for client in step.awaited:
+            newest[client] = None
         for client, seconds in step.took.items():
-            seconds_of[client] = round(seconds, DECIMALS)
-        for client, newest in seconds_of.items():
+            newest[client] = round(seconds, DECIMALS)
+        for client, duration in newest.items():
             durations = of_phase.setdefault(client, deque(maxlen=KEPT))
-            durations.append(newest)
+            durations.append(duration)
 
     def _learn_drop_outs(self, step: Step) -> None:
         invited = len(step.cohort)
-        dropped = float(invited - len(step.reported))
+        reports = len(step.reported)
+        dropped = float(invited - reports)
         if step.has_target:
             at_work = len(step.awaited)
             known = dropped - at_work
-            assumed = UNDECIDED * self.drop_out * invited - known
-            dropped = known + min(max(assumed, 0.0), at_work)
-        self._drop_outs.append((float(invited), dropped))
+            expected = UNDECIDED * self.drop_out * invited
+            assumed = max(expected - known, 0.0)
+            dropped = known + min(assumed, at_work)
+        counts = (float(invited), dropped)
+        self._drop_outs.append(counts)
 
     def forget(self, client: ClientId) -> None:
         """The operator has removed this agent."""
@@ -129,14 +144,25 @@ class Timing:
             return {}
         durations: dict[str, dict[ClientId, list[float | None]]] = {}
         for phase, of_phase in self._durations.items():
-            durations[phase] = {client: list(kept) for client, kept in of_phase.items()}
-        return {"durations": durations, "drop_outs": [list(one) for one in self._drop_outs]}
+            lists = {}
+            for client, kept in of_phase.items():
+                lists[client] = list(kept)
+            durations[phase] = lists
+        drop_outs = [list(counts) for counts in self._drop_outs]
+        return {
+            "durations": durations,
+            "drop_outs": drop_outs,
+        }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Continue from a checkpoint."""
-        for phase, agents in saved.get("durations", {}).items():
-            of_phase = self._durations.setdefault(phase, {})
-            for client, kept in agents.items():
+        durations = saved.get("durations", {})
+        for phase, lists in durations.items():
+            of_phase: AgentDurations = {}
+            for client, kept in lists.items():
                 of_phase[client] = deque(kept, maxlen=KEPT)
-        for invited, dropped in saved.get("drop_outs", ()):
-            self._drop_outs.append((invited, dropped))
+            self._durations[phase] = of_phase
+        drop_outs = saved.get("drop_outs", ())
+        for invited, dropped in drop_outs:
+            counts = (invited, dropped)
+            self._drop_outs.append(counts)

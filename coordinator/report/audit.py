@@ -20,7 +20,9 @@ def audit_lines(found: Mapping[str, Any]) -> list[str]:
         reason = found["why"]
         verdict = f"the audit log is broken at line {broken_line}: {reason}"
     lines = [verdict, *found["notes"]]
-    lines += [_publication(one) for one in found["publications"]]
+    for publication in found["publications"]:
+        line = _publication(publication)
+        lines.append(line)
     if intact and not found["anchored"]:
         lines.append("no checkpoint and no --head: lines cut off at the end would go unnoticed")
     if found["head"]:

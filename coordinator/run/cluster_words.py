@@ -13,10 +13,15 @@ def sizes_text(sizes: Mapping[str, int]) -> str:
     Args:
         sizes: agents by cluster id; empty gives an empty text.
     """
-    if len(sizes) <= MAX_SINGLY:
-        return "+".join(str(size) for size in sizes.values())
-    smallest = min(sizes.values())
-    largest = max(sizes.values())
-    between = f"{smallest}" if smallest == largest else f"{smallest} to {largest}"
-    noun = "agent" if largest == 1 else "agents"
-    return f"{len(sizes)} of {between} {noun}"
+    clusters = len(sizes)
+    agents = sizes.values()
+    if clusters <= MAX_SINGLY:
+        texts = map(str, agents)
+        return "+".join(texts)
+    smallest = min(agents)
+    largest = max(agents)
+    if largest == 1:
+        return f"{clusters} of 1 agent"
+    if smallest == largest:
+        return f"{clusters} of {largest} agents"
+    return f"{clusters} of {smallest} to {largest} agents"

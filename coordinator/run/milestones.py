@@ -8,6 +8,7 @@ from typing import Any
 
 from covey.coordinator.run.notices import Notice, PhaseFolded
 
+Means = Mapping[str, float]  # by measure
 Averages = Mapping[str, Mapping[str, float]]  # by measure, then "micro" and "macro"
 MAX_CLUSTERS = 20  # whose figures are shown one by one: a tracker draws a chart for each
 
@@ -45,18 +46,21 @@ class RoundEnded:
 
     def figures(self) -> dict[str, float]:
         """The figures of the round by name, as trackers show them."""
+        clusters = len(self.cluster_sizes)
+        mb_down = self.bytes_down / 1e6
+        mb_up = self.bytes_up / 1e6
         found: dict[str, float] = {
             "round/reported": self.reported,
             "round/missing": self.missing,
-            "round/clusters": len(self.cluster_sizes),
+            "round/clusters": clusters,
             "round/moved": self.moved,
             "round/seconds": self.seconds,
-            "round/mb_down": self.bytes_down / 1e6,
-            "round/mb_up": self.bytes_up / 1e6,
+            "round/mb_down": mb_down,
+            "round/mb_up": mb_up,
         }
         if self.loss is not None:
             found["round/loss"] = self.loss
-        if len(self.cluster_sizes) <= MAX_CLUSTERS:
+        if clusters <= MAX_CLUSTERS:
             for cluster, size in self.cluster_sizes.items():
                 found[f"cluster-{cluster}/agents"] = size
         return found
@@ -80,12 +84,16 @@ class Evaluated:
 
     round: int
     modes: Mapping[str, Averages]
-    by_cluster: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    by_cluster: Mapping[str, Means] = field(default_factory=dict)
 
     def figure(self, mode: str, measure: str, average: str = "macro") -> float | None:
         """One average; None if the run does not have it."""
-        of_mode = self.modes.get(mode, {})
-        of_measure = of_mode.get(measure, {})
+        if mode not in self.modes:
+            return None
+        of_mode = self.modes[mode]
+        if measure not in of_mode:
+            return None
+        of_measure = of_mode[measure]
         return of_measure.get(average)
 
     def figures(self) -> dict[str, float]:
@@ -111,19 +119,26 @@ def recorded_milestones(row: Mapping[str, Any]) -> Iterator[Milestone]:
     """The milestones that a line of `rounds.jsonl` reports: none unless a phase was folded."""
     if row.get("event") != PhaseFolded.event:
         return
-    ends_round = bool(row["ends_round"])
-    rounds_done = row["round"] + (1 if ends_round else 0)
+    rounds_done = row["round"]
+    ends_round = row["ends_round"]
+    if ends_round:
+        rounds_done += 1
     evaluation = row.get("evaluation")
     if evaluation is not None:
         modes = averages_by_mode(evaluation)
-        yield Evaluated(rounds_done, modes, _measures_by_cluster(row.get("by_cluster", {})))
+        rows_of_clusters = row.get("by_cluster", {})
+        by_cluster = _measures_by_cluster(rows_of_clusters)
+        yield Evaluated(rounds_done, modes, by_cluster)
     if ends_round:
         traffic = row["traffic"]
+        loss = row.get("loss")
+        reported = len(row["reported"])
+        missing = len(row["missing"])
         yield RoundEnded(
             round=rounds_done,
-            loss=row.get("loss"),
-            reported=len(row["reported"]),
-            missing=len(row["missing"]),
+            loss=loss,
+            reported=reported,
+            missing=missing,
             cluster_sizes=row["cluster_sizes"],
             moved=row["moved"],
             seconds=row["seconds"],
@@ -132,9 +147,9 @@ def recorded_milestones(row: Mapping[str, Any]) -> Iterator[Milestone]:
         )
 
 
-def _measures_by_cluster(rows: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+def _measures_by_cluster(rows: Mapping[str, Means]) -> dict[str, Means]:
     """The means of each cluster, without the count of its agents."""
-    found = {}
+    found: dict[str, Means] = {}
     for cluster, row in rows.items():
         means = dict(row)
         means.pop("agents", None)
@@ -142,13 +157,13 @@ def _measures_by_cluster(rows: Mapping[str, Mapping[str, float]]) -> dict[str, d
     return found
 
 
-def averages_by_mode(modes: Mapping[str, object]) -> dict[str, dict[str, dict[str, float]]]:
+def averages_by_mode(modes: Mapping[str, object]) -> dict[str, Averages]:
     """The averages of an evaluation or a result, without the counts and names that lie between them."""
-    found: dict[str, dict[str, dict[str, float]]] = {}
+    found: dict[str, Averages] = {}
     for mode, figures in modes.items():
         if not isinstance(figures, Mapping):
             continue
-        of_mode = {}
+        of_mode: dict[str, Means] = {}
         for measure, averages in figures.items():
             if isinstance(averages, Mapping):
                 of_mode[measure] = dict(averages)
@@ -163,15 +178,15 @@ def flat(modes: Mapping[str, Averages]) -> dict[str, float]:
     for mode, measures in modes.items():
         for measure, averages in measures.items():
             for average, figure in averages.items():
-                name = "/".join((mode, measure, average))
+                name = f"{mode}/{measure}/{average}"
                 found[name] = figure
     return found
 
 
 def _bytes(traffic: Mapping[str, int], direction: str) -> int:
     """Bytes so far in one direction; without a broker the vectors as float32."""
-    has_broker = traffic.get("wire_up", 0) > 0
-    if not has_broker:
+    received = traffic.get("wire_up", 0)
+    if received == 0:  # without a broker
         values = traffic.get(f"{direction}_vectors", 0)
         return 4 * values
     total = traffic.get(f"wire_{direction}", 0)

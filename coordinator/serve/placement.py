@@ -60,15 +60,21 @@ class Placement:
         if self.shards == 1:
             return 0
         home = self._homes.get(agent)
-        return None if home is None else home.shard
+        if home is None:
+            return None
+        return home.shard
 
     def reaches(self, agent: ClientId) -> bool:
         """Is the agent's shard known and connected? Always so where there is one."""
-        return self.shards == 1 or self.where(agent) in self.up
+        if self.shards == 1:
+            return True
+        shard = self.where(agent)
+        return shard in self.up
 
     def lives(self, agent: ClientId, shard: int) -> bool:
         """May messages of an agent come from this shard? So it is until the agent was seen on another one."""
-        return self.where(agent) in (shard, None)
+        home = self.where(agent)
+        return home is None or home == shard
 
     def admits(self, status: AgentStatus, shard: int, *, retained: bool) -> bool:
         """Place the sender of a status. False: the status comes from a shard where the agent does not live."""
@@ -83,22 +89,29 @@ class Placement:
             if self._is_older(status, home):
                 self._rivals.add(agent)
                 return False
-        before = None if home is None else home.shard
+        before = self.where(agent)
         if before != shard:
             self._moved[agent] = before
-        if home is not None and not status.online and status.session != home.session:
-            return True  # the last will of an earlier session proves nothing about this one
-        self._homes[agent] = _Home(shard, status.session, status.serial, is_live)
+        if home is not None and not status.online:
+            is_earlier = status.session != home.session
+            if is_earlier:
+                return True  # the last will of an earlier session proves nothing about this one
+        self._homes[agent] = _Home(
+            shard=shard,
+            session=status.session,
+            serial=status.serial,
+            online=is_live,
+        )
         return True
 
     def _is_older(self, status: AgentStatus, home: _Home) -> bool:
         """Is a live status from another shard older than what is known of the agent?"""
         if status.session == home.session:
-            return (
-                status.serial <= home.serial
-            )  # the same one comes twice if the brokers are bridged
-        is_there = home.online and home.shard in self.up
-        return is_there and status.session < home.session
+            # the same one comes twice if the brokers are bridged
+            return status.serial <= home.serial
+        if home.shard not in self.up:
+            return False
+        return home.online and status.session < home.session
 
     def take_moved(self, agent: ClientId) -> tuple[bool, int | None]:
         """Whether the agent has come to a shard since this was asked last, and the shard that it came from."""
@@ -115,7 +128,11 @@ class Placement:
 
     def online_on(self, shard: int) -> list[ClientId]:
         """The agents that are online on a shard."""
-        return [agent for agent, home in self._homes.items() if home.shard == shard and home.online]
+        agents: list[ClientId] = []
+        for agent, home in self._homes.items():
+            if home.online and home.shard == shard:
+                agents.append(agent)
+        return agents
 
     def gone(self, agents: Iterable[ClientId]) -> None:
         """These agents are not online any more."""
@@ -132,9 +149,11 @@ class Placement:
 
     def tidy(self, known: Collection[ClientId]) -> None:
         """Drop the homes of agents that are not known, once there are many of them: names cost nothing to invent."""
-        if len(self._homes) <= 2 * len(known) + SPARE_HOMES:
+        most = 2 * len(known) + SPARE_HOMES
+        if len(self._homes) <= most:
             return
-        for agent in [agent for agent in self._homes if agent not in known]:
+        unknown = [agent for agent in self._homes if agent not in known]
+        for agent in unknown:
             self.forget(agent)
 
 
@@ -151,19 +170,24 @@ class SilentShards:
         self._due: dict[int, float] = {}  # by shard: when they count as offline
 
     def __repr__(self) -> str:
-        silent = {shard: len(agents) for shard, agents in self._silent.items()}
-        return f"<SilentShards: {silent}>"
+        shards = sorted(self._silent)
+        return f"<SilentShards: {shards}>"
 
     @property
     def wake_at(self) -> float | None:
         """When agents count as offline next; None: none do."""
-        first = min(self._due.values(), default=math.inf)
-        return None if first == math.inf else first
+        times = self._due.values()
+        first = min(times, default=math.inf)
+        if first == math.inf:
+            return None
+        return first
 
     def lost(self, shard: int, agents: Iterable[ClientId], now: float) -> None:
         """The link to a shard is lost; these agents were online there."""
-        self._silent.setdefault(shard, set()).update(agents)
-        self._due.setdefault(shard, now + PATIENCE_S)
+        silent = self._silent.setdefault(shard, set())
+        silent.update(agents)
+        due = now + PATIENCE_S
+        self._due.setdefault(shard, due)
 
     def back(self, shard: int, now: float) -> None:
         """The link to a shard is up again, and its agents are asked who is there."""
@@ -176,7 +200,8 @@ class SilentShards:
 
     def first_back(self, now: float) -> None:
         """The first shard is up again; the others have the time of a roll call to follow."""
-        self._due = dict.fromkeys(self._due, now + self._rollcall_s)
+        due = now + self._rollcall_s
+        self._due = dict.fromkeys(self._due, due)
 
     def heard(self, agent: ClientId) -> None:
         """A live status of this agent came, from whichever shard."""
@@ -186,8 +211,12 @@ class SilentShards:
     def take_overdue(self, now: float) -> list[ClientId]:
         """The agents that count as offline now, in order."""
         overdue: set[ClientId] = set()
-        for shard, due in list(self._due.items()):
-            if now >= due:
-                del self._due[shard]
-                overdue |= self._silent.pop(shard)
+        shards = list(self._due)
+        for shard in shards:
+            due = self._due[shard]
+            if now < due:
+                continue
+            del self._due[shard]
+            silent = self._silent.pop(shard)
+            overdue |= silent
         return sorted(overdue)

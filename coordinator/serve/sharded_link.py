@@ -49,7 +49,9 @@ class ShardedLink:
 
     async def __aenter__(self) -> Self:
         for shard, link in enumerate(self.links):
-            self._pumps.append(asyncio.create_task(self._pump(shard, link)))
+            copying = self._pump(shard, link)
+            pump = asyncio.create_task(copying)
+            self._pumps.append(pump)
         return self
 
     async def __aexit__(
@@ -65,7 +67,8 @@ class ShardedLink:
     async def _pump(self, shard: int, link: Link) -> None:
         """Copy everything that happens on one link to the merged stream; a full stream makes it wait."""
         async for item in link.incoming():
-            await self._merged.put(self._numbered(item, shard))
+            numbered = self._numbered(item, shard)
+            await self._merged.put(numbered)
         await self._merged.put(None)
 
     def _numbered(self, item: Incoming, shard: int) -> Incoming:
@@ -87,7 +90,8 @@ class ShardedLink:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
-            missing = sorted(set(range(len(self.links))) - self.placement.up)
+            numbers = range(len(self.links))
+            missing = [number for number in numbers if number not in self.placement.up]
             raise UserError(
                 f"brokers {missing} (counted from 0) cannot be reached; nothing was published. Check them with "
                 "`broker doctor`"
@@ -111,7 +115,10 @@ class ShardedLink:
         if not isinstance(place, AgentTopic):
             return self.links
         shard = self.placement.where(place.agent)
-        return self.links if shard is None else (self.links[shard],)
+        if shard is None:
+            return self.links
+        link = self.links[shard]
+        return (link,)
 
     async def subscribe(self, topics: Sequence[str]) -> bool:
         """Subscribe on every shard. False if all are down."""
@@ -143,7 +150,10 @@ class ShardedLink:
         await asyncio.gather(*[link.abort() for link in self.links])
 
     def __len__(self) -> int:
-        return self._merged.qsize() + sum(len(link) for link in self.links)
+        waiting = self._merged.qsize()
+        for link in self.links:
+            waiting += len(link)
+        return waiting
 
 
 def shards_of(link: Link) -> Sequence[Link]:

@@ -28,9 +28,10 @@ def shard_of(agent: str, shards: int) -> int:
     """
     if shards < 1:
         raise ValueError(f"expected at least one shard, not {shards}")
-    return max(range(shards), key=lambda shard: _weight(agent, shard))
-
-
-def _weight(agent: str, shard: int) -> bytes:
-    name = f"{shard}/{agent}"
-    return blake2b(name.encode(), digest_size=WEIGHT_BYTES).digest()
+    weights: list[bytes] = []
+    for shard in range(shards):
+        name = f"{shard}/{agent}"
+        weight = blake2b(name.encode(), digest_size=WEIGHT_BYTES)
+        weights.append(weight.digest())
+    greatest = max(weights)
+    return weights.index(greatest)
