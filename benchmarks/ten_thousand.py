@@ -53,7 +53,7 @@ Figures = dict[str, Any]
 
 @dataclass(frozen=True)
 class Plan:
-    """What one run is made of."""
+    """The parts of one run."""
 
     agents: int
     rounds: int

@@ -44,7 +44,7 @@ class OrderSeen:
 
 @dataclass(frozen=True)
 class SettingsReady:
-    """What all orders share is complete."""
+    """The content that all orders share is complete."""
 
     digest: bytes
     shared: SharedWork

@@ -23,9 +23,7 @@ from covey.shared.wire.messages import RosterMessage
 from covey.shared.wire.topics import Topics
 
 ROSTER_EVERY_S = 1.0
-PATIENCE = (
-    20.0  # the roster takes no more than one part in so many of the time, on a slow machine too
-)
+PATIENCE = 20.0  # the roster takes at most a twentieth of the time, on a slow machine too
 
 
 class RosterShow:

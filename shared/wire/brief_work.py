@@ -1,7 +1,7 @@
 """Work without what all agents share: the order of an agent names that by its digest. Pure.
 
-The shared part is a content like a model: it lies in parts below `clusters/order-settings/model`, and whoever knows its
-digest need not fetch it again. It is the same in most rounds of a run.
+The shared part is a content like a model: it lies in parts below `clusters/order-settings/model`, and an agent that knows
+its digest need not fetch it again. It is the same in most rounds of a run.
 """
 
 from __future__ import annotations

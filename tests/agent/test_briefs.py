@@ -87,7 +87,7 @@ def test_a_brief_order_waits_for_what_all_share_and_is_then_followed() -> None:
     assert e.Unsubscribe((SHARED_TOPIC,)) in actions
 
 
-def test_what_all_share_is_fetched_once() -> None:
+def test_the_shared_part_is_fetched_once() -> None:
     this = session()
     this.handle(e.OrderSeen(brief_order(1)), 0.0)
     this.handle(ready(), 0.0)
