@@ -156,7 +156,7 @@ class Stage:
         return sum(1 for row in rows(self.run) if row.get("ends_round"))
 
     def wait_for_rounds(self, rounds: int) -> None:
-        """Wait until so many rounds were folded. The record is read rarely: it costs time as well."""
+        """Wait until this many rounds were folded. The record is read rarely: it costs time as well."""
         end = time.monotonic() + WITHIN_S
         while self.rounds_over < rounds:
             if self.coordinator.process.poll() is not None or time.monotonic() > end:
