@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from covey.coordinator.run.result import write_all
+from covey.coordinator.run.rules import rules_of
+from tests import small_run
 from tests.browser import Page, browser, needs_chromium
-from tests.coordinator.pages import HOSTILE, page_of, rename, run
+from tests.coordinator.pages import HOSTILE, keep_inputs, page_of, rename, run
 from tests.looks import flaws, views_of, whole_page
+from tests.timed_run import DURATIONS, TimedInProcess
 
 pytestmark = [needs_chromium, pytest.mark.processes]
 
@@ -55,6 +59,44 @@ def test_a_page_is_complete_sorts_searches_and_asks_for_nothing(tmp_path: Path) 
         assert file.stat().st_size < 150_000
         allowed = ("about:", "data:", file.as_uri())
         assert [address for address in page.requests if not address.startswith(allowed)] == []
+
+
+def _hundred_agents(folder: Path) -> None:
+    """A run of a hundred agents, of which many are too late in each round."""
+    folder.mkdir()
+    fleet = {"agents": 100, "durations": DURATIONS, "partition": "iid"}
+    rounds = {"count": 4, "participation": 0.5, "start_agents": 100, "deadline_s": 2.0}
+    scene = small_run.scenario("fedclust", fleet=fleet, rounds=rounds, evaluation={"every": 1})
+    clients = small_run.clients(100, scene)
+    people = {client: (local.examples, local.examples) for client, local in clients.items()}
+    local_for = small_run.local_for(clients)
+    driver = TimedInProcess(folder, scene, small_run.setup(scene), rules_of(scene), local_for)
+    driver.start_clock()
+    done = driver.complete(people)
+    planted = {client: number % 2 for number, client in enumerate(clients)}
+    write_all(done, planted)
+    keep_inputs(folder, scene)
+
+
+def test_how_a_run_of_a_hundred_agents_with_faults_looks_on_a_desk_and_on_a_phone(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "run"
+    _hundred_agents(folder)
+    file = tmp_path / "report.html"
+    file.write_text(page_of(folder))
+    with browser(tmp_path / "profile") as page:
+        page.show(file.as_uri())
+        page.wait_for("document.readyState === 'complete'")
+        assert page.value(f"{ROWS}.length") == 100
+        assert "did not report the last evaluation" in page.value("document.body.innerText")
+        for view in views_of(page, file.as_uri(), "document.readyState === 'complete'"):
+            picture = tmp_path / f"report-{view.name}.png"
+            whole_page(page, picture)
+            assert picture.stat().st_size > 20_000
+            assert flaws(page) == []
+        assert page.complaints == []
+    assert file.stat().st_size < 150_000
 
 
 def _search(page: Page, words: str) -> None:
