@@ -124,7 +124,8 @@ def foreign_load() -> Iterator[dict[str, float]]:
     yield found
     others_s = _busy_s() - _own_s() - before
     cores_s = (time.perf_counter() - wall) * (os.cpu_count() or 1)
-    share = max(0.0, others_s / cores_s)
+    # the system counts in ticks of a hundredth of a second: a shorter block may have one tick or none
+    share = min(max(0.0, others_s / cores_s), 1.0)
     found["foreign"] = round(share, 2)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import measuring
 from benchmarks.encoding import CODECS, rows
 from benchmarks.measuring import Cost, Row, cost_of, foreign_load, in_turns, show
 from benchmarks.rounds import KINDS, PART_BYTES, parts_of
@@ -53,3 +54,13 @@ def test_the_parts_of_the_floor_have_the_size_of_the_payload() -> None:
 def test_every_codec_is_measured() -> None:
     measured = {row.what for row in rows(1000, 1)}
     assert measured >= set(CODECS)
+
+
+def test_a_tick_of_the_clock_in_a_short_block_is_no_load_beyond_the_whole_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ticks = iter([100.0, 100.01])
+    monkeypatch.setattr(measuring, "_busy_s", lambda: next(ticks))
+    with foreign_load() as load:
+        pass
+    assert load["foreign"] == 1.0
