@@ -19,10 +19,9 @@ def entropy(seed: int, purpose: str, *keys: Key) -> int:
     words = [str(seed), purpose]
     words += [str(key) for key in keys]
     text = SEPARATOR.join(words)
-    digest = hashlib.blake2b(
-        text.encode(),
-        digest_size=ENTROPY_BYTES,
-    )
+    # A key may be the name of a file whose bytes are not valid UTF-8: Python holds such bytes as lone surrogates.
+    encoded = text.encode(errors="surrogatepass")
+    digest = hashlib.blake2b(encoded, digest_size=ENTROPY_BYTES)
     return int.from_bytes(digest.digest(), "little")
 
 

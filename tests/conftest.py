@@ -9,8 +9,15 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
+from hypothesis import settings
 
 from tests import brokers
+
+# The suite tries the same examples in each run, so that it fails only when the code has changed.
+# `--hypothesis-profile random` tries others. Time is no property: a machine may be busy.
+settings.register_profile("repeatable", deadline=None, derandomize=True)
+settings.register_profile("random", deadline=None, max_examples=1000)
+settings.load_profile("repeatable")
 
 
 def pytest_configure() -> None:

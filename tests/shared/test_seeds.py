@@ -33,6 +33,11 @@ def test_the_entropy_is_the_same_on_every_machine() -> None:
     assert entropy(7, "cohort", 3, "pi-7") == 173602736395722493909354852074959198153
 
 
+def test_a_key_may_be_a_file_name_that_is_not_utf_8() -> None:
+    name = b"caf\xe9".decode(errors="surrogateescape")
+    assert entropy(0, "x", name) != entropy(0, "x", "caf\xe9")
+
+
 @given(first=KEYS, second=KEYS)
 def test_keys_cannot_run_into_one_another(first: list[int | str], second: list[int | str]) -> None:
     same = list(map(str, first)) == list(map(str, second))
