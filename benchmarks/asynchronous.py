@@ -259,7 +259,11 @@ def speed_table(found: dict[str, Figures], seeds: Sequence[int]) -> str:
             factor = ""
             if "buffered" in taken and "synchronous" in taken:
                 pairs = zip(taken["synchronous"], taken["buffered"], strict=False)
-                factor = spread([slow / fast for slow, fast in pairs]) + " x"
+                # a seed in which neither mode reached the level has no factor
+                factors = [slow / fast for slow, fast in pairs if not np.isinf(fast)]
+                factor = spread(factors)
+                if len(factors) < len(taken["buffered"]):
+                    factor += f", {len(factors)} seeds"
             row = " | ".join([method, f"{100 * target:.1f} %", *texts, factor])
             lines.append(f"| {row} |")
     return "\n".join(lines)
@@ -279,22 +283,25 @@ def end_table(found: dict[str, Figures], seeds: Sequence[int]) -> str:
                 if cell is not None:
                     ends.append(100 * cell["curve"][-1][2])
                     seconds.append(cell["seconds"])
-            texts.append(f"{spread(ends)} %, {np.mean(seconds):.0f} s" if ends else "")
+            texts.append(f"{spread(ends)} %, {np.median(seconds):.0f} s" if ends else "")
         row = " | ".join([method, *texts])
         lines.append(f"| {row} |")
     return "\n".join(lines)
 
 
 def spread(values: Sequence[float]) -> str:
-    """The mean, with the least and the most if there are several; "never" where a value is infinite."""
+    """The median, with the least and the most if there are several; "never" for an infinite value."""
     if not values:
         return ""
-    if np.isinf(values).any():
-        return "never"
-    text = f"{np.mean(values):.1f}"
+    text = _or_never(float(np.median(values)))
     if len(values) > 1:
-        text += f" ({min(values):.1f} to {max(values):.1f})"
+        text += f" ({_or_never(min(values))} to {_or_never(max(values))})"
     return text
+
+
+def _or_never(value: float) -> str:
+    """A figure with one decimal; an infinite one stands for a target that no evaluation reached."""
+    return "never" if np.isinf(value) else f"{value:.1f}"
 
 
 def staleness_table(found: dict[str, Figures], seeds: Sequence[int]) -> str:
@@ -342,8 +349,8 @@ def drift_table(found: dict[str, Figures], seeds: Sequence[int]) -> str:
                 str(back[0]) if back else f"never in {after[-1][0] - cell['drift_round']}"
             )
         if figures:
-            means = np.mean(figures, axis=0)
-            texts = [f"{100 * mean:.1f} %" for mean in means]
+            medians = np.median(figures, axis=0)
+            texts = [f"{100 * median:.1f} %" for median in medians]
             row = " | ".join([method, mode, *texts, ", ".join(rounds)])
             lines.append(f"| {row} |")
     return "\n".join(lines)
