@@ -26,7 +26,8 @@ from covey.coordinator.engine.rules import Rules
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve import rate
 from covey.coordinator.serve.intake import Seen
-from covey.coordinator.serve.service import MAX_TOGETHER, Service
+from covey.coordinator.serve.items import MAX_TOGETHER
+from covey.coordinator.serve.service import Service
 from covey.shared.mqtt.link import Message
 from covey.shared.strategies.base import Phase
 from covey.shared.wire.messages import AgentStatus
@@ -112,11 +113,11 @@ async def take_statuses(service: Service, agents: int) -> None:
         )
         topic = topics.status(name)
         message = Message(topic, status.to_bytes())
-        item = service._understand(message)
+        item = service.reader.item(message)
         assert isinstance(item, Seen)
         together.append(name)
         if len(together) == MAX_TOGETHER or number == agents - 1:
-            await service._seen_all(together)
+            await service.attendance.take(together)
             together = []
 
 

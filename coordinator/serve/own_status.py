@@ -1,0 +1,143 @@
+"""The coordinator's own status: retained on every broker, for agents, and in the run's folder, for people."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from typing import Literal
+
+from covey.coordinator.engine.rounds import Stage
+from covey.coordinator.run.run import Run
+from covey.shared.files import write_atomically
+from covey.shared.mqtt.link import Link
+from covey.shared.strategies.phase_names import TRAIN
+from covey.shared.wire.messages import CoordinatorStatus
+from covey.shared.wire.roll_call import spread_s
+from covey.shared.wire.topics import Topics
+
+State = Literal["gathering", "open", "paused", "folding", "finished"]
+
+
+class OwnStatus:
+    """Publishes and stores the status of one coordinator. A new epoch on a broker is a roll call there.
+
+    Args:
+        run: whose status it is.
+        shards: the links to the single brokers.
+        topics: of the federation.
+        session: identifies this start of the coordinator.
+
+    Attributes:
+        due: when to publish the status again; None: no need.
+    """
+
+    def __init__(self, run: Run, shards: Sequence[Link], topics: Topics, session: str) -> None:
+        self._run = run
+        self._shards = shards
+        self._topics = topics
+        self._session = session
+        # the newest roll call on each broker
+        self._epochs = [""] * len(shards)
+        self._calls = 0  # roll calls so far, on any broker
+        self._stored: tuple[str, int, int, bool] | None = None  # what the run's folder has
+        self.due: float | None = None
+
+    def __repr__(self) -> str:
+        return f"<OwnStatus {self._session}: {self.state}, {self._calls} roll calls>"
+
+    @property
+    def state(self) -> State:
+        """The run's state, in a word."""
+        engine = self._run.engine
+        if engine.paused:
+            return "paused"
+        return _STATES[engine.stage]
+
+    @property
+    def phase(self) -> str:
+        """The name of the open phase; empty if none is open."""
+        engine = self._run.engine
+        if engine.step is not None:
+            return engine.step.phase.name
+        if engine.stage is Stage.STREAMING:
+            return TRAIN
+        return ""
+
+    def epoch(self, shard: int) -> str:
+        """The newest roll call on a broker."""
+        return self._epochs[shard]
+
+    def call_roll_on(self, shard: int) -> None:
+        """The next status is a roll call on this broker."""
+        self._calls += 1
+        self._name_epoch(shard)
+
+    def call_roll(self) -> None:
+        """The next status is a roll call on every broker."""
+        self._calls += 1
+        for shard in range(len(self._shards)):
+            self._name_epoch(shard)
+
+    def _name_epoch(self, shard: int) -> None:
+        self._epochs[shard] = f"{self._session}.{self._calls}"
+
+    async def publish(self, *, stopped: bool = False) -> None:
+        """Publish the status on every broker."""
+        self.due = None
+        if len(self._shards) == 1:
+            await self.publish_on(0, stopped=stopped)
+            return
+        shards = range(len(self._shards))
+        publishing = [self.publish_on(shard, stopped=stopped) for shard in shards]
+        await asyncio.gather(*publishing)
+
+    async def publish_on(self, shard: int, *, stopped: bool = False) -> None:
+        """Publish the status on one broker."""
+        status = self._now(self._epochs[shard], stopped=stopped)
+        payload = status.to_bytes()
+        link = self._shards[shard]
+        await link.publish(self._topics.coordinator_status, payload, retain=True)
+
+    def store(self, *, stopped: bool = False) -> None:
+        """Write the status to the run's folder, for people and their dashboards, where it has changed."""
+        engine = self._run.engine
+        shown = (self.state, engine.number, engine.round, stopped)
+        if shown == self._stored:
+            return
+        self._stored = shown
+        status = self._now(self._epochs[0], stopped=stopped)
+        payload = status.to_bytes()
+        path = self._run.folder / "status.json"
+        with contextlib.suppress(OSError):  # a full disk must not end a run for it
+            write_atomically(path, payload, durable=False)
+
+    def _now(self, epoch: str, *, stopped: bool) -> CoordinatorStatus:
+        engine = self._run.engine
+        scenario = self._run.scenario
+        task = scenario.task
+        return CoordinatorStatus(
+            online=True,
+            epoch=epoch,
+            run=self._run.facts.run,
+            name=scenario.name,
+            round=engine.round,
+            rounds=scenario.rounds.count,
+            phase=self.phase,
+            step=engine.number,
+            state="stopped" if stopped else self.state,
+            task=task.for_agents(),
+            task_digest=task.digest,
+            delivery=scenario.wire.delivery,
+            spread_s=spread_s(engine.expected),
+        )
+
+
+_STATES: dict[Stage, Literal["gathering", "open", "folding", "finished"]] = {
+    Stage.GATHERING: "gathering",
+    Stage.PLANNING: "gathering",
+    Stage.OPEN: "open",
+    Stage.STREAMING: "open",
+    Stage.FOLDING: "folding",
+    Stage.DONE: "finished",
+}
