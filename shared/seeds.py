@@ -20,11 +20,15 @@ def entropy(seed: int, purpose: str, *keys: Key) -> int:
     words += [str(key) for key in keys]
     text = SEPARATOR.join(words)
     # A key may be the name of a file whose bytes are not valid UTF-8: Python holds such bytes as lone surrogates.
-    encoded = text.encode(errors="surrogatepass")
-    hasher = hashlib.blake2b(digest_size=ENTROPY_BYTES)
-    hasher.update(encoded)
-    digest = hasher.digest()
-    return int.from_bytes(digest, "little")
+    encoded = text.encode(
+        "utf-8",
+        errors="surrogatepass",
+    )
+    digest = hashlib.blake2b(
+        encoded,
+        digest_size=ENTROPY_BYTES,
+    )
+    return int.from_bytes(digest.digest(), "little")
 
 
 def generator(seed: int, purpose: str, *keys: Key) -> np.random.Generator:
