@@ -22,7 +22,7 @@ import psutil
 
 from benchmarks.measuring import OUT, Cost, Row, cost_of, cost_of_children, foreign_load, in_turns
 from benchmarks.measuring import show as show_rows
-from covey.agent.worker.worker import save_memory
+from covey.agent.worker.memory_file import save_memory
 from covey.shared.client import encode_model
 from covey.shared.numerics.vectors import Layout
 from covey.shared.python_process import environment, worker_environment

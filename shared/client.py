@@ -243,15 +243,28 @@ def _train(
     report, state = strategy.work(job, cast(Local, recorder), visible)
     if state is visible:
         state = before  # nothing changed: keep the object, so that nothing is stored again
-    set_by_strategy = state.get(LAST_MODEL) is not before.get(LAST_MODEL)
+    set_by_strategy = state is not before and _differs(LAST_MODEL, state, before)
     trained = _trained_model(job, report, recorder)
     if trained is not None and not set_by_strategy:
-        state = {**state, LAST_MODEL: trained}
-    has_trained = state.get(LAST_MODEL) is not before.get(LAST_MODEL)
-    if track and has_trained:
+        state = _with_array(state, LAST_MODEL, trained)
+    if track and _differs(LAST_MODEL, state, before):
         figures = measure(((1.0, state[LAST_MODEL]),), local)
         report = replace(report, numbers={**report.numbers, "track": figures})
     return report, _with_error_feedback(state, before)
+
+
+def _differs(key: str, state: ClientState, before: ClientState) -> bool:
+    """Was the array of this key set since?"""
+    return state.get(key) is not before.get(key)
+
+
+def _with_array(state: ClientState, key: str, array: Vector) -> ClientState:
+    """The state with another array in the place of this key. The old one is not read: it may still lie on the disk."""
+    changed: dict[str, Any] = {}
+    for name in state:
+        changed[name] = array if name == key else state[name]
+    changed[key] = array
+    return changed
 
 
 def _trained_model(job: Job, report: Report, recorder: _TrainingRecorder) -> Vector | None:
@@ -268,15 +281,18 @@ def _trained_model(job: Job, report: Report, recorder: _TrainingRecorder) -> Vec
 
 
 def _without_error_feedback(state: ClientState) -> ClientState:
-    return {key: value for key, value in state.items() if not key.startswith(ERROR_FEEDBACK)}
+    visible = [key for key in state if not key.startswith(ERROR_FEEDBACK)]
+    if len(visible) == len(state):
+        return state  # not a copy: arrays on the disk are read only if the strategy wants them
+    return {key: state[key] for key in visible}
 
 
 def _with_error_feedback(state: ClientState, before: ClientState) -> ClientState:
     """Keep what is still unsent of vectors that this phase does not send."""
     unsent = {}
-    for key, value in before.items():
+    for key in before:
         if key.startswith(ERROR_FEEDBACK) and key not in state:
-            unsent[key] = value
+            unsent[key] = before[key]
     if not unsent:
         return state
     return {**state, **unsent}

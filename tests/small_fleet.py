@@ -12,8 +12,8 @@ from covey.agent.device.identity import Identity
 from covey.agent.device.service import Agent
 from covey.agent.policy import DEFAULT_RULES
 from covey.agent.worker import frames
+from covey.agent.worker.memory_file import load_memory, save_memory
 from covey.agent.worker.pool import PoolLike
-from covey.agent.worker.worker import load_memory, save_memory
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.engine.rules import Rules
 from covey.coordinator.run.notices import Notice, Observer

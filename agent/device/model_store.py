@@ -7,14 +7,15 @@ import itertools
 from collections.abc import Collection
 from pathlib import Path
 
+from covey.agent.device.received_models import (
+    BROKER,
+    MAX_MODEL_BYTES,
+    ReceivedModels,
+    model_assembler,
+)
 from covey.shared.files import atomic_replace, make_folder
 from covey.shared.wire.messages import DIGEST_BYTES, Part
-from covey.shared.wire.parts import Assembler, FileSink
-
-MAX_MODEL_BYTES = 8 << 30
-BROKER = "broker"  # to the assembler, all parts come from one sender
-MAX_PENDING = 64  # incomplete models
-MAX_AGE_S = 3600.0  # of an incomplete model
+from covey.shared.wire.parts import FileSink
 
 
 class ModelStore:
@@ -24,6 +25,7 @@ class ModelStore:
         folder: created if it does not exist.
         largest_bytes: larger models are refused.
         durable: whether complete models survive a power cut.
+        received: what other agents of this process receive, too; None for an agent by itself.
 
     Attributes:
         damaged: models whose file did not have the content that its name promises, in sentences for a person. Their
@@ -31,9 +33,15 @@ class ModelStore:
     """
 
     def __init__(
-        self, folder: Path, largest_bytes: int = MAX_MODEL_BYTES, *, durable: bool = True
+        self,
+        folder: Path,
+        largest_bytes: int = MAX_MODEL_BYTES,
+        *,
+        durable: bool = True,
+        received: ReceivedModels | None = None,
     ) -> None:
         self._folder = folder
+        self._received = received
         self._durable = durable
         self.damaged: list[str] = []
         make_folder(folder, durable=durable)
@@ -46,13 +54,7 @@ class ModelStore:
                     f"{path}: the model is damaged; it is fetched again if it is still needed"
                 )
         self._numbers = itertools.count()
-        self._parts = Assembler(
-            self._sink,
-            largest_bytes=min(largest_bytes, MAX_MODEL_BYTES),
-            per_sender=MAX_PENDING,
-            total_bytes=1 << 50,
-            max_age_s=MAX_AGE_S,
-        )
+        self._parts = model_assembler(self._sink, largest_bytes)
 
     def __repr__(self) -> str:
         return f"<ModelStore {self._folder}: {len(self.digests)} models>"
@@ -64,6 +66,12 @@ class ModelStore:
 
     def path(self, digest: bytes) -> Path:
         return self._folder / f"{digest.hex()}.model"
+
+    def decode(self, payload: bytes) -> Part:
+        """The part in a payload. Raises DecodeError if it is damaged."""
+        if self._received is not None:
+            return self._received.decode(payload)
+        return Part.from_bytes(payload)
 
     def feed(self, part: Part, now: float) -> bool | None:
         """Take one part of a model.
@@ -77,6 +85,8 @@ class ModelStore:
         """
         if self.path(part.digest).exists():
             return None
+        if self._received is not None:
+            return self._take(self._received, part, now)
         sink = self._parts.feed(BROKER, part, now)
         if sink is None:
             return False
@@ -89,10 +99,20 @@ class ModelStore:
             raise
         return True
 
+    def _take(self, received: ReceivedModels, part: Part, now: float) -> bool:
+        """Take one part of a model that other agents receive, too. True if the model is complete now."""
+        if not received.feed(self._folder, part, now):
+            return False
+        with atomic_replace(self.path(part.digest), durable=self._durable) as beside:
+            received.give(part.digest, beside)
+        return True
+
     def remove(self, digest: bytes) -> str:
         """Remove a model whose file is damaged. Returns a sentence about it."""
         self.path(digest).unlink(missing_ok=True)
         self._parts.forget(BROKER, digest)
+        if self._received is not None:
+            self._received.damaged(digest)
         return f"{self.path(digest)}: the model is damaged; it is fetched again"
 
     def keep(self, digests: Collection[bytes], now: float) -> None:
@@ -102,6 +122,8 @@ class ModelStore:
                 self.path(digest).unlink(missing_ok=True)
                 self._parts.forget(BROKER, digest)  # a later order may name it again
         self._parts.expire(now)
+        if self._received is not None:
+            self._received.keep(self._folder, digests, now)
 
     def _sink(self, sender: str, part: Part) -> FileSink:
         return FileSink(self._folder / f"{next(self._numbers)}.part", part.size)

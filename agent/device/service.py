@@ -24,9 +24,10 @@ from covey.agent.device import notices as n
 from covey.agent.device.deployments import Deployments
 from covey.agent.device.identity import Identity
 from covey.agent.device.keeper import Keeper, KeepOptions
-from covey.agent.device.model_store import MAX_MODEL_BYTES, ModelStore
+from covey.agent.device.model_store import ModelStore
 from covey.agent.device.outbox import Outbox
 from covey.agent.device.performing import BeforeReport, DiskWait, Performer
+from covey.agent.device.received_models import MAX_MODEL_BYTES, ReceivedModels
 from covey.agent.device.session import Session
 from covey.agent.policy import DEFAULT_RULES, Rules
 from covey.agent.worker.pool import PoolLike
@@ -82,6 +83,7 @@ class Agent:
         dies: asked at the start of each work whether the agent is cut off, for fault drills.
         session: a name for this life; by default one that sorts by its start.
         keep: how the device keeps models for its own use; None: it keeps none.
+        received: what other agents of this process receive of models, too; None for an agent by itself.
 
     Raises:
         UserError: another process uses the agent's folder.
@@ -98,13 +100,16 @@ class Agent:
         dies: Callable[[OrderMessage], bool] = _never,
         session: str | None = None,
         keep: KeepOptions | None = None,
+        received: ReceivedModels | None = None,
     ) -> None:
         self.identity = identity
         self.topics = Topics(identity.federation)
         self.outbox = Outbox(identity.state, durable=identity.durable)
         max_model_bytes = rules.policy.largest_model_bytes or MAX_MODEL_BYTES
         models = identity.state / "models"
-        self.store = ModelStore(models, max_model_bytes, durable=identity.durable)
+        self.store = ModelStore(
+            models, max_model_bytes, durable=identity.durable, received=received
+        )
         self.keeper: Keeper | None = None
         self._deployed: ModelStore | None = None  # models that were published for use
         deployments: Deployments | None = None
@@ -343,7 +348,7 @@ class Agent:
         return None
 
     def _store_part(self, store: ModelStore, key: str, payload: bytes) -> e.Event | None:
-        part = Part.from_bytes(payload)
+        part = store.decode(payload)
         try:
             is_complete = store.feed(part, _now())
         except OSError as error:  # the session asks the broker for the parts again

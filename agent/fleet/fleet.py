@@ -16,6 +16,7 @@ from typing import Any
 
 from covey.agent.device import notices as n
 from covey.agent.device.identity import Identity
+from covey.agent.device.received_models import ReceivedModels
 from covey.agent.device.service import Agent, NameTakenError
 from covey.agent.fleet.faults import FaultPlan
 from covey.agent.learner_choice import TORCH
@@ -98,6 +99,7 @@ class FleetRun:
         self._observer = observer
         # a user may ask anything of a simulation on the user's own machine
         self._rules = Rules(UNLIMITED, allowed, learner)
+        self._received = ReceivedModels(folder / "received")
         self._faults = FaultPlan(self._fleet, scenario.seed)
         self._round = CurrentRound()
         # deaths that have happened: (agent, run, step); no agent dies twice at the same step
@@ -109,6 +111,12 @@ class FleetRun:
 
     async def run(self) -> None:
         """Start all agents, and let each live one life after another."""
+        try:
+            await self._live_all()
+        finally:
+            self._received.close()
+
+    async def _live_all(self) -> None:
         agents = self._fleet.agents
         async with asyncio.TaskGroup() as group:
             group.create_task(self._follow_rounds())
@@ -182,6 +190,7 @@ class FleetRun:
             observer=lambda notice: self._observer(n.OfAgent(name, notice)),
             before_report=delay,
             dies=lambda order: self._dies(index, order),
+            received=self._received,
         )
 
     async def _leave(self, agent: Agent, index: int) -> None:

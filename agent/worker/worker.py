@@ -37,6 +37,8 @@ from covey.agent.learner_choice import TORCH
 from covey.agent.learning import Learner, load_learner
 from covey.agent.policy import Policy, PolicyError, Rules, values_of
 from covey.agent.worker import frames
+from covey.agent.worker.memory_file import DiskFull, MemoryDamaged, load_memory, save_memory
+from covey.agent.worker.model_cache import ModelCache, is_named_by_digest
 from covey.shared.consent import NO_CODE, AllowedCode, consented
 from covey.shared.errors import CoveyError, public_text
 from covey.shared.files import is_full, write_atomically
@@ -51,6 +53,8 @@ if TYPE_CHECKING:
     from covey.shared.wire.messages import OrderMessage, ReportContent, Work
 
 MAX_LINE = 1000  # characters of an error in an answer or a report
+
+_newest_models = ModelCache()  # of the newest order of a simulated agent
 
 
 def main() -> None:
@@ -272,10 +276,6 @@ def _perform(job: frames.Job, *, verbose: bool) -> frames.Job:
     return done
 
 
-class DiskFull(Exception):  # noqa: N818 - the service waits and asks again
-    """The disk has no room for the result of the work."""
-
-
 class ModelDamaged(Exception):  # noqa: N818 - the service fetches it again
     """The content of a model's file does not match the digest in its name.
 
@@ -286,10 +286,6 @@ class ModelDamaged(Exception):  # noqa: N818 - the service fetches it again
     def __init__(self, digest: bytes) -> None:
         super().__init__(digest.hex())
         self.digest = digest
-
-
-class MemoryDamaged(Exception):  # noqa: N818 - the service sets it aside
-    """The file of an agent's memory is not the one that a worker wrote, or cannot be read."""
 
 
 def _work(
@@ -329,11 +325,13 @@ def _work(
     settings_of(work)
     values_of(work.layout)  # raises PolicyError before anything is built from a malformed layout
     layout = Layout.from_wire(work.layout)
-    models = [_model(Path(path), layout) for path in job["models"]]
+    simulated = is_simulated(job["source"])
+    # a device works on each model once, and has no memory to spare
+    models_of_order = _newest_models if simulated else ModelCache()
+    models = models_of_order.models(job["models"], layout, _model)
     memory: ClientState = {}
     if job["memory"]:
         memory = load_memory(Path(job["memory"]), job.get("memory_digest", ""))
-    simulated = is_simulated(job["source"])
     noise = simulated_noise(work, client) if simulated else Noise.secret()
     source = source_of(job["source"])
     local = _local(source, work, layout, shuffle(work, client), rules)
@@ -381,7 +379,7 @@ def _model(path: Path, layout: Layout) -> Vector:
     from covey.shared.client import decode_model
 
     content = _model_content(path)
-    return decode_model(content, layout, verified=_is_named_by_digest(path))
+    return decode_model(content, layout, verified=is_named_by_digest(path))
 
 
 def _model_content(path: Path) -> bytes:
@@ -389,14 +387,9 @@ def _model_content(path: Path) -> bytes:
     from covey.shared.wire.messages import digest
 
     content = path.read_bytes()
-    if _is_named_by_digest(path) and digest(content).hex() != path.stem:
+    if is_named_by_digest(path) and digest(content).hex() != path.stem:
         raise ModelDamaged(bytes.fromhex(path.stem))
     return content
-
-
-def _is_named_by_digest(path: Path) -> bool:
-    """An agent names the models that it received by their digest; the coordinator of a simulation does not."""
-    return path.suffix == ".model"
 
 
 @contextlib.contextmanager
@@ -515,63 +508,6 @@ def _threads() -> int:
     """The number of threads that the command line chose; 1 without a choice."""
     chosen = words_after("--threads", sys.argv)
     return int(chosen[-1]) if chosen else 1
-
-
-def save_memory(path: Path, memory: ClientState, *, durable: bool = True) -> bytes:
-    """Write named arrays as .npz.
-
-    Args:
-        path: the file.
-        memory: the arrays.
-        durable: wait until the file is on the disk.
-
-    Returns:
-        The digest of the file.
-
-    Raises:
-        DiskFull: the disk has no room for it.
-    """
-    import io
-
-    import numpy as np
-
-    from covey.shared.wire.messages import digest
-
-    buffer = io.BytesIO()
-    np.savez(buffer, **dict(memory))  # type: ignore[arg-type]  # the stubs fear an array named allow_pickle
-    content = buffer.getbuffer()
-    _write(path, content, durable=durable)
-    return digest(content)
-
-
-def load_memory(path: Path, digest: str = "") -> ClientState:
-    """Read what `save_memory` wrote.
-
-    Args:
-        path: the .npz file.
-        digest: of the file, in hex; "" if it is unknown.
-
-    Raises:
-        MemoryDamaged: the file has other content, or cannot be read.
-    """
-    import hashlib
-
-    import numpy as np
-
-    from covey.shared.wire.messages import DIGEST_BYTES
-
-    try:
-        with path.open("rb") as file:
-            found = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=DIGEST_BYTES))
-            if digest and found.hexdigest() != digest:
-                raise MemoryDamaged(path)
-            file.seek(0)
-            with np.load(file, allow_pickle=False) as arrays:
-                return {name: arrays[name] for name in arrays.files}
-    except (MemoryDamaged, MemoryError):
-        raise
-    except Exception as error:  # numpy and zipfile raise a dozen types for a damaged file
-        raise MemoryDamaged(path) from error
 
 
 def _write(path: Path, content: bytes | memoryview, *, durable: bool) -> None:

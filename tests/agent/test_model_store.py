@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import errno
+import io
 from pathlib import Path
 
 import pytest
 
 from covey.agent.device.model_store import ModelStore
+from covey.agent.device.received_models import ReceivedModels
 from covey.shared import files
+from covey.shared.errors import DecodeError
 from covey.shared.wire.messages import Part, digest
+from covey.shared.wire.parts import split
 
 CONTENT = b"a model" * 100
 NAME = digest(CONTENT)
 PART = Part(digest=NAME, index=0, count=1, size=len(CONTENT), about=1, data=CONTENT)
+PARTS = list(split(io.BytesIO(CONTENT), digest=NAME, size=len(CONTENT), part_bytes=300, about=1))
 
 
 def filled(folder: Path, *, durable: bool = False) -> ModelStore:
@@ -66,3 +71,61 @@ def test_a_model_is_stored_again_after_a_full_disk(
             store.feed(PART, 0.0)
     assert store.feed(PART, 1.0)
     assert store.path(NAME).read_bytes() == CONTENT
+
+
+def test_agents_of_one_process_write_a_model_once(tmp_path: Path) -> None:
+    received = ReceivedModels(tmp_path / "received")
+    stores = [store_of(tmp_path, name, received) for name in "ab"]
+    payloads = [part.to_bytes() for part in PARTS]
+    for payload in payloads[:-1]:
+        for store in stores:
+            assert store.feed(store.decode(payload), 0.0) is False
+    first, second = stores
+    last = first.decode(payloads[-1])
+    assert second.decode(bytes(bytearray(payloads[-1]))) is last
+    assert first.feed(last, 0.0) is True
+    assert second.feed(last, 0.0) is True
+    assert second.feed(last, 0.0) is None
+    assert first.path(NAME).read_bytes() == second.path(NAME).read_bytes() == CONTENT
+    assert first.path(NAME).samefile(second.path(NAME))
+    first.keep([], 1.0)
+    assert len(list((tmp_path / "received").iterdir())) == 1  # the second one still needs it
+    second.keep([], 1.0)
+    assert list((tmp_path / "received").iterdir()) == []
+    received.close()
+
+
+def test_a_damaged_model_of_several_agents_is_received_again(tmp_path: Path) -> None:
+    received = ReceivedModels(tmp_path / "received")
+    stores = [store_of(tmp_path, name, received) for name in "ab"]
+    for store in stores:
+        store.feed(PART, 0.0)
+    stores[0].path(NAME).write_bytes(b"?")  # one file with several names
+    for store in stores:
+        store.remove(NAME)
+        assert store.feed(PART, 1.0)
+    assert [store.path(NAME).read_bytes() for store in stores] == [CONTENT, CONTENT]
+
+
+def test_a_damaged_part_is_no_part_that_came_before(tmp_path: Path) -> None:
+    received = ReceivedModels(tmp_path / "received")
+    payload = PART.to_bytes()
+    received.decode(payload)
+    with pytest.raises(DecodeError, match="checksum"):
+        received.decode(payload[:-1] + b"?")
+
+
+def test_agents_share_a_model_without_hard_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Path, target: Path) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    store = store_of(tmp_path, "a", ReceivedModels(tmp_path / "received"))
+    assert store.feed(PART, 0.0)
+    assert store.path(NAME).read_bytes() == CONTENT
+
+
+def store_of(folder: Path, name: str, received: ReceivedModels) -> ModelStore:
+    return ModelStore(folder / name, durable=False, received=received)

@@ -15,7 +15,8 @@ from covey.agent.data.dataset import Dataset, dataset
 from covey.agent.training import private_sgd
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import initial
-from covey.agent.worker.worker import answer, load_memory
+from covey.agent.worker.memory_file import load_memory
+from covey.agent.worker.worker import answer
 from covey.shared.client import PRIVACY_LEDGER
 from covey.shared.errors import PublicError
 from covey.shared.numerics.vectors import Vector

@@ -20,14 +20,13 @@ from covey.agent.training import nets, torch_learner
 from covey.agent.training.models import build, initial, layout_of
 from covey.agent.training.torch_learner import COMPILER_FLAG, configure_torch
 from covey.agent.worker import frames
+from covey.agent.worker.memory_file import StoredMemory, load_memory, save_memory
+from covey.agent.worker.model_cache import ModelCache
 from covey.agent.worker.pool import Pool, WorkerLost
-from covey.agent.worker.worker import (
-    answer,
-    load_memory,
-    save_memory,
-)
-from covey.shared.client import encode_model
+from covey.agent.worker.worker import answer
+from covey.shared.client import _with_array, encode_model
 from covey.shared.consent import AllowedCode
+from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.scenario.task import Model, Task
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import LAST_MODEL
@@ -384,3 +383,51 @@ async def test_ctrl_c_in_a_terminal_does_not_reach_the_workers() -> None:
         await it.call({"job": "any"})
         (pid,) = it.processes
         assert os.getpgid(pid) != os.getpgid(0)
+
+
+def test_a_stored_model_that_a_method_only_replaces_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = job(tmp_path)
+    done = answer(wanted)
+    read: list[str] = []
+    of_file = StoredMemory.__getitem__
+
+    def watched(self: StoredMemory, name: str) -> Any:
+        read.append(name)
+        return of_file(self, name)
+
+    monkeypatch.setattr(StoredMemory, "__getitem__", watched)
+    memory = {"memory": str(tmp_path / "memory"), "memory_digest": done["memory_digest"].hex()}
+    assert answer({**wanted, **memory})["fresh"]
+    assert LAST_MODEL in load_memory(tmp_path / "memory")
+    assert LAST_MODEL not in read
+
+
+def test_arrays_of_a_memory_keep_their_order_when_one_is_replaced(tmp_path: Path) -> None:
+    arrays = {name: np.full(3, number) for number, name in enumerate("abc")}
+    save_memory(tmp_path / "memory", arrays, durable=False)
+    stored = load_memory(tmp_path / "memory")
+    assert list(stored) == ["a", "b", "c"]
+    assert stored.get("d") is None
+    assert stored["b"] is stored["b"]
+    assert list(_with_array(stored, "b", np.zeros(3, np.float32))) == ["a", "b", "c"]
+
+
+def test_agents_of_a_simulated_fleet_share_the_models_of_an_order(tmp_path: Path) -> None:
+    layout = layout_of(build(TASK, 0))
+    read: list[str] = []
+
+    def reads(path: Path, _: Layout) -> Vector:
+        read.append(path.name)
+        return np.zeros(layout.size, np.float32)
+
+    cache = ModelCache()
+    first = cache.models(["agent-0/aa.model", "agent-0/bb.model"], layout, reads)
+    second = cache.models(["agent-1/bb.model"], layout, reads)
+    assert second[0] is first[1]
+    assert not second[0].flags.writeable
+    assert read == ["aa.model", "bb.model"]
+    cache.models(["agent-1/aa.model"], layout, reads)  # the order before did not name it
+    cache.models(["model", "model"], layout, reads)  # such a name says nothing about the content
+    assert read[2:] == ["aa.model", "model", "model"]

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from covey.agent.worker.worker import load_memory
+from covey.agent.worker.memory_file import load_memory
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.processes.launch import setup_of
 from covey.coordinator.run.run import Run

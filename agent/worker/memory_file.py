@@ -1,0 +1,129 @@
+"""The file of an agent's memory: named arrays as .npz, read only as far as the work needs them."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from covey.shared.files import atomic_replace, is_full
+from covey.shared.wire.messages import digest
+
+if TYPE_CHECKING:
+    from covey.shared.strategies.base import ClientState
+
+
+class DiskFull(Exception):  # noqa: N818 - the service waits and asks again
+    """The disk has no room for the result of the work."""
+
+
+class MemoryDamaged(Exception):  # noqa: N818 - the service sets it aside
+    """The file of an agent's memory is not the one that a worker wrote, or cannot be read."""
+
+
+class StoredMemory(Mapping[str, npt.NDArray[Any]]):
+    """The arrays in a memory's file. Each is read when it is first asked for, and then kept.
+
+    Most methods replace what they have stored without a look at it, so most arrays are never read.
+
+    Args:
+        path: the .npz file, already compared with its digest.
+
+    Raises:
+        MemoryDamaged: the file cannot be read; also when an array is asked for.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read: dict[str, npt.NDArray[Any]] = {}  # what was asked for so far
+        try:
+            self._file = np.load(path, allow_pickle=False)
+            self._names: list[str] = list(self._file.files)
+        except MemoryError:
+            raise
+        except Exception as error:  # numpy and zipfile raise a dozen types for a damaged file
+            raise MemoryDamaged(path) from error
+
+    def __repr__(self) -> str:
+        return f"<StoredMemory {self._path}: {len(self._read)} of {len(self)} arrays were read>"
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        if name not in self._names:
+            raise KeyError(name)
+        if name not in self._read:
+            try:
+                self._read[name] = self._file[name]
+            except MemoryError:
+                raise
+            except Exception as error:
+                raise MemoryDamaged(self._path) from error
+        return self._read[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def load_memory(path: Path, expected: str = "") -> StoredMemory:
+    """Open what `save_memory` wrote.
+
+    Args:
+        path: the .npz file.
+        expected: the digest of the file, in hex; "" if it is unknown.
+
+    Raises:
+        MemoryDamaged: the file has other content, or cannot be read.
+    """
+    try:
+        is_damaged = expected != "" and _digest_of(path).hex() != expected
+    except (OSError, ValueError) as error:
+        raise MemoryDamaged(path) from error
+    if is_damaged:
+        raise MemoryDamaged(path)
+    return StoredMemory(path)
+
+
+def save_memory(path: Path, memory: ClientState, *, durable: bool = True) -> bytes:
+    """Write named arrays as .npz.
+
+    Args:
+        path: the file.
+        memory: the arrays.
+        durable: wait until the file is on the disk.
+
+    Returns:
+        The digest of the file.
+
+    Raises:
+        DiskFull: the disk has no room for it.
+    """
+    arrays = dict(memory)  # before the disk is touched: some may still have to be read
+    try:
+        # the mark is this process: another one may still work on the same step
+        with atomic_replace(path, durable=durable, mark=str(os.getpid())) as temporary:
+            with temporary.open("w+b") as file:
+                np.savez(file, **arrays)  # type: ignore[arg-type]  # the stubs fear an array named allow_pickle
+            return _digest_of(temporary)
+    except OSError as error:
+        if is_full(error):
+            raise DiskFull(path) from error
+        raise
+
+
+def _digest_of(path: Path) -> bytes:
+    """The digest of a file's content, without a copy of it. Raises ValueError for an empty file."""
+    with (
+        path.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+    ):
+        return digest(content)  # type: ignore[arg-type]  # a mapping is a buffer, too
