@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
@@ -97,7 +97,9 @@ class Spool:
             "steps": report.steps,
             "loss": report.loss,
             "bases": dict(report.bases),
-            **asdict(circumstances),
+            "seconds": seconds,
+            "client_state": client_state,
+            "device": device,
         }
         path = self._file(step, client)
         vectors = report.vectors

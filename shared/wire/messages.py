@@ -9,6 +9,7 @@ An idle agent imports this module, so it needs neither numpy nor torch.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -255,6 +256,22 @@ class Part(Packed):
     size: Annotated[int, Field(ge=1, lt=1 << 40)]  # bytes of the whole content
     about: Count
     data: bytes
+
+    @classmethod
+    def read(cls, payload: bytes) -> tuple[Self, bool]:
+        """The part in a payload, and whether it is a whole content whose digest was compared.
+
+        The digest of such a content stands for the checksum: one hash of these bytes is enough. A part of any other
+        kind, and a damaged one, is read as `from_bytes` reads it.
+
+        Raises:
+            DecodeError: as `from_bytes`.
+        """
+        with contextlib.suppress(DecodeError):
+            part = cls.from_bytes(payload, verified=True)
+            if part.count == 1 and digest(part.data) == part.digest:
+                return part, True
+        return cls.from_bytes(payload), False
 
 
 class ModelRef(Message):

@@ -1,0 +1,214 @@
+"""The way of a report through the coordinator: its bytes are hashed once, and a batch waits for the disk once."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from covey.broker.testing.memory_broker import MemoryBroker
+from covey.coordinator.run import array_files
+from covey.coordinator.run.array_files import check_seal, save_arrays
+from covey.coordinator.run.effects import Effect, SendOrder
+from covey.coordinator.run.run import Run
+from covey.coordinator.serve.intake import Arrived
+from covey.coordinator.serve.service import Service
+from covey.shared import files
+from covey.shared.errors import DecodeError
+from covey.shared.mqtt.link import Message
+from covey.shared.wire.codec import Codec, encode
+from covey.shared.wire.messages import AgentStatus, OrderMessage, Part, ReportContent, digest
+from tests.small_run import clients, rules, scenario, setup
+
+Orders = dict[str, OrderMessage]
+
+
+class Hashes:
+    """Counts the bytes that blake2b reads, while `hashlib.blake2b` is replaced by `new`."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._real = hashlib.blake2b
+
+    def new(self, data: Any = b"", **options: Any) -> Any:
+        counts = self
+        self.bytes += memoryview(data).nbytes
+        real = self._real(data, **options)
+
+        class Counting:
+            def update(self, more: Any) -> None:
+                counts.bytes += memoryview(more).nbytes
+                real.update(more)
+
+            digest = staticmethod(real.digest)
+            hexdigest = staticmethod(real.hexdigest)
+
+        return Counting()
+
+
+def orders_in(effects: list[Effect]) -> Orders:
+    """The orders with work among these effects."""
+    orders: Orders = {}
+    for effect in effects:
+        if isinstance(effect, SendOrder) and effect.order.work is not None:
+            orders[effect.client] = effect.order
+    return orders
+
+
+async def opened(service: Service) -> Orders:
+    """The orders of the first phase, once all agents of the small run are online."""
+    orders: Orders = {}
+    for agent in clients():
+        status = AgentStatus(
+            agent=agent,
+            session="s",
+            serial=1,
+            online=True,
+            task=service.scenario.task.digest,
+            samples=100,
+        )
+        message = Message(service.topics.status(agent), status.to_bytes())
+        assert service.reader.item(message) is not None
+        effects = await service.attendance.take([agent])
+        orders |= orders_in(effects)
+    return orders
+
+
+def content_of(client: str, order: OrderMessage) -> bytes:
+    """A report with random vectors of the right sizes."""
+    assert order.work is not None
+    rng = np.random.default_rng(1)
+    vectors = {}
+    for name, size in order.work.sizes.items():
+        values = rng.standard_normal(size, np.float32)
+        vectors[name], _ = encode(values, Codec(), rng=rng)
+    report = ReportContent(
+        run=order.run,
+        step=order.step,
+        client=client,
+        examples=10,
+        steps=1,
+        loss=1.0,
+        numbers={},
+        seconds=0.0,
+        vectors=vectors,
+    )
+    return report.to_bytes()
+
+
+def part_of(content: bytes) -> Part:
+    return Part(digest=digest(content), index=0, count=1, size=len(content), about=1, data=content)
+
+
+def arrived(service: Service, orders: Orders) -> list[Arrived]:
+    """The reports of all these orders, read from the link."""
+    reports: list[Arrived] = []
+    for client, order in orders.items():
+        part = part_of(content_of(client, order))
+        message = Message(service.topics.report(client, 0), part.to_bytes())
+        item = service.reader.item(message)
+        assert isinstance(item, Arrived), service.roster.refusals
+        reports.append(item)
+    return reports
+
+
+async def with_service(folder: Path, act: Any) -> Any:
+    """`act(service, orders)` in a run whose first phase is open."""
+    scene = scenario("fedavg")
+    run = Run.start(folder, scene, setup(scene), rules(scene), "r1", 0.0)
+    async with MemoryBroker().link("coordinator") as link:
+        service = Service(run, link)
+        orders = await opened(service)
+        assert orders
+        return await act(service, orders)
+
+
+def test_the_bytes_of_a_report_are_hashed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashes = Hashes()
+
+    async def act(service: Service, orders: Orders) -> None:
+        client, order = next(iter(orders.items()))
+        content = content_of(client, order)
+        message = Message(service.topics.report(client, 0), part_of(content).to_bytes())
+        monkeypatch.setattr(hashlib, "blake2b", hashes.new)
+        item = service.reader.item(message)
+        assert isinstance(item, Arrived)
+        await service.acceptance.take([item], 1.0)
+        monkeypatch.undo()
+        assert service.run.spool.who(order.step) == [client]
+        assert hashes.bytes == len(content)
+
+    asyncio.run(with_service(tmp_path, act))
+
+
+def test_reports_that_came_together_start_to_be_written_before_the_first_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+
+    async def act(service: Service, orders: Orders) -> None:
+        *most, _ = orders  # without the last report the phase stays open
+        reports = arrived(service, {client: orders[client] for client in most})
+        monkeypatch.setattr(files, "_start_writing", lambda path: steps.append("start"))
+        monkeypatch.setattr(files, "_sync", lambda path: steps.append("wait"))
+        await service.acceptance.take(reports, 1.0)
+        monkeypatch.undo()
+        count = len(reports)
+        first = steps.index("start")  # the folder of the step was made before it
+        # one wait for each file, and one for their folder
+        assert steps[first:] == ["start"] * count + ["wait"] * (count + 1)
+
+    asyncio.run(with_service(tmp_path, act))
+
+
+@pytest.mark.parametrize("place", range(9))
+def test_a_damaged_byte_of_a_report_is_refused_as_damage(place: int) -> None:
+    """Bytes of the content at nine places; its digest alone finds all of them."""
+    content = bytes(range(256))
+    payload = bytearray(part_of(content).to_bytes())
+    start = payload.index(content)
+    payload[start + 28 * place] ^= 1
+    with pytest.raises(DecodeError) as refusal:
+        Part.read(bytes(payload))
+    assert refusal.value.reason == "checksum"
+
+
+def test_a_digest_of_another_content_is_not_taken_for_a_comparison() -> None:
+    part = Part(digest=digest(b"other"), index=0, count=1, size=3, about=1, data=b"abc")
+    read, compared = Part.read(part.to_bytes())
+    assert read == part
+    assert not compared
+
+
+def test_a_seal_of_an_earlier_version_is_compared_as_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "report"
+    arrays = {"model": np.arange(5, dtype=np.float32)}
+    monkeypatch.setattr(array_files, "_crc_seal", array_files._digest_seal)
+    save_arrays(path, arrays, {"examples": 1}, sealed=True)
+    monkeypatch.undo()
+    check_seal(path)
+    damaged = path.read_bytes().replace(b'"F32"', b'"I32"')
+    path.write_bytes(damaged)
+    with pytest.raises(ValueError):
+        check_seal(path)
+
+
+def test_a_seal_finds_a_flipped_bit_in_values_and_in_facts(tmp_path: Path) -> None:
+    path = tmp_path / "report"
+    save_arrays(path, {"model": np.arange(5, dtype=np.float32)}, {"n": "abc"}, sealed=True)
+    whole = path.read_bytes()
+    check_seal(path)
+    for place in (whole.index(b"abc"), len(whole) - 1):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError):
+            check_seal(path)
