@@ -43,7 +43,7 @@ app = program("broker", "Run and secure the MQTT broker of a Covey federation.")
 HOME = Path("broker-home")
 HomeFolder = Annotated[Path, typer.Option("--home", help="the broker's folder")]
 Names = Annotated[list[str], typer.Argument(help="names of the users; for an agent, its id")]
-EnrolledRole = Literal["agent", "coordinator", "observer"]
+EnrolledRole = Literal["agent", "coordinator", "observer", "aggregator"]
 COLOURS = {"ok": "green", "missing": "red", "note": "yellow"}
 
 
@@ -232,7 +232,10 @@ def enroll(
     ] = None,
     role: Annotated[
         EnrolledRole,
-        typer.Option(help="observer: read statuses, roster and metrics, write nothing"),
+        typer.Option(
+            help="observer: read statuses, roster and metrics, write nothing; aggregator: add up reports for the "
+            "coordinator (`coordinator aggregate`)"
+        ),
     ] = "agent",
     federation: Annotated[
         str, typer.Option(help=f"the federation of the users; {ANY} for any")

@@ -92,6 +92,7 @@ class DecodeError(CoveyError):
         text = f"{reason}: {detail}" if detail else reason
         super().__init__(text)
         self.reason = reason
+        self.detail = detail
 
     @property
     def public(self) -> str:

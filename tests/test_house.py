@@ -46,7 +46,7 @@ STAIRS = {
         "engine theme",
         "plan run",
         "processes compare serve track",
-        "simulate report dashboard deploy",
+        "simulate report dashboard deploy aggregate",
         "cluster",
         "commands",
         "cli",

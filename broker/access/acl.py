@@ -18,7 +18,7 @@ from covey.shared.mqtt.credentials import COORDINATOR
 from covey.shared.wire.topics import is_name
 
 Action = Literal["read", "write"]
-Role = Literal["agent", "coordinator", "observer", "fleet"]
+Role = Literal["agent", "coordinator", "observer", "fleet", "aggregator"]
 ROLES: tuple[Role, ...] = get_args(Role)
 ANY = "+"  # any federation
 
@@ -72,6 +72,16 @@ OBSERVER_RULES = (
     Rule("read", "covey/%f/run/roster/+"),
     Rule("read", "covey/%f/deployment"),
 )
+# it reads every report, as the coordinator does, and speaks for nobody but itself
+AGGREGATOR_RULES = (
+    Rule("write", "covey/%f/aggregator/status"),
+    Rule("write", "covey/%f/aggregator/sum/0"),
+    Rule("read", "covey/%f/aggregator/status"),
+    Rule("read", "covey/%f/aggregator/order"),
+    Rule("read", "covey/%f/aggregator/task/+"),
+    Rule("read", "covey/%f/agents/+/report/+"),
+    Rule("read", "covey/%f/coordinator/status"),
+)
 COORDINATOR_RULES = (
     Rule("read", "covey/%f/#"),
     Rule("write", "covey/%f/#"),
@@ -82,6 +92,7 @@ RULES: Mapping[Role, tuple[Rule, ...]] = MappingProxyType(
         "agent": AGENT_RULES,
         "observer": OBSERVER_RULES,
         "fleet": FLEET_RULES,
+        "aggregator": AGGREGATOR_RULES,
     }
 )
 COORDINATOR_MEMBER = Member("coordinator")

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from covey.coordinator.cli import control, preparing, reference, results, running, watching
+from covey.coordinator.cli import (
+    aggregating,
+    control,
+    preparing,
+    reference,
+    results,
+    running,
+    watching,
+)
 from covey.coordinator.serve.signals import sigterm_as_ctrl_c
 from covey.shared.cli import Commands, program
 
@@ -25,7 +33,7 @@ app = program(
     CoordinatorCommands,
 )
 # The help lists the commands in this order: they follow the life of a run.
-for group in (running, preparing, watching, control, results, reference):
+for group in (running, aggregating, preparing, watching, control, results, reference):
     app.add_typer(group.commands)
 
 

@@ -49,6 +49,13 @@ Embedded = Annotated[
         "--embedded", help="start the embedded broker, even if another is installed or named"
     ),
 ]
+Aggregators = Annotated[
+    bool,
+    typer.Option(
+        "--aggregators",
+        help="let `coordinator aggregate`, near each broker, check and add up the reports of its agents: identical models",
+    ),
+]
 AuditKey = Annotated[
     Path | None,
     typer.Option(
@@ -77,7 +84,11 @@ Track = Annotated[
 # An option that was typed leaves these others without effect, and why.
 BROKER_OPTIONS = ("broker", "ca", "cert", "key", "insecure", "credentials")
 CONTRADICTIONS = (
-    ("in_process", "needs no broker", (*BROKER_OPTIONS, "shard", "embedded", "metrics")),
+    (
+        "in_process",
+        "needs no broker",
+        (*BROKER_OPTIONS, "shard", "embedded", "metrics", "aggregators"),
+    ),
     ("executor", "runs without a broker", (*BROKER_OPTIONS, "shard", "embedded")),
     ("embedded", "starts its own broker", (*BROKER_OPTIONS, "shard")),
     ("shard", "names the brokers", BROKER_OPTIONS),

@@ -15,6 +15,7 @@ import typer
 
 from covey.coordinator.cli.options import (
     BROKER_OF_A_RUN,
+    Aggregators,
     AuditKey,
     Embedded,
     InProcess,
@@ -59,6 +60,7 @@ def run(
     connection: Connection,
     shard: Shards = None,
     embedded: Embedded = False,
+    aggregators: Aggregators = False,
     overrides: Set = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="continue from the checkpoint in the folder")
@@ -133,6 +135,7 @@ def run(
         origin,
         AllowedCode.parse(allow),
         tuple(several_brokers(connection, shard)),
+        aggregators,
     )
     observing: AbstractContextManager[Observer]
     observing = nullcontext(json_notice) if as_json else ProgressBar(out, loaded.rounds.count)

@@ -19,6 +19,7 @@ from covey.coordinator.run.folder import prepared
 from covey.coordinator.run.notices import BrokerReady, ModelChosen, Observer
 from covey.coordinator.run.options import Options
 from covey.coordinator.run.origin import Origin, copy_start, origin_of
+from covey.coordinator.run.partial_sums import check_aggregators
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.connect import connected
@@ -68,6 +69,8 @@ async def _run(
     scenario: Scenario, options: Options, observer: Observer, signals: StopSignals
 ) -> dict[str, Any] | None:
     check_code(scenario, options.allowed)
+    if options.aggregators:
+        check_aggregators(scenario)
     urls = addresses(scenario, options)
     key = None
     if options.audit_key is not None:
@@ -91,7 +94,7 @@ async def _run(
         # simulated agents keep nothing through a power cut either: they do the work again
         this.spool.durable = fleet is None
         link = await _connect(stack, brokers.coordinator, scenario.federation)
-        service = Service(this, link, observer=observer)
+        service = Service(this, link, observer=observer, aggregators=options.aggregators)
         _serve_metrics(stack, options, service)
         # From here on a signal stops the service, which ends in order, and no longer cancels the task.
         cancel = signals.stop

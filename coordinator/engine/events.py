@@ -33,6 +33,14 @@ class Reported:
 
 
 @dataclass(frozen=True)
+class ReportedTogether:
+    """The reports of these clients for the open step came as one sum, which lies safely in the spool: all count, or none."""
+
+    clients: tuple[ClientId, ...]
+    step: int
+
+
+@dataclass(frozen=True)
 class Unreadable:
     """The reports of these clients for this step, which is being closed, cannot be read from the spool any more."""
 
@@ -130,6 +138,7 @@ Event = (
     Joined
     | Left
     | Reported
+    | ReportedTogether
     | Unreadable
     | Failed
     | Refused

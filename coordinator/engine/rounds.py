@@ -61,6 +61,7 @@ from covey.coordinator.engine.events import (
     Release,
     Released,
     Reported,
+    ReportedTogether,
     Resumed,
     SetAside,
     Tick,
@@ -188,6 +189,8 @@ class RoundEngine:
                 return self._left(client, now)
             case Reported(client, step):
                 return self._reported(event, client, step, now)
+            case ReportedTogether(clients, step):
+                return self._reported_together(clients, step, now)
             case Unreadable(clients, step):
                 return self._unreadable(clients, step, now)
             case Failed(client, step, why):
@@ -416,6 +419,18 @@ class RoundEngine:
         step = self._open_step()
         self._worked.add(client)
         step.report_came(client, now)
+        return self._settle(now)
+
+    def _reported_together(self, clients: Collection[ClientId], number: int, now: float) -> Actions:
+        """Count all of them before the step may close: their sum cannot be divided."""
+        for client in clients:
+            why = self.refusal(client, number)
+            if why:
+                raise ValueError(why)
+        step = self._open_step()
+        for client in clients:
+            self._worked.add(client)
+            step.report_came(client, now)
         return self._settle(now)
 
     def _unreadable(self, clients: Collection[ClientId], number: int, now: float) -> Actions:

@@ -25,6 +25,7 @@ from covey.coordinator.engine.events import (
     Refused,
     Released,
     Reported,
+    ReportedTogether,
     SetAside,
     Unreadable,
     Void,
@@ -86,6 +87,8 @@ def _of_event(event: Event) -> Sentences:
     match event:
         case Reported(client, step):
             yield (client,), f"Its report of step {step} was accepted."
+        case ReportedTogether(clients, step):
+            yield clients, f"Its report of step {step} was accepted in the sum of an aggregator."
         case Failed(client, step, why):
             yield (client,), f"It could not do the work of step {step}: {why}"
         case Refused(client, why):

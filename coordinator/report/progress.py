@@ -15,6 +15,8 @@ from covey.coordinator.run.notices import (
     AgentForgotten,
     AgentQuarantined,
     AgentReleased,
+    AggregatorDown,
+    AggregatorUp,
     BrokerReady,
     ControlReceived,
     LinkDown,
@@ -30,6 +32,7 @@ from covey.coordinator.run.notices import (
     ShardDown,
     ShardUp,
     SubscriptionsRefused,
+    SumRefused,
     WorkFailed,
 )
 from covey.coordinator.run.pace import Pace, duration_text
@@ -101,6 +104,16 @@ class ProgressBar:
                 self._warn(f"the models were not published to devices: {why}")
             case LinkDown(why=why):
                 self._warn(f"broker: {why}; trying again")
+            case AggregatorUp(shard=shard):
+                self._say(f"the aggregator of broker {shard} is online")
+            case AggregatorDown(shard=shard):
+                self._warn(
+                    f"the aggregator of broker {shard} is offline: the coordinator reads the reports there itself"
+                )
+            case SumRefused(shard=shard, why=why):
+                self._warn(
+                    f"a sum of the aggregator of broker {shard} was refused ({why}); its agents are asked for their reports"
+                )
             case ShardUp(shard=shard, broker=broker):
                 self._say(f"broker {shard} is up: {broker}")
             case ShardDown(shard=shard, why=why, agents=agents):

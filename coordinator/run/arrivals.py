@@ -12,10 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 
 from covey.coordinator.run import folding
 from covey.coordinator.run.folding import AnyStrategy, ClientReport, Step
-from covey.coordinator.run.spool import Spool
+from covey.coordinator.run.report_checks import check_vector
+from covey.coordinator.run.spool import Spool, SummedVectors
+from covey.shared.errors import DecodeError
 from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.aggregation import Aggregation
@@ -24,6 +27,7 @@ from covey.shared.strategies.base import ClientId, Phase, Report, Reports
 from covey.shared.strategies.terms import Terms, describes_folds
 
 State = object  # the strategy's
+Norms = Mapping[str, float]  # by vector name
 NO_STEP = 0  # steps are numbered from 1
 
 
@@ -49,7 +53,7 @@ class SpooledVectors(Mapping[str, Vector]):
 
 def values_of(vectors: Mapping[str, Vector]) -> int:
     """The number of values in a report's vectors. Vectors in the spool are not read for it."""
-    if isinstance(vectors, SpooledVectors):
+    if isinstance(vectors, SpooledVectors | SummedVectors):
         lengths = vectors.sizes.values()
         return sum(lengths)
     total = 0
@@ -74,6 +78,44 @@ class Collected:
     reports: list[ClientReport]
     unreadable: dict[ClientId, str] = field(default_factory=dict)  # with reasons
     steps: list[Step] = field(default_factory=list)
+
+
+class ExpectedSums:
+    """Number, length and weight of the vectors that the sums of some reports must have under each key."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self._weights: dict[str, Fraction] = {}
+        self._sizes: dict[str, int] = {}
+
+    def __repr__(self) -> str:
+        return f"ExpectedSums({self._counts})"
+
+    def count(self, terms: Terms, sizes: Mapping[str, int]) -> None:
+        """Count the terms of a report, whose vectors have these lengths."""
+        for term in terms:
+            key = term.key
+            before = self._weights.get(key, Fraction(0))
+            self._counts[key] = self._counts.get(key, 0) + 1
+            self._weights[key] = before + Fraction(term.weight)
+            self._sizes[key] = sizes[term.vector]
+
+    def compare(self, sums: Accumulator) -> None:
+        """Raises DecodeError("partial sum") unless the sums are of these terms, as far as anyone but their maker can know."""
+        if set(sums.keys) != self._counts.keys():
+            sent = list(sums.keys)
+            expected = sorted(self._counts)
+            raise DecodeError("partial sum", f"it has the clusters {sent}, expected {expected}")
+        for key, number in self._counts.items():
+            same_count = sums.count(key) == number
+            same_weight = sums.exact_weight(key) == self._weights[key]
+            same_size = sums.size(key) == self._sizes[key]
+            if not (same_count and same_weight and same_size):
+                raise DecodeError(
+                    "partial sum", f"the sum of {key} is not one of the {number} reports with it"
+                )
+            if self._weights[key] > 0:
+                check_vector(key, sums.mean(key))
 
 
 class Arrivals:
@@ -189,6 +231,55 @@ class Arrivals:
         for term in terms or ():
             vector = vectors[term.vector]
             self._sums.subtract(term.key, vector, term.weight)
+
+    def add_sum(
+        self,
+        number: int,
+        reports: Sequence[ClientReport],
+        norms: Mapping[ClientId, Norms],
+        sums: Accumulator,
+        phase: Phase,
+        state: State,
+    ) -> None:
+        """Count reports that were added up elsewhere. Their vectors are not here (`SummedVectors`).
+
+        Args:
+            number: of the step.
+            reports: what the sums are said to be of.
+            norms: how far each report's vectors lie from their models, by name.
+            sums: of the terms of these reports.
+            phase: the open phase.
+            state: the strategy's.
+
+        Raises:
+            DecodeError: ("partial sum") the step needs single reports, or the sums have other terms than the reports.
+                Nothing is counted then.
+        """
+        self.begin(number)
+        if self._has_given_up or self._is_batch:
+            raise DecodeError("partial sum", f"step {number} is folded from single reports")
+        arrived: dict[ClientId, Arrived] = {}
+        expected = ExpectedSums()
+        is_of_the_run = phase.name in phase_names.OF_THE_RUN
+        for client, report in reports:
+            terms = self._terms(state, phase, client, report)
+            if terms is None:
+                raise DecodeError("partial sum", f"the fold needs the report of {client} itself")
+            steps: list[Step] = []
+            if self._measures_steps and not is_of_the_run:
+                steps = folding.steps_of_norms(
+                    self._strategy,
+                    state,
+                    phase,
+                    (client, report),
+                    norms[client],
+                    self._base_norms,
+                )
+            expected.count(terms, phase.sizes)
+            arrived[client] = Arrived(report, terms, steps)
+        expected.compare(sums)
+        self._sums.merge(sums)
+        self._arrived |= arrived
 
     def remove(self, number: int, client: ClientId) -> None:
         """Take a report out, while the spool still has it."""

@@ -72,6 +72,24 @@ class Checkpoint:
         tree = manifest["state"]
         return self._unpacked(kind, tree, {})
 
+    def exported(self, state: Any) -> tuple[bytes, dict[str, bytes]]:
+        """A state as another process can import it: a manifest, and the files of the arrays that it names."""
+        tree = self._packed(state)
+        files: dict[str, bytes] = {}
+        for name in sorted(_array_names(tree)):
+            path = self._file_of(name)
+            files[name] = path.read_bytes()
+        manifest = _manifest_of({}, tree)
+        return manifest, files
+
+    def import_state(self, manifest: bytes, files: Mapping[str, bytes]) -> None:
+        """Write what `exported` gave, in an empty folder. `state` compares the digests."""
+        make_folder(self._arrays, durable=False)
+        for name, content in files.items():
+            path = self._file_of(name)
+            write_atomically(path, content, durable=False)
+        write_atomically(self._manifest, manifest, durable=False)
+
     def _read(self) -> dict[str, Any]:
         try:
             text = self._manifest.read_text()
@@ -188,6 +206,21 @@ class Checkpoint:
             if name not in self._mapped:
                 path.unlink()
                 self._sound.discard(name)
+
+
+def _array_names(tree: Any) -> set[str]:
+    """The names of all arrays in a packed state."""
+    names: set[str] = set()
+    match tree:
+        case {"$array": str(name)}:
+            names.add(name)
+        case dict():
+            for item in tree.values():
+                names |= _array_names(item)
+        case list():
+            for item in tree:
+                names |= _array_names(item)
+    return names
 
 
 def _manifest_of(facts: Mapping[str, Any], tree: Mapping[str, Any]) -> bytes:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from covey.coordinator.run.number_checks import LARGEST_VALUE
+from covey.shared.errors import DecodeError
 from covey.shared.numerics.averages import (
     MIN_REPORTS,
     clipped,
@@ -113,6 +114,42 @@ def steps_of(
                 size=sizes[key],
             )
             steps.append(step)
+    return steps
+
+
+def steps_of_norms(
+    strategy: AnyStrategy,
+    state: Any,
+    phase: Phase,
+    entry: ClientReport,
+    norms: Norms,
+    known_norms: dict[str, float],
+) -> list[Step]:
+    """As `steps_of`, for one report whose vectors another process has compared with their models.
+
+    Raises DecodeError("partial sum") if it compared others than those that this phase averages.
+    """
+    client, report = entry
+    steps: list[Step] = []
+    for name in report.vectors:
+        key = strategy.base(state, phase, client, report, name)
+        if key is None:
+            continue
+        base = _base_model(strategy, state, key)
+        if base is not None and base.size != phase.sizes[name]:
+            continue
+        if not norms.get(name, -1.0) >= 0:
+            raise DecodeError("partial sum", f"the norm of {name} of {client} is missing")
+        if key not in known_norms:
+            known_norms[key] = _norm(base)
+        step = Step(
+            client=client,
+            name=name,
+            key=key,
+            norm=norms[name],
+            size=known_norms[key],
+        )
+        steps.append(step)
     return steps
 
 

@@ -332,6 +332,36 @@ class ShardDown(_Notice):
 
 
 @dataclass(frozen=True)
+class AggregatorUp(_Notice):
+    """The aggregator near a broker is online."""
+
+    event: ClassVar[str] = "aggregator"
+
+    up: bool = field(default=True, init=False)
+    shard: int  # the number of its broker
+
+
+@dataclass(frozen=True)
+class AggregatorDown(_Notice):
+    """The aggregator near a broker is gone: the coordinator reads the reports there itself."""
+
+    event: ClassVar[str] = "aggregator"
+
+    up: bool = field(default=False, init=False)
+    shard: int  # the number of its broker
+
+
+@dataclass(frozen=True)
+class SumRefused(_Notice):
+    """A partial sum does not fit: its step takes single reports."""
+
+    event: ClassVar[str] = "sum_refused"
+
+    shard: int  # the number of the aggregator's broker
+    why: str
+
+
+@dataclass(frozen=True)
 class SubscriptionsRefused(_Notice):
     """The broker refuses these subscriptions; none: it has accepted all of them since."""
 
@@ -411,6 +441,9 @@ Notice = (
     | LinkDown
     | ShardUp
     | ShardDown
+    | AggregatorUp
+    | AggregatorDown
+    | SumRefused
     | SubscriptionsRefused
     | ControlReceived
     | DiskRemark

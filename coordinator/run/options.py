@@ -26,3 +26,4 @@ class Options:
         NO_CODE  # never kept in the run's folder: --resume asks the command line again
     )
     brokers: tuple[BrokerUrl, ...] = ()  # several; they replace `broker` and those of the scenario
+    aggregators: bool = False  # reports may come as sums of `coordinator aggregate`

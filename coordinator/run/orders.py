@@ -154,6 +154,18 @@ class OrderBook:
                 return decode_model(sent.path.read_bytes(), self._setup.layout)
         raise DecodeError("no base", f"no model of this step has digest {wanted.hex()}")
 
+    def keys(self) -> Sequence[str]:
+        """The keys of the models that orders of this state name."""
+        return tuple(self._models)
+
+    def bases(self) -> dict[str, bytes]:
+        """The encoded models that orders of this state name, by digest in hexadecimal digits, but for those of single agents."""
+        bases: dict[str, bytes] = {}
+        for key, sent in self._models.items():
+            if not key.startswith("@"):
+                bases[sent.ref.digest.hex()] = sent.path.read_bytes()
+        return bases
+
     def _sent(self, key: str) -> SendModel:
         """The model that orders name by this key."""
         return self._models[key]

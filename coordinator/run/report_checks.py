@@ -8,7 +8,7 @@ ones is refused with a reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -33,6 +33,22 @@ MAX_STEPS = 10_000_000  # of local SGD in one phase
 MAX_SECONDS = 1e9
 # figures of a regression that an agent may leave out: mean absolute error, mean and variance of the test targets
 OPTIONAL = ("mae", "mean", "variance")
+
+
+class ReportFacts(Protocol):
+    """A report without its vectors: a whole one, or one that is part of a sum."""
+
+    @property
+    def examples(self) -> int: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def loss(self) -> float: ...
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def numbers(self) -> Mapping[str, Any]: ...
+
 
 Kept = dict[str, Any]  # those of them that the run uses
 
@@ -65,9 +81,7 @@ def read_report(
     for name, vector in vectors.items():
         check_vector(name, vector)
     numbers = checked_numbers(phase, content, scenario)
-    if train_samples is not None and content.examples > train_samples:
-        claim = f"{content.examples}, the agent's status has {train_samples}"
-        raise DecodeError("too many examples", claim)
+    check_examples(content, train_samples)
     return Report(
         vectors=vectors,
         examples=content.examples,
@@ -77,7 +91,14 @@ def read_report(
     )
 
 
-def checked_numbers(phase: Phase, report: ReportContent, scenario: Scenario) -> Kept:
+def check_examples(report: ReportFacts, train_samples: int | None) -> None:
+    """Raises DecodeError("too many examples") for more than the agent's status has (None: not known)."""
+    if train_samples is not None and report.examples > train_samples:
+        claim = f"{report.examples}, the agent's status has {train_samples}"
+        raise DecodeError("too many examples", claim)
+
+
+def checked_numbers(phase: Phase, report: ReportFacts, scenario: Scenario) -> Kept:
     """The numbers of a report that the run uses, and no others. Raises DecodeError("wrong numbers")."""
     wrong = _mistake(phase, report, scenario)
     if wrong:
@@ -121,7 +142,7 @@ def check_vector(name: str, vector: Vector) -> None:
             raise DecodeError("absurd values", f"{name} holds {largest:.3g}; {expected}")
 
 
-def _mistake(phase: Phase, report: ReportContent, scenario: Scenario) -> str:
+def _mistake(phase: Phase, report: ReportFacts, scenario: Scenario) -> str:
     """The first mistake in a report's numbers; empty if there is none."""
     numbers = report.numbers
     wrong = _wrong_facts(report)
@@ -141,7 +162,7 @@ def _mistake(phase: Phase, report: ReportContent, scenario: Scenario) -> str:
     return ""
 
 
-def _wrong_training(phase: Phase, report: ReportContent, scenario: Scenario) -> str:
+def _wrong_training(phase: Phase, report: ReportFacts, scenario: Scenario) -> str:
     """The first mistake in the numbers that a strategy's phase declares, or in the epsilon of DP-SGD."""
     numbers = report.numbers
     examples = float(max(report.examples, 1))
@@ -161,7 +182,7 @@ def _has_epsilon(scenario: Scenario) -> bool:
     return privacy is not None and privacy.local is not None
 
 
-def _wrong_facts(report: ReportContent) -> str:
+def _wrong_facts(report: ReportFacts) -> str:
     """Loss, steps and seconds are summed over a cohort: each must leave room for the others."""
     if not abs(report.loss) <= LARGEST:
         return f"loss is {report.loss!r:.60}; at most {LARGEST:g} is expected"

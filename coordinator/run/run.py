@@ -39,6 +39,7 @@ from covey.coordinator.engine.events import (
     Refused,
     Released,
     Reported,
+    ReportedTogether,
     Resumed,
     SetAside,
     Unreadable,
@@ -70,6 +71,7 @@ from covey.coordinator.run.notices import (
 )
 from covey.coordinator.run.orders import OrderBook, work_of
 from covey.coordinator.run.origin import Origin
+from covey.coordinator.run.partial_sums import PartialSums, clients_of
 from covey.coordinator.run.private_fold import Ledger, PrivateFold, noise_key
 from covey.coordinator.run.recorder import FoldedStep, Recorder
 from covey.coordinator.run.report_checks import read_report
@@ -146,6 +148,7 @@ class Run:
             self.spool,
             is_batch=scenario.privacy is not None or scenario.rounds.mode == "buffered",
         )
+        self.sums = PartialSums(scenario, self.spool, self.arrivals)
         self.orders = self.order_book(folder, scenario, setup, engine, facts, room)
         self.recorder = Recorder(folder, scenario, engine, facts, room, audit_key)
         self.audit = self.recorder.audit
@@ -215,7 +218,8 @@ class Run:
         open_step = saved_engine["step"]
         number = 0 if open_step is None else open_step["number"]
         spool = Spool(folder / "spool")
-        reported = spool.sound(number)
+        sums = spool.sums(number)
+        reported = sorted([*spool.sound(number), *clients_of(sums)])
         if facts.stopped:
             rules = replace(rules, rounds=saved_engine["round"])
         without = cls.lost_orders(folder, saved_engine, spool)
@@ -226,6 +230,8 @@ class Run:
         fresh = scenario.strategy.init(setup)
         kind = type(fresh)
         this.state = this.checkpoint.state(kind)
+        if engine.step is not None:
+            this.sums.restore(number, engine.step.phase, this.state)
         for client in reported:
             this._accept(client, number)
         this._keep_privacy(resumed=True)
@@ -306,7 +312,7 @@ class Run:
         if report.client != client:
             raise DecodeError("other sender", f"report of {report.client} came from {client}")
         if report.failure is not None:
-            return self._failed(client, report.step, report.failure, now)
+            return self.failed(client, report.step, report.failure, now)
         number = report.step
         why = self.engine.refusal(client, number)
         if why:
@@ -316,7 +322,7 @@ class Run:
             effects = self.handle(ignored, now)
             order = self.order_of(client)
             return [*effects, order]
-        train_samples = self._samples_of(client)
+        train_samples = self.samples_of(client)
         phase = self._phase_of(client, number)
         checked = read_report(
             report,
@@ -337,7 +343,7 @@ class Run:
         order = self.order_of(client)
         return [*effects, order]
 
-    def _samples_of(self, client: ClientId) -> int | None:
+    def samples_of(self, client: ClientId) -> int | None:
         """The training samples of an agent's status; None if it has none, or if its data may have drifted since."""
         fleet = self.scenario.fleet
         if fleet is not None and fleet.drift is not None:
@@ -355,7 +361,19 @@ class Run:
         """What the engine learns of a report that lies in the spool."""
         return Reported(client, number)
 
-    def _failed(self, client: ClientId, step: int, why: str, now: float) -> Effects:
+    def accepted_together(
+        self, step: int, reports: Mapping[ClientId, bytes], now: float
+    ) -> Effects:
+        """What follows from reports, given by their digests, whose sum lies in the spool."""
+        for client, content_digest in reports.items():
+            self._accept(client, step)
+            self.audit.note("accept", agent=client, step=step, report=content_digest.hex())
+        clients = tuple(reports)
+        together = ReportedTogether(clients, step)
+        effects = self.handle(together, now)
+        return [*effects, *self.orders.orders_of(clients, self.state)]
+
+    def failed(self, client: ClientId, step: int, why: str, now: float) -> Effects:
         """An agent reports that it could not do its work."""
         what = f"step {step}: {why}"
         self.audit.blame("failed", client, what)
@@ -645,6 +663,11 @@ class Run:
         steps = collected.steps
         settings = self.scenario.aggregation
         refused = folding.too_far(steps, settings, self.facts.usual)
+        summed = self.spool.summed(number)
+        if not refused.keys().isdisjoint(summed):
+            # a sum cannot be taken apart: all reports in sums are needed themselves
+            needed = dict.fromkeys(summed, "a sum has a report that must be set aside")
+            return self._ask_again(number, needed)
         if refused:
             return self._set_aside(number, refused)
         try:
@@ -774,6 +797,8 @@ class Run:
             notice = ReportDamaged(f"{damage}; {client} is asked for it again")
             effects.append(Announce(notice))
         self.facts.incarnation += 1
+        if self.spool.summed(step):
+            self.sums.forget(step)
 
         def keep() -> Effects:
             self._has_changed = True

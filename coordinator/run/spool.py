@@ -2,12 +2,13 @@
 
 spool/incoming/<n>             contents that are still arriving
 spool/<step>/<client>.safetensors   accepted reports: vectors as float32, everything else as facts
+spool/<step>/<digest>.sum   partial sums as aggregators sent them, named by the digest of their content
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
@@ -17,12 +18,14 @@ import numpy as np
 
 from covey.coordinator.run.array_files import check_seal, open_arrays, save_arrays
 from covey.coordinator.run.disk_space import Room
-from covey.shared.files import make_folder, sync_files, sync_folder
+from covey.shared.files import make_folder, sync_files, sync_folder, write_atomically
 from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import ClientId, Report
+from covey.shared.wire.messages import digest
 from covey.shared.wire.parts import FileSink
 
 _SUFFIX = ".safetensors"
+_SUM_SUFFIX = ".sum"
 Clients = Iterable[ClientId]
 ClientReport = tuple[ClientId, Report]
 
@@ -34,6 +37,29 @@ class Circumstances:
     seconds: float  # of training
     client_state: str = "whole"  # the agent's report on the memory that its work began with
     device: str = "cpu"  # what it computed on
+
+
+class SummedVectors(Mapping[str, Vector]):
+    """The vectors of a report that only an aggregator has seen. Their sum with others is here, and none of them alone."""
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self.sizes = sizes  # the lengths by name
+
+    def __getitem__(self, name: str) -> Vector:
+        if name not in self.sizes:
+            raise KeyError(name)
+        raise ValueError(
+            "an aggregator has added this report up, and the fold needs the report itself"
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.sizes)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+
+SummedReport = tuple[ClientId, Report, Circumstances]  # its vectors are `SummedVectors`
 
 
 class Spool:
@@ -55,6 +81,8 @@ class Spool:
         self._known: dict[
             tuple[int, ClientId], Circumstances
         ] = {}  # of reports, by step and client
+        # reports of which only a sum is here, by step and client
+        self._summed: dict[int, dict[ClientId, Report]] = {}
         self._unsynced: list[Path] | None = None  # reports of a batch; None outside of one
         self.kept: set[int] = set()  # steps whose reports `drop` leaves: they wait in a buffer
 
@@ -111,6 +139,52 @@ class Spool:
             self._unsynced.append(path)
         self._known[step, client] = circumstances
 
+    # -- partial sums ------------------------------------------------------------------------------
+
+    def keep_sum(self, step: int, content: bytes) -> None:
+        """Write a partial sum; after this it will be there after a kill, or a power cut while `durable`."""
+        folder = self._folder(step)
+        self._room.write(lambda: self._make(folder))
+        path = self._sum_file(step, digest(content))
+        self._room.write(lambda: write_atomically(path, content, durable=self.durable))
+
+    def hold(self, step: int, reports: Iterable[SummedReport]) -> None:
+        """Remember the reports of a partial sum as if they were here, but for their vectors."""
+        held = self._summed.setdefault(step, {})
+        for client, report, circumstances in reports:
+            held[client] = report
+            self._known[step, client] = circumstances
+
+    def summed(self, step: int) -> Sequence[ClientId]:
+        """Clients with an accepted report of which only a sum is here, ascending."""
+        held = self._summed.get(step, {})
+        return sorted(held)
+
+    def sums(self, step: int) -> list[bytes]:
+        """The partial sums of a step, in any order. A damaged one is removed and named in `damaged`."""
+        found: list[bytes] = []
+        for path in sorted(self._folder(step).glob("[!.]*" + _SUM_SUFFIX)):
+            content = path.read_bytes()
+            if path == self._sum_file(step, digest(content)):
+                found.append(content)
+                continue
+            path.unlink()
+            self.damaged.append(f"{path}: the partial sum is damaged; its agents are asked again")
+        return found
+
+    def drop_sums(self, step: int) -> None:
+        """Forget the partial sums of a step, and the reports in them."""
+        for path in self._folder(step).glob("[!.]*" + _SUM_SUFFIX):
+            path.unlink()
+        for client in self._summed.pop(step, {}):
+            self._known.pop((step, client), None)
+
+    def _sum_file(self, step: int, content_digest: bytes) -> Path:
+        name = content_digest.hex() + _SUM_SUFFIX
+        return self._folder(step) / name
+
+    # -- single reports ----------------------------------------------------------------------------
+
     def _make(self, folder: Path) -> None:
         if folder.exists():
             return
@@ -125,6 +199,7 @@ class Spool:
         for path in folder.glob("[!.]*" + _SUFFIX):
             client = path.name.removesuffix(_SUFFIX)
             clients.append(client)
+        clients += self._summed.get(step, {})
         return sorted(clients)
 
     def sound(self, step: int) -> list[ClientId]:
@@ -151,7 +226,11 @@ class Spool:
         """
         found: list[ClientReport] = []
         reasons: dict[ClientId, str] = {}
+        held = self._summed.get(step, {})
         for client in clients:
+            if client in held:
+                reasons[client] = "an aggregator sent its sum with others"
+                continue
             try:
                 report, _ = self._read(step, client)
             except (OSError, ValueError, KeyError) as error:
@@ -201,6 +280,7 @@ class Spool:
         path = self._file(step, client)
         path.unlink(missing_ok=True)
         self._known.pop((step, client), None)
+        self._summed.get(step, {}).pop(client, None)
 
     def gather(self, step: int, reports: Iterable[tuple[ClientId, int]]) -> None:
         """Let the reports of several steps (client, step) be those of one. They stay where they are, too."""
@@ -229,6 +309,9 @@ class Spool:
                 dropped.append(key)
         for key in dropped:
             del self._known[key]
+        for step in list(self._summed):
+            if self._is_dropped(step, newest):
+                del self._summed[step]
 
     def _is_dropped(self, step: int, newest: int) -> bool:
         if step > newest:
@@ -244,6 +327,9 @@ class Spool:
 
     def _read(self, step: int, client: ClientId) -> tuple[Report, Circumstances]:
         """The report, and what else was kept with it."""
+        held = self._summed.get(step, {})
+        if client in held:
+            return held[client], self._known[step, client]
         path = self._file(step, client)
         arrays, facts = open_arrays(path)
         vectors: dict[str, Vector] = {}

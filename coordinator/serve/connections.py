@@ -16,6 +16,7 @@ from covey.coordinator.run.notices import (
     SubscriptionsRefused,
 )
 from covey.coordinator.run.run import Run
+from covey.coordinator.serve.aggregators import Aggregators
 from covey.coordinator.serve.intake import Intake
 from covey.coordinator.serve.items import Items, Wake
 from covey.coordinator.serve.own_status import OwnStatus
@@ -40,12 +41,14 @@ class Connections:
         intake: calls the roll again after refused subscriptions.
         publisher: publishes models.
         own_status: is published on each broker that comes up.
+        aggregators: leave some of the reports to others.
         show: publishes the roster again where a broker may have forgotten it.
         placement: on which broker each agent lives.
         silent: agents of brokers that were lost.
         now: the time (s).
         handle: hands an event to the run.
         observer: gets every change.
+        subscriptions: on each broker; they call `refused`.
     """
 
     def __init__(
@@ -58,12 +61,14 @@ class Connections:
         intake: Intake,
         publisher: Publisher,
         own_status: OwnStatus,
+        aggregators: Aggregators,
         show: RosterShow,
         placement: Placement,
         silent: SilentShards,
         now: Callable[[], float],
         handle: Handle,
         observer: Observer,
+        subscriptions: Sequence[SubscriptionKeeper],
     ) -> None:
         self._run = run
         self._shards = shards
@@ -72,6 +77,7 @@ class Connections:
         self._intake = intake
         self._publisher = publisher
         self._own_status = own_status
+        self._aggregators = aggregators
         self._show = show
         self._placement = placement
         self._silent = silent
@@ -80,7 +86,7 @@ class Connections:
         self._observer = observer
         # brokers that are connected and hold all that is retained
         self._served: set[int] = set()
-        self._subscriptions = [SubscriptionKeeper(shard, self._refused) for shard in shards]
+        self._subscriptions = subscriptions
 
     def __repr__(self) -> str:
         served = len(self._served)
@@ -103,9 +109,9 @@ class Connections:
         topics = self._topics
         filters = [
             topics.every_status,
-            topics.every_report,
             topics.control,
             topics.coordinator_status,
+            *self._aggregators.connected(shard),
         ]
         self._publisher.link_up()
         keeper = self._subscriptions[shard]
@@ -154,7 +160,7 @@ class Connections:
         for keeper in self._subscriptions:
             keeper.close()
 
-    def _refused(self, topics: tuple[str, ...]) -> None:
+    def refused(self, topics: tuple[str, ...]) -> None:
         """Report the subscriptions that fail. Once they work, call the roll again, for answers were missed."""
         refused = list(topics)
         self._observer(SubscriptionsRefused(refused))

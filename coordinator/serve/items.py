@@ -7,6 +7,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import TypeVar
 
+from covey.coordinator.serve.aggregators import AggregatorItem
 from covey.coordinator.serve.intake import Arrived, Seen
 from covey.shared.mqtt.link import Down, Up
 from covey.shared.wire.messages import Control
@@ -33,7 +34,7 @@ class Wake:
     """Look at the timers: one of them has changed."""
 
 
-Item = Wake | Up | Down | Arrived | Seen | Control | Stop | Repeat
+Item = Wake | Up | Down | Arrived | Seen | AggregatorItem | Control | Stop | Repeat
 Kind = TypeVar("Kind", Arrived, Seen)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from covey.coordinator.run.notices import DiskRemark, Observer
 from covey.coordinator.run.run import Run
+from covey.coordinator.serve.aggregators import Aggregators
 from covey.coordinator.serve.intake import Intake
 from covey.coordinator.serve.items import Item, Repeat
 from covey.coordinator.serve.publisher import packet_bytes
@@ -31,6 +32,7 @@ class Reader:
         run: counts the traffic.
         topics: of the federation.
         intake: takes statuses and parts of reports.
+        aggregators: take what aggregators send.
         roster: counts refusals.
         duplicate_ids: decides between this coordinator and another one.
         now: the time (s).
@@ -44,6 +46,7 @@ class Reader:
         topics: Topics,
         *,
         intake: Intake,
+        aggregators: Aggregators,
         roster: Roster,
         duplicate_ids: DuplicateIds,
         now: Callable[[], float],
@@ -53,6 +56,7 @@ class Reader:
         self._run = run
         self._topics = topics
         self._intake = intake
+        self._aggregators = aggregators
         self._roster = roster
         self._duplicate_ids = duplicate_ids
         self._now = now
@@ -96,6 +100,8 @@ class Reader:
                 return None
             case AgentTopic(agent, "report"):
                 return self._intake.part(agent, payload, self._now(), message.shard)
+            case PlainTopic("aggregator/status" | "aggregator/sum") as own:
+                return self._aggregators.read(own, message, self._now())
             case PlainTopic("control"):
                 return Control.from_bytes(payload)
         return None

@@ -44,6 +44,7 @@ from covey.coordinator.run.notices import (
 )
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.acceptance import Acceptance
+from covey.coordinator.serve.aggregators import Aggregators, AggregatorSeen, SumArrived
 from covey.coordinator.serve.attendance import Attendance
 from covey.coordinator.serve.connections import Connections
 from covey.coordinator.serve.exclusive import already_running
@@ -60,6 +61,7 @@ from covey.coordinator.serve.steady import BEAT_S, SteadyClock
 from covey.shared.audit import Flood
 from covey.shared.mqtt.duplicate_ids import DuplicateIds, session_id
 from covey.shared.mqtt.link import Down, Link, Up, Will
+from covey.shared.mqtt.subscriptions import SubscriptionKeeper
 from covey.shared.waiting import Waiting
 from covey.shared.wire.messages import (
     Control,
@@ -78,7 +80,10 @@ def last_will(topics: Topics) -> Will:
 
 
 class Service:
-    """A run over a link. The observer gets every line of the record and every event worth a line."""
+    """A run over a link. The observer gets every line of the record and every event worth a line.
+
+    With `aggregators`, reports may come as sums of the aggregators near the brokers.
+    """
 
     def __init__(
         self,
@@ -87,6 +92,7 @@ class Service:
         *,
         observer: Observer = ignore,
         session: str | None = None,
+        aggregators: bool = False,
     ) -> None:
         self.run = run
         self.link = link
@@ -115,6 +121,18 @@ class Service:
         self._clock = SteadyClock()
         # when to publish orders again that the broker has not taken
         self._again_due: float | None = None
+        keepers = [SubscriptionKeeper(shard, self._subscriptions_refused) for shard in self._shards]
+        self.aggregators = Aggregators(
+            run,
+            self._shards,
+            self.topics,
+            placement=self.placement,
+            roster=self.roster,
+            now=self.now,
+            keepers=keepers,
+            observer=observer,
+            are_used=aggregators,
+        )
         self.acceptance = Acceptance(run, self._intake, self.roster, self._roster_show)
         self.attendance = Attendance(
             run,
@@ -137,17 +155,20 @@ class Service:
             intake=self._intake,
             publisher=self._publisher,
             own_status=self._own_status,
+            aggregators=self.aggregators,
             show=self._roster_show,
             placement=self.placement,
             silent=self._silent,
             now=self.now,
             handle=self._handle,
             observer=observer,
+            subscriptions=keepers,
         )
         self.reader = Reader(
             run,
             self.topics,
             intake=self._intake,
+            aggregators=self.aggregators,
             roster=self.roster,
             duplicate_ids=self.duplicate_ids,
             now=self.now,
@@ -182,6 +203,9 @@ class Service:
         self._stopping = True
         self.run.room.close()
         self._items.wake(Stop())
+
+    def _subscriptions_refused(self, topics: tuple[str, ...]) -> None:
+        self.connections.refused(topics)
 
     def _give_way(self, name: str) -> None:
         """Another coordinator was here before, with the run of this name: this one ends."""
@@ -269,6 +293,7 @@ class Service:
             self._again_due,
             self._intake.wake_at,
             self._silent.wake_at,
+            self.aggregators.wake_at,
         )
         times = [time for time in timers if time is not None]
         timeout: float | None = None
@@ -313,6 +338,8 @@ class Service:
                 seen = self._items.together(item)
                 agents = [one.agent for one in seen]
                 return await self.attendance.take(agents)
+            case SumArrived() | AggregatorSeen():
+                return await self.aggregators.take(item, self.now())
             case Repeat(shard):
                 return await self.connections.retained_by(shard)
             case Control(command="stop"):
@@ -414,6 +441,11 @@ class Service:
                     over = why
         if status_changed or over is not None:
             await self._own_status.publish()
+        for effect in await self.aggregators.prepare():
+            if isinstance(effect, SendOrder):
+                orders[effect.client] = effect
+        if over is not None:
+            await self.aggregators.close()
         newest = list(orders.values())
         await self._publisher.orders(newest)
         if self._publisher.unpublished:

@@ -71,6 +71,17 @@ class Accumulator:
             return 0.0
         return float(mean.weight)
 
+    def exact_weight(self, key: str) -> Fraction:
+        """The sum of the weights under a key, without rounding."""
+        mean = self._means.get(key)
+        if mean is None:
+            return Fraction(0)
+        return mean.weight
+
+    def size(self, key: str) -> int:
+        """The length of the vectors under a key. Raises ValueError where nothing is counted under it."""
+        return self._mean(key).size
+
     def add(self, key: str, vector: Vector, weight: float) -> None:
         """Count a vector.
 

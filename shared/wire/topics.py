@@ -13,6 +13,10 @@ covey/{federation}/run/roster/changes
 covey/{federation}/control
 covey/{federation}/deployment                  retained
 covey/{federation}/agents/{agent}/deployment   retained
+covey/{federation}/aggregator/status           retained, last will
+covey/{federation}/aggregator/order            retained
+covey/{federation}/aggregator/task/{part}      retained
+covey/{federation}/aggregator/sum/0
 """
 
 from __future__ import annotations
@@ -50,7 +54,7 @@ class ClusterTopic:
 
 @dataclass(frozen=True)
 class PlainTopic:
-    """`leaf` is "coordinator/status", "run/metrics", "run/roster", "control" or "deployment"."""
+    """`leaf` is the topic below the federation, without the number of a part or page."""
 
     leaf: str
 
@@ -140,6 +144,22 @@ class Topics:
     def every_report(self) -> str:
         return f"{self.base}/agents/+/report/+"
 
+    @property
+    def aggregator_status(self) -> str:
+        return f"{self.base}/aggregator/status"
+
+    @property
+    def aggregator_order(self) -> str:
+        return f"{self.base}/aggregator/order"
+
+    def aggregator_task(self, part: int) -> str:
+        return f"{self.base}/aggregator/task/{part}"
+
+    @property
+    def aggregator_sum(self) -> str:
+        """The topic of partial sums. All parts go to this one topic; the access rules allow no other."""
+        return f"{self.base}/aggregator/sum/0"
+
     def parse(self, topic: str) -> Topic:
         """The meaning of a topic. Raises DecodeError("topic") if it is not in the tree."""
         return _parsed(self.base, topic)
@@ -154,6 +174,10 @@ def _parsed(base: str, topic: str) -> Topic:
             return PlainTopic("run/roster")
         case ["coordinator", "status"] | ["run", "metrics" | "roster"] | ["control" | "deployment"]:
             return PlainTopic("/".join(words))
+        case ["aggregator", "status" | "order"]:
+            return PlainTopic("/".join(words))
+        case ["aggregator", ("task" | "sum") as leaf, part] if _is_part(part):
+            return PlainTopic(f"aggregator/{leaf}")
         case ["agents", agent, ("status" | "order" | "deployment") as leaf] if is_name(agent):
             return AgentTopic(agent, leaf)
         case ["agents", agent, ("model" | "report") as leaf, part] if is_name(agent) and _is_part(

@@ -1,0 +1,57 @@
+"""`coordinator aggregate`: serve one broker until a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable
+
+from covey.coordinator.aggregate.service import AggregatorService, last_will
+from covey.coordinator.serve.signals import StopSignals
+from covey.shared.consent import AllowedCode
+from covey.shared.mqtt.broker_url import BrokerUrl
+from covey.shared.mqtt.duplicate_ids import session_id
+from covey.shared.mqtt.mqtt_link import MqttLink
+from covey.shared.wire.topics import Topics
+
+
+async def serve(
+    url: BrokerUrl,
+    federation: str,
+    allowed: AllowedCode,
+    hold_s: float,
+    say: Callable[[str], None],
+) -> None:
+    """Add up reports until Ctrl-C or SIGTERM.
+
+    Args:
+        url: the broker.
+        federation: of the runs.
+        allowed: code of a user's own that their scenarios may name.
+        hold_s: how long the first report of a sum waits for others.
+        say: gets a line for people about what happens.
+
+    Raises:
+        UserError: the address cannot be used.
+    """
+    url.tls_context()
+    topics = Topics(federation)
+    session = session_id(time.time(), secrets.token_hex(4))
+    client_id = f"covey-{federation}-aggregator-{session}"
+    task = asyncio.current_task()
+    assert task is not None  # noqa: S101 - this is a coroutine
+    with StopSignals(task.cancel):
+        try:
+            async with MqttLink(url, client_id=client_id, will=last_will(topics, session)) as link:
+                service = AggregatorService(
+                    link,
+                    topics,
+                    session,
+                    allowed=allowed,
+                    hold_s=hold_s,
+                    say=say,
+                )
+                await service.run()
+        except asyncio.CancelledError:
+            say("stopped")

@@ -1,0 +1,277 @@
+"""What an aggregator does with the reports of one step: check, fold, offer. Pure: time is an argument, in seconds.
+
+A report is checked exactly as the coordinator would check it, and then added to the exact sum of its cluster; it is not
+kept. A sum is offered as soon as nobody else is awaited, or a short time after its first report. It is offered again until
+the coordinator's order settles it. Nothing is lost with this process but time: an agent sends its report again until the
+coordinator, which has the sum on its disk then, says that it is accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from covey.coordinator.aggregate.open_step import OpenStep
+from covey.coordinator.run import folding
+from covey.coordinator.run.report_checks import read_report
+from covey.shared.errors import DecodeError
+from covey.shared.numerics.accumulator import Accumulator
+from covey.shared.strategies import phase_names
+from covey.shared.strategies.base import ClientId, Report
+from covey.shared.strategies.terms import Terms
+from covey.shared.wire.aggregates import (
+    AggregatorOrder,
+    FailedReport,
+    PartialSum,
+    RefusedReport,
+    SummedReport,
+)
+from covey.shared.wire.messages import ReportContent, digest
+
+HOLD_S = 2.0  # how long a report waits for others, by default
+MAX_OTHERS = 1000  # refusals, and reports that nobody asked for, in one message
+MAX_TEXT = 400  # characters of a refusal
+
+
+class Summing:
+    """The sums of the open step.
+
+    Args:
+        session: of this process.
+        hold_s: how long the first report of a sum waits for others.
+    """
+
+    def __init__(self, session: str, hold_s: float = HOLD_S) -> None:
+        self.session = session
+        self.step: OpenStep | None = None
+        self._run = ""  # of the newest step
+        self.number = 0  # of the newest step
+        self.sent = ""  # what the newest message holds, in words
+        self._hold_s = hold_s
+        self._serial = 0  # of the newest message
+        self._samples: Mapping[ClientId, int | None] = {}  # of the agents that are awaited
+        self._answered: set[ClientId] = set()  # whose report is in a sum, failed or was refused
+        self._counted: set[ClientId] = set()  # those of them whose report is in a sum
+        self._unable = ""  # why the step needs single reports
+        self._base_norms: dict[str, float] = {}
+        self._offered: dict[bytes, bytes] = {}  # messages that are not settled, by digest
+        self._clear()
+
+    def __repr__(self) -> str:
+        counted = len(self._counted)
+        return f"<Summing of step {self.number}: {counted} reports counted>"
+
+    def _clear(self) -> None:
+        """Begin another sum."""
+        self._sums = Accumulator()
+        self._reports: list[SummedReport] = []
+        self._failures: list[FailedReport] = []
+        self._refusals: list[RefusedReport] = []
+        self._ignored: set[ClientId] = set()
+        self._first_at: float | None = None  # when the first of these came
+
+    # -- what the coordinator asks for -------------------------------------------------------------
+
+    def begin(self, step: OpenStep | None) -> None:
+        """Add up the reports of another step, or of none."""
+        self.step = step
+        if step is not None:
+            self._run = step.run
+            self.number = step.number
+        self._samples = {}
+        self._answered = set()
+        self._counted = set()
+        self._unable = ""
+        self._base_norms = {}
+        self._offered = {}
+        self._clear()
+
+    def decline(self, run: str, number: int, why: str, now: float) -> None:
+        """A step that cannot be read here is left to the coordinator."""
+        self.begin(None)
+        self._run = run
+        self.number = number
+        self.give_up(why, now)
+
+    def follow(self, order: AggregatorOrder) -> None:
+        """Take over who is awaited in the open step, and which sums are settled."""
+        self._samples = dict(order.agents)
+        for content_digest in order.settled:
+            self._offered.pop(content_digest, None)
+
+    def give_up(self, why: str, now: float) -> None:
+        """This step needs single reports: forget what was added up, and let the coordinator know."""
+        self._clear()
+        self._counted = set()
+        self._unable = why[:MAX_TEXT]
+        self._first_at = now
+
+    # -- what agents send --------------------------------------------------------------------------
+
+    def expects(self, client: ClientId, now: float) -> bool:
+        """Is a report of this agent of use? One that nobody asked for is counted, and the coordinator answers it."""
+        if self.step is None or self._unable or client in self._counted:
+            return False
+        if client in self._samples:
+            return True
+        if len(self._ignored) < MAX_OTHERS:
+            self._ignored.add(client)
+            self._touch(now)
+        return False
+
+    def accept(self, client: ClientId, content: bytes, now: float) -> None:
+        """Check a whole report of an agent, and add it up or note why not."""
+        if not self.expects(client, now):
+            return
+        self._touch(now)
+        try:
+            self._accept(client, content, now)
+        except DecodeError as error:
+            self.refuse(client, error, now)
+
+    def refuse(self, client: ClientId, error: DecodeError, now: float) -> None:
+        """Note a refusal for the coordinator, which counts it against the agent."""
+        if self.step is None or len(self._refusals) >= MAX_OTHERS:
+            return
+        self._touch(now)
+        self._answered.add(client)
+        refused = RefusedReport(
+            client=client,
+            reason=error.reason,
+            detail=error.detail[:MAX_TEXT],
+        )
+        self._refusals.append(refused)
+
+    def _accept(self, client: ClientId, content: bytes, now: float) -> None:
+        step = self.step
+        assert step is not None  # noqa: S101 - the caller has looked at it
+        report = ReportContent.from_bytes(content)
+        if report.run != step.run:
+            raise DecodeError("other run", f"report of run {report.run}, this is {step.run}")
+        if report.client != client:
+            raise DecodeError("other sender", f"report of {report.client} came from {client}")
+        if report.step != step.number:
+            self._ignored.add(client)
+            return
+        if report.failure is not None:
+            self._answered.add(client)
+            failed = FailedReport(client=client, why=report.failure)
+            self._failures.append(failed)
+            return
+        checked = read_report(
+            report,
+            step.phase,
+            step.scenario,
+            train_samples=self._samples[client],
+            base=step.base,
+        )
+        try:
+            self._fold(step, client, report, checked, digest(content))
+        except Exception as error:  # the coordinator's own fold finds out who is to blame
+            self.give_up(f"{type(error).__name__}: {error}", now)
+
+    def _fold(
+        self,
+        step: OpenStep,
+        client: ClientId,
+        content: ReportContent,
+        report: Report,
+        content_digest: bytes,
+    ) -> None:
+        """Add a checked report up. Raises ValueError where the fold needs the report itself."""
+        terms = self._terms(step, client, report)
+        norms = self._norms(step, client, report)
+        for term in terms:
+            vector = report.vectors[term.vector]
+            self._sums.add(term.key, vector, term.weight)
+        summed = SummedReport(
+            client=client,
+            digest=content_digest,
+            examples=content.examples,
+            steps=content.steps,
+            loss=content.loss,
+            numbers=content.numbers,
+            seconds=content.seconds,
+            client_state=content.client_state,
+            device=content.device,
+            norms=norms,
+        )
+        self._reports.append(summed)
+        self._counted.add(client)
+        self._answered.add(client)
+
+    def _terms(self, step: OpenStep, client: ClientId, report: Report) -> Terms:
+        phase = step.phase
+        if phase.name in phase_names.OF_THE_RUN or not phase.sizes:
+            return ()
+        terms = step.scenario.strategy.terms(step.state, phase, client, report)
+        if terms is None:
+            raise ValueError("the fold compares single reports")
+        return terms
+
+    def _norms(self, step: OpenStep, client: ClientId, report: Report) -> dict[str, float]:
+        """How far the report's vectors lie from their models, where the scenario limits that."""
+        phase = step.phase
+        is_limited = step.scenario.aggregation.refuse_beyond is not None
+        if not is_limited or phase.name in phase_names.OF_THE_RUN:
+            return {}
+        steps = folding.steps_of(
+            step.scenario.strategy,
+            step.state,
+            phase,
+            [(client, report)],
+            self._base_norms,
+        )
+        return {one.name: one.norm for one in steps}
+
+    def _touch(self, now: float) -> None:
+        if self._first_at is None:
+            self._first_at = now
+
+    # -- what the coordinator gets -----------------------------------------------------------------
+
+    @property
+    def unsettled(self) -> list[bytes]:
+        """Messages that were offered and not settled, in their order."""
+        return list(self._offered.values())
+
+    @property
+    def wake_at(self) -> float | None:
+        """When the next message is due; None: nothing waits."""
+        if self._first_at is None:
+            return None
+        if self._unable or self._samples.keys() <= self._answered:
+            return self._first_at
+        return self._first_at + self._hold_s
+
+    def take(self, now: float) -> bytes | None:
+        """The next message, once it is due. It is offered until it is settled."""
+        due = self.wake_at
+        if due is None or now < due:
+            return None
+        self._serial += 1
+        partial = PartialSum(
+            run=self._run,
+            step=self.number,
+            session=self.session,
+            serial=self._serial,
+            reports=self._reports,
+            failures=self._failures,
+            refusals=self._refusals,
+            ignored=sorted(self._ignored),
+            unable=self._unable,
+            sums=self._sums.to_bytes() if self._reports else b"",
+        )
+        content = partial.to_bytes()
+        self._offered[digest(content)] = content
+        self.sent = self._in_words()
+        self._clear()
+        return content
+
+    def _in_words(self) -> str:
+        """What the present message holds, for people."""
+        if self._unable:
+            return f"no sum: {self._unable}"
+        count = len(self._reports)
+        refused = len(self._refusals)
+        failed = len(self._failures)
+        return f"the sum of {count} reports ({failed} failures, {refused} refusals)"

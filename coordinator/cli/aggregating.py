@@ -1,0 +1,44 @@
+"""The command that adds up reports near a broker."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Annotated
+
+import typer
+
+from covey.coordinator.cli.options import command_group, show_line
+from covey.shared.cli import LOCAL_BROKER, Allow, Connection, with_connection
+from covey.shared.consent import AllowedCode
+
+commands = command_group()
+
+
+@commands.command()
+@with_connection(LOCAL_BROKER)
+def aggregate(
+    *,
+    connection: Connection,
+    federation: Annotated[str, typer.Option(help="the federation of the run")] = "default",
+    hold_s: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            max=600.0,
+            help="seconds that a report waits for others, if agents are still awaited",
+        ),
+    ] = 2.0,
+    allow: Allow = None,
+) -> None:
+    """Add up the reports of a broker's agents, for a run that was started with --aggregators.
+
+    Start one near each broker; it needs an aggregator's credentials. It checks reports as the coordinator does and sends
+    it one sum for each cluster. It serves one run after another until Ctrl-C.
+    """
+    from covey.coordinator.aggregate.command import serve
+
+    with suppress(KeyboardInterrupt):
+        asyncio.run(
+            serve(connection.url(), federation, AllowedCode.parse(allow), hold_s, show_line)
+        )

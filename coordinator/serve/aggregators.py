@@ -1,0 +1,428 @@
+"""The aggregators of a run, one near each broker: what they should add up, and the sums that they send.
+
+A broker's reports go one of two ways in each step. If its aggregator is there and the step can be summed, the aggregator gets
+an order and the task, and the coordinator reads no report of that broker. Otherwise the coordinator reads them itself. A
+step changes to the direct way at most once: then its agents are asked for their reports, and late sums are dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+from covey.coordinator.engine.rounds import Stage
+from covey.coordinator.engine.step import Step
+from covey.coordinator.run.effects import Effect
+from covey.coordinator.run.notices import AggregatorDown, AggregatorUp, Observer, SumRefused
+from covey.coordinator.run.partial_sums import Origin
+from covey.coordinator.run.run import MAX_OTHER_BYTES, Run
+from covey.coordinator.run.sum_acceptance import accept_sum
+from covey.coordinator.serve.placement import Placement
+from covey.coordinator.serve.roster import Roster
+from covey.shared.errors import DecodeError
+from covey.shared.mqtt.link import Link, Message
+from covey.shared.mqtt.subscriptions import SubscriptionKeeper
+from covey.shared.strategies.base import ClientId
+from covey.shared.wire.aggregates import (
+    TASK,
+    AggregatorOrder,
+    AggregatorStatus,
+    AggregatorTask,
+    PartialSum,
+)
+from covey.shared.wire.messages import ModelRef, Part, digest
+from covey.shared.wire.parts import Assembler, Sink, part_count, split
+from covey.shared.wire.topics import PlainTopic, Topics
+
+BYTES_PER_SUMMED_VALUE = 64  # of a partial sum: grids of eight bytes, of which a usual sum has two
+BYTES_PER_SUMMED_REPORT = 4096  # of everything in it but the sums
+STATUS_WITHIN_S = 1.0  # after a connection, the retained status of an aggregator has come
+MAX_AGE_S = 600.0  # an incomplete sum is kept this long
+NO_STEP = 0
+SECRET = {"broker", "brokers", "compare", "fleet"}  # sections that an aggregator does not need
+
+
+@dataclass(frozen=True)
+class SumArrived:
+    """All parts of a partial sum are here."""
+
+    shard: int
+    content: bytes
+
+
+@dataclass(frozen=True)
+class AggregatorSeen:
+    """An aggregator came, or is gone."""
+
+    shard: int
+
+
+AggregatorItem = SumArrived | AggregatorSeen
+
+
+@dataclass(frozen=True)
+class OrderFacts:
+    """What the contents of an aggregator's order depend on."""
+
+    step: int
+    is_direct: bool
+    cohort: int  # invited agents so far
+    settled: int  # messages of aggregators so far
+
+
+@dataclass
+class _Site:
+    """One broker, and the aggregator near it."""
+
+    session: str = ""  # of the aggregator that is online; "" without one
+    step: int = NO_STEP  # the open step, as far as this broker knows it
+    is_direct: bool = True  # the coordinator reads this broker's reports itself
+    is_subscribed: bool = False  # to the reports
+    decide_at: float = 0.0  # until then (s) wait for the status of an aggregator
+    was_undecided: bool = False  # while orders of the open step were published
+    order: OrderFacts | None = None  # what the newest order holds
+    has_task: int = NO_STEP  # the step whose task the broker retains
+
+
+class Aggregators:
+    """The aggregators near the brokers of a run.
+
+    Args:
+        run: takes the sums.
+        shards: the links to the single brokers.
+        topics: of the federation.
+        placement: on which broker each agent lives.
+        roster: counts what is refused.
+        now: the time (s).
+        keepers: of the subscriptions on each broker.
+        observer: gets what changes.
+        are_used: False: every report comes to the coordinator itself.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        shards: Sequence[Link],
+        topics: Topics,
+        *,
+        placement: Placement,
+        roster: Roster,
+        now: Callable[[], float],
+        keepers: Sequence[SubscriptionKeeper],
+        observer: Observer,
+        are_used: bool,
+    ) -> None:
+        self._run = run
+        self._shards = shards
+        self._topics = topics
+        self._placement = placement
+        self._roster = roster
+        self._now = now
+        self._keepers = keepers
+        self._observer = observer
+        self.are_used = are_used
+        self._sites = [_Site() for _ in shards]
+        self._task: tuple[int, bytes, ModelRef] | None = None  # of a step: its content
+        self._summable = (NO_STEP, False)  # the newest step, and whether its method allows sums
+        self._parts = Assembler(
+            lambda sender, part: run.spool.new_sink(part.size),
+            largest_bytes=1,
+            per_sender=4,
+            total_bytes=1 << 50,  # on disk: bounded by contents per aggregator and their size
+            max_age_s=MAX_AGE_S,
+        )
+
+    def __repr__(self) -> str:
+        online = sum(bool(site.session) for site in self._sites)
+        return f"<Aggregators: {online} of {len(self._sites)} online>"
+
+    # -- what comes in -----------------------------------------------------------------------------
+
+    def read(self, topic: PlainTopic, message: Message, now: float) -> AggregatorItem | None:
+        """The item of a message on an aggregator's topics. Raises DecodeError for one that must be refused."""
+        if not self.are_used or not message.payload:
+            return None
+        if topic.leaf == "aggregator/status":
+            return self._status(message)
+        if topic.leaf == "aggregator/sum":
+            return self._part(message, now)
+        return None  # our own
+
+    def _status(self, message: Message) -> AggregatorSeen | None:
+        status = AggregatorStatus.from_bytes(message.payload)
+        site = self._sites[message.shard]
+        if status.online:
+            if status.session == site.session:
+                return None
+            site.session = status.session
+            self._observer(AggregatorUp(message.shard))
+            return AggregatorSeen(message.shard)
+        if status.session != site.session:
+            return None  # the last will of one that was replaced
+        site.session = ""
+        self._observer(AggregatorDown(message.shard))
+        return AggregatorSeen(message.shard)
+
+    def _part(self, message: Message, now: float) -> SumArrived | None:
+        part = Part.from_bytes(message.payload)
+        sender = f"aggregator {message.shard}"
+        self._parts.largest_bytes = max(self._parts.largest_bytes, self._largest_sum)
+        sink = self._parts.feed(sender, part, now)
+        if sink is None:
+            return None
+        # it comes again until an order settles it
+        self._parts.forget(sender, part.digest)
+        return SumArrived(message.shard, _taken(sink))
+
+    @property
+    def _largest_sum(self) -> int:
+        """Bytes that no message of an aggregator can exceed in the open step."""
+        step = self._run.engine.step
+        if step is None:
+            return MAX_OTHER_BYTES
+        values = sum(abs(size) for size in step.phase.sizes.values())
+        # every cluster may have a mean of each vector
+        models = 1 + len(self._run.strategy.clusters(self._run.state))
+        sums = BYTES_PER_SUMMED_VALUE * values * models
+        reports = BYTES_PER_SUMMED_REPORT * len(self._run.engine.known)
+        return MAX_OTHER_BYTES + sums + reports
+
+    async def take(self, item: AggregatorItem, now: float) -> list[Effect]:
+        """What follows from an item."""
+        match item:
+            case AggregatorSeen(shard):
+                self._sites[shard].order = None
+                return []
+            case SumArrived(shard, content):
+                return await asyncio.to_thread(self._accept, shard, content, now)
+
+    def _accept(self, shard: int, content: bytes, now: float) -> list[Effect]:
+        """Hand a message of an aggregator to the run."""
+        site = self._sites[shard]
+        run = self._run
+        step = run.engine.step
+        is_late = step is None or site.step != step.number or site.is_direct
+        if is_late:
+            return []
+        site.order = None  # the next one settles it
+        origin = Origin(lambda client: self._placement.lives(client, shard), run.samples_of)
+        try:
+            partial = PartialSum.from_bytes(content)
+            with run.one_checkpoint():
+                effects = accept_sum(run, content, partial, origin, now)
+        except DecodeError as error:
+            why = str(error)
+            run.audit.blame("refuse", f"aggregator-{shard}", why)
+            self._roster.refuse(error.reason)
+            self._observer(SumRefused(shard, why))
+            return []
+        if effects is None:
+            return []
+        self._note(partial)
+        return effects
+
+    def _note(self, partial: PartialSum) -> None:
+        """Show in the roster what the aggregator has had from its agents."""
+        wall_s = time.time()
+        for report in partial.reports:
+            self._roster.reported(report.client, wall_s, worked=True)
+        for failure in partial.failures:
+            self._roster.reported(failure.client, wall_s, worked=False)
+        for refusal in partial.refusals:
+            self._roster.refuse(refusal.reason, refusal.client)
+
+    # -- what goes out -----------------------------------------------------------------------------
+
+    def connected(self, shard: int) -> list[str]:
+        """The subscriptions on a broker that comes up; it may have forgotten what it retained."""
+        if not self.are_used:
+            return [self._topics.every_report]
+        site = self._sites[shard]
+        site.order = None
+        site.has_task = NO_STEP
+        if site.step == NO_STEP:
+            site.decide_at = self._now() + STATUS_WITHIN_S
+        filters = [self._topics.aggregator_status, self._topics.aggregator_sum]
+        site.is_subscribed = site.is_direct and site.step != NO_STEP
+        if site.is_subscribed:
+            filters.append(self._topics.every_report)
+        return filters
+
+    @property
+    def wake_at(self) -> float | None:
+        """When `prepare` has something to do at the latest; None: nothing."""
+        if not self.are_used or self._open_step() is None:
+            return None
+        times = [site.decide_at for site in self._sites if site.was_undecided]
+        return min(times, default=None)
+
+    async def prepare(self) -> list[Effect]:
+        """Publish what each aggregator should do, before any order of the open step is published.
+
+        Returns:
+            orders that ask agents for reports which their aggregator will not send.
+        """
+        if not self.are_used:
+            return []
+        step = self._open_step()
+        if step is None:
+            return []  # the next step brings the next order
+        effects: list[Effect] = []
+        for shard, site in enumerate(self._sites):
+            if shard in self._placement.up or len(self._sites) == 1:
+                effects += await self._prepare(shard, site, step)
+        return effects
+
+    async def close(self) -> None:
+        """The run is over: aggregators have nothing to do."""
+        if not self.are_used:
+            return
+        for shard, site in enumerate(self._sites):
+            order = AggregatorOrder(run=self._run.facts.run, step=site.step)
+            await self._publish_order(shard, order)
+
+    def _open_step(self) -> Step | None:
+        engine = self._run.engine
+        return engine.step if engine.stage is Stage.OPEN else None
+
+    async def _prepare(self, shard: int, site: _Site, step: Step) -> list[Effect]:
+        is_first = site.step == NO_STEP
+        if is_first and not site.session and self._now() < site.decide_at:
+            site.was_undecided = True
+            return []
+        is_new = step.number != site.step
+        is_summed = bool(site.session) and self._may_be_summed(step)
+        is_asked = site.was_undecided
+        site.was_undecided = False
+        if is_new:
+            site.step = step.number
+            site.is_direct = not is_summed
+        elif not is_summed and not site.is_direct:
+            site.is_direct = True
+            is_asked = True
+        await self._publish(shard, site, step)
+        return self._ask(shard, step) if is_asked else []
+
+    def _may_be_summed(self, step: Step) -> bool:
+        """Whether the reports of a step may come as sums. The method is asked once."""
+        run = self._run
+        number, is_summable = self._summable
+        if number != step.number:
+            is_summable = run.sums.is_summable(step, run.state, run.orders.keys())
+            self._summable = (step.number, is_summable)
+        return is_summable and not run.sums.is_direct(step)
+
+    def _ask(self, shard: int, step: Step) -> list[Effect]:
+        """Orders for the agents of a broker that have not reported: an order makes an agent send its report."""
+        effects: list[Effect] = []
+        for client in self._awaited(shard, step):
+            order = self._run.order_of(client)
+            effects.append(order)
+        return effects
+
+    def _awaited(self, shard: int, step: Step) -> list[ClientId]:
+        awaited: list[ClientId] = []
+        for client in step.cohort:
+            if client not in step.reported and self._placement.where(client) == shard:
+                awaited.append(client)
+        return awaited
+
+    async def _publish(self, shard: int, site: _Site, step: Step) -> None:
+        """The order of one aggregator, where it has changed, and the subscription that fits it."""
+        settled = self._run.sums.settled(step.number)
+        facts = OrderFacts(step.number, site.is_direct, len(step.cohort), len(settled))
+        if facts == site.order:
+            return
+        agents: dict[ClientId, int | None] = {}
+        task: ModelRef | None = None
+        if not site.is_direct:
+            task = await self._publish_task(shard, site, step)
+            for client in self._awaited(shard, step):
+                agents[client] = self._run.samples_of(client)
+        order = AggregatorOrder(
+            run=self._run.facts.run,
+            step=step.number,
+            task=task,
+            agents=agents,
+            settled=list(settled),
+        )
+        await self._subscribe(shard, site)
+        if await self._publish_order(shard, order):
+            site.order = facts
+
+    async def _publish_order(self, shard: int, order: AggregatorOrder) -> bool:
+        topic = self._topics.aggregator_order
+        link = self._shards[shard]
+        return await link.publish(topic, order.to_bytes(), retain=True)
+
+    async def _subscribe(self, shard: int, site: _Site) -> None:
+        """Read this broker's reports, or leave them to its aggregator."""
+        filters = [self._topics.every_report]
+        if site.is_direct == site.is_subscribed:
+            return
+        site.is_subscribed = site.is_direct
+        if site.is_direct:
+            await self._keepers[shard].add(filters)
+        else:
+            await self._keepers[shard].remove(filters)
+
+    async def _publish_task(self, shard: int, site: _Site, step: Step) -> ModelRef:
+        """Publish the task of a step, unless this broker retains it."""
+        task = self._task
+        if task is None or task[0] != step.number:
+            content = await asyncio.to_thread(self._task_of, step)
+            task = (step.number, content, self._ref(content))
+            self._task = task
+            for other in self._sites:
+                other.has_task = NO_STEP
+        _, content, ref = task
+        if site.has_task != step.number:
+            await self._publish_parts(shard, content, ref, step.number)
+            site.has_task = step.number
+        return ref
+
+    async def _publish_parts(self, shard: int, content: bytes, ref: ModelRef, step: int) -> None:
+        parts = split(
+            io.BytesIO(content),
+            digest=ref.digest,
+            size=ref.size,
+            part_bytes=self._run.scenario.wire.part_bytes,
+            about=step,
+        )
+        link = self._shards[shard]
+        for part in parts:
+            topic = self._topics.aggregator_task(part.index)
+            await link.publish(topic, part.to_bytes(), retain=True)
+
+    def _task_of(self, step: Step) -> bytes:
+        run = self._run
+        phase = asdict(step.phase)
+        manifest, arrays = run.checkpoint.exported(run.state)
+        needs_bases = run.scenario.wire.delta
+        task = AggregatorTask(
+            run=run.facts.run,
+            step=step.number,
+            scenario=run.scenario.model_dump_json(exclude=SECRET),
+            phase=json.dumps(phase),
+            state=manifest,
+            arrays=arrays,
+            layout=run.setup.layout.to_wire(),
+            bases=run.orders.bases() if needs_bases else {},
+        )
+        return task.to_bytes()
+
+    def _ref(self, content: bytes) -> ModelRef:
+        size = len(content)
+        parts = part_count(size, self._run.scenario.wire.part_bytes)
+        return ModelRef(key=TASK, digest=digest(content), parts=parts, size=size)
+
+
+def _taken(sink: Sink) -> bytes:
+    """The content, which is on the disk no longer."""
+    content = sink.content()
+    sink.discard()
+    return content
