@@ -9,9 +9,11 @@ from hypothesis.extra import numpy as hnp
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.vectors import BLOCK, Vector
 from covey.shared.scenario.wire import Wire
-from covey.shared.wire.codec import SAMPLE_EVERY, Codec, Name, decode, encode
+from covey.shared.wire import number_formats
+from covey.shared.wire.codec import Codec, Name, decode, encode
+from covey.shared.wire.largest import SAMPLE_EVERY
 from covey.shared.wire.messages import DIGEST_BYTES, Encoded
-from covey.shared.wire.number_formats import MAX_BFLOAT16
+from covey.shared.wire.number_formats import MAX_BFLOAT16, MAX_FLOAT16, MIN_SCALE
 
 NAMES: tuple[Name, ...] = ("float32", "float16", "bfloat16", "int8", "topk")
 DIGEST = b"b" * DIGEST_BYTES
@@ -39,7 +41,7 @@ def tolerance(name: Name, values: Vector) -> Vector:
     """The largest error that a codec may make, per value."""
     peak = np.abs(values).max(initial=0)
     relative = {"float32": 0, "float16": 2**-11, "bfloat16": 2**-8, "int8": 0, "topk": 0}[name]
-    absolute = {"float16": 2**-25, "int8": peak / 127}.get(name, 0)
+    absolute = {"float16": 2**-25, "int8": max(peak / 127, MIN_SCALE)}.get(name, 0)
     return np.asarray(np.abs(values) * relative + absolute * (1 + 1e-5) + 1e-38, np.float32)
 
 
@@ -103,6 +105,19 @@ def test_bfloat16_rounds_to_nearest_and_ties_to_even(bits: int, rounded: int) ->
     assert encode(value, Codec("bfloat16"), rng=rng())[0].data == rounded.to_bytes(2, "little")
 
 
+def test_float16_has_the_bytes_of_numpys_conversion_at_every_boundary() -> None:
+    halves = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float32)
+    ties = (halves[1:] + halves[:-1]) / 2
+    exact = np.concatenate([halves, ties])
+    below = np.nextafter(exact, np.float32(-1))
+    above = np.nextafter(exact, np.float32(np.inf))
+    tiny = np.arange(1 << 10, dtype=np.uint32).view(np.float32)  # subnormal in float32, too
+    values = np.concatenate([exact, below, above, tiny])
+    values = values[np.abs(values) <= MAX_FLOAT16]
+    values = np.concatenate([values, -values])
+    assert number_formats.to_float16(values) == values.astype("<f2").tobytes()
+
+
 def test_values_beyond_the_range_of_a_short_float_become_its_largest() -> None:
     largest = vector(3.4028235e38, -3.4028235e38)
     assert there_and_back(largest, Codec("float16")).tolist() == [65504, -65504]
@@ -126,6 +141,40 @@ def test_int8_is_right_on_average() -> None:
     assert float(back[1:].mean(dtype=np.float64)) == pytest.approx(
         0.0033, abs=6 * 0.0047 / 200_000**0.5
     )
+
+
+class EveryDraw:
+    """Random bytes that take every value once; the shared bits are given."""
+
+    def __init__(self, shared: int) -> None:
+        self._shared = np.array([shared << 59], np.uint64)
+
+    def random_raw(self, words: int) -> np.ndarray:
+        every_byte = np.arange(8 * (words - 1), dtype=np.uint8).view(np.uint64)
+        return np.concatenate([every_byte, self._shared])
+
+
+def mean_step(steps: float) -> float:
+    """The mean of the roundings of `steps`, over all random numbers that there are."""
+    means = []
+    for shared in range(1 << number_formats.SHARED_BITS):
+        fractions = np.full(256, steps * 256, np.float32)
+        scratch = number_formats.Scratch(256)
+        rounded = number_formats._rounded_steps(fractions, EveryDraw(shared), scratch)  # type: ignore[arg-type]
+        means.append(rounded.view(np.int8).mean())
+    return float(np.mean(means))
+
+
+@pytest.mark.parametrize("steps", [-126.999, -64.3, -0.5, -1e-3, 0, 1e-5, 0.123456, 1 / 3, 99.9])
+def test_int8_is_right_on_average_over_all_random_numbers(steps: float) -> None:
+    rounding_of_sum = 2**-17  # 128 steps in float32
+    assert abs(mean_step(steps) - steps) <= 2**-14 + rounding_of_sum
+
+
+def test_int8_never_exceeds_127_steps() -> None:
+    inexact = 1 + 3 * 2**-24  # the scale, its inverse and the product are rounded
+    assert mean_step(127 * inexact) == 127
+    assert mean_step(-127 * inexact) == -127
 
 
 def test_int8_scales_each_block_by_its_own_largest_value() -> None:
@@ -252,6 +301,17 @@ def test_a_vector_that_is_not_finite_is_not_sent(name: Name, value: float) -> No
     for codec in (Codec(name), Codec(name, True)):
         with pytest.raises(ValueError, match="NaN"):
             encode(vector(1, value), codec, base=base, base_digest=DIGEST, rng=rng())
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_one_value_that_is_not_finite_is_found_among_many(value: float) -> None:
+    length = 3 * SAMPLE_EVERY
+    values = rng().normal(0, 1, length).astype(np.float32)
+    values[SAMPLE_EVERY + 1] = value
+    base = np.zeros(length, np.float32)
+    codec = Codec("topk", delta=True)
+    with pytest.raises(ValueError, match="NaN"):
+        encode(values, codec, base=base, base_digest=DIGEST, rng=rng())
 
 
 def test_a_difference_or_a_sum_with_the_error_that_overflows_is_not_sent() -> None:
