@@ -21,6 +21,7 @@ BUILT_IN_MODELS = (
     "mlp",
     "linear",
     "cnn1d",
+    "cnn4",
     "resnet9",
     "femnist_cnn",
     "celeba_cnn",

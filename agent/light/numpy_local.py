@@ -235,12 +235,17 @@ class NumpyLocal:
 
         Raises:
             PolicyError: the owner of this device allows fewer epochs or steps.
-            PublicError: the method asks for a contrastive loss.
+            PublicError: the method asks for a contrastive loss, or the scenario for changed images.
         """
         if contrast is not None:
             raise PublicError(
                 "this method adds a contrastive loss of augmented images, which the learner of this device (numpy) "
                 f"lacks; {WITH_TORCH}"
+            )
+        if self._training.augment != "none":
+            raise PublicError(
+                f"training.augment is {self._training.augment}, and the learner of this device (numpy) changes no images; "
+                f"set it to none, or {WITH_TORCH}"
             )
         epochs, steps = self._batching.begin(epochs, steps)
         net = self._net

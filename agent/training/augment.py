@@ -1,7 +1,8 @@
-"""Random augmentation of images for contrastive learning: two views of one image should agree.
+"""Random augmentation of images: for contrastive learning, where two views of one image should agree, and for training.
 
-Images are float32 (n, channels, height, width) in [0, 1]; each is changed by numbers of its own. Images of three channels
-are treated as natural images (crop and resize, flip, colours, greyscale), images of one channel as handwriting (a small
+Images are float32 (n, channels, height, width) in [0, 1]; each is changed by numbers of its own. `training.augment` names
+what changes the images that a model is trained on: much less than a view changes, so that every image keeps its label.
+For views, images of three channels are treated as natural images (crop and resize, flip, colours, greyscale), images of one channel as handwriting (a small
 rotation, shift and zoom, never a flip: a mirrored letter is another letter). All numbers are drawn on the CPU, so that
 the views are the same whatever device holds the images.
 
@@ -21,6 +22,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from covey.shared.errors import PublicError
+from covey.shared.strategies.training import Augment
 
 # (images (n, c, h, w), generator) -> changed images of the same shape
 Augmentation = Callable[[Tensor, torch.Generator], Tensor]
@@ -41,6 +43,9 @@ ROTATION = math.radians(15)
 SHIFT = 0.1  # share of the image's size
 ZOOM = (0.9, 1.1)
 
+# training
+SHIFT_IN = 8  # an image moves by at most this part of its size: 4 of CIFAR-10's 32 pixels
+
 # RGB -> brightness (Y) and colour plane (I, Q), the primaries of NTSC
 _YIQ = torch.tensor([LUMA, (0.5959, -0.2746, -0.3213), (0.2115, -0.5227, 0.3112)])
 
@@ -56,6 +61,42 @@ def augmentation_for(features: tuple[int, ...]) -> Augmentation:
         "[3, height, width]; for other data set strategy.beta to 0 or strategy.variant to "
         "fedavg+clusteredFL"
     )
+
+
+def augmentation_of_training(augment: Augment) -> Augmentation | None:
+    """The augmentation that `training.augment` names; None: images stay unchanged."""
+    match augment:
+        case "none":
+            return None
+        case "shift":
+            return shift
+        case "shift_flip":
+            return shift_and_flip
+
+
+def shift(images: Tensor, draw: torch.Generator) -> Tensor:
+    """Shift by whole pixels, up to an eighth of the size in both directions. Uncovered pixels are 0.
+
+    This is what padding and random cropping do (He et al. 2016, section 4.2: 4 pixels for CIFAR-10).
+    """
+    n, channels, height, width = images.shape
+    most_down = height // SHIFT_IN
+    most_right = width // SHIFT_IN
+    padded = functional.pad(images, (most_right, most_right, most_down, most_down))
+    down = torch.randint(2 * most_down + 1, (n, 1), generator=draw)
+    right = torch.randint(2 * most_right + 1, (n, 1), generator=draw)
+    rows = (down + torch.arange(height)).to(images.device)
+    columns = (right + torch.arange(width)).to(images.device)
+    by_row = rows.view(n, 1, height, 1).expand(-1, channels, -1, padded.shape[3])
+    by_column = columns.view(n, 1, 1, width).expand(-1, channels, height, -1)
+    return padded.gather(2, by_row).gather(3, by_column)
+
+
+def shift_and_flip(images: Tensor, draw: torch.Generator) -> Tensor:
+    """Shift as `shift` does, and mirror half of the images left to right."""
+    mirrors = _chosen(len(images), FLIP_CHANCE, draw).to(images.device)
+    mirrored = torch.where(mirrors, images.flip(3), images)
+    return shift(mirrored, draw)
 
 
 def augment_natural(images: Tensor, draw: torch.Generator) -> Tensor:

@@ -19,9 +19,10 @@ from covey.agent.data.inputs import prepared
 from covey.agent.data.survey import Moments, moments_of
 from covey.agent.data.target_scale import in_units_of_the_data, standardised_targets
 from covey.agent.policy import NO_CODE_RULES, Rules
-from covey.agent.training.augment import augmentation_for
+from covey.agent.training.augment import augmentation_for, augmentation_of_training
 from covey.agent.training.compute_device import choose_device, prepare_device
 from covey.agent.training.flat_module import SEEDS, FlatModule
+from covey.agent.training.image_views import Change, ImageViews, unchanged
 from covey.agent.training.input_scaling import InputScaling
 from covey.agent.training.models import build, headed
 from covey.agent.training.nets import Nets
@@ -35,7 +36,7 @@ from covey.agent.training.sgd import Sgd
 from covey.shared.errors import DataError, PublicError
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.privacy.noise import Noise
-from covey.shared.privacy.settings import LocalPrivacy
+from covey.shared.privacy.settings import AUGMENT_UNDER_DP_SGD, LocalPrivacy
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import (
     Contrast,
@@ -329,6 +330,8 @@ class TorchLocal:
                     "privacy.local: this method weighs examples or compares them, which DP-SGD "
                     "cannot do; choose another method, or remove privacy.local"
                 )
+            if self._training.augment != "none":
+                raise PublicError(f"privacy.local: {AUGMENT_UNDER_DP_SGD}")
             if steps is None:
                 steps = self._private.steps(epochs)
             return self._train_with_dp_sgd(
@@ -403,29 +406,25 @@ class TorchLocal:
                 yield batch
 
     def _objective(self, contrast: Contrast | None) -> Objective:
-        """What a training minimises. With a contrast it draws the seed of augmentation."""
-        if contrast is None:
+        """What a training minimises."""
+        augment = augmentation_of_training(self._training.augment)
+        if contrast is None and augment is None:
             return supervised(self._net.module, self._loss)
+        views = self._views()
+        own: Change = unchanged
+        if augment is not None:
+            own = partial(views.changed, augment=augment)
+        if contrast is None:
+            return supervised(self._net.module, self._loss, own)
         net = headed(self._net.module, contrast.clusters)
-        augment = augmentation_for(self._task.features)
+        augment_views = augmentation_for(self._task.features)
+        return ContrastiveObjective(net, self._loss, contrast, augment_views, views, own)
+
+    def _views(self) -> ImageViews:
+        """Changes of this agent's images, by a seed that is drawn here."""
         seed = int(self._rng.integers(SEEDS))
-        draw = torch.Generator().manual_seed(seed)
-        # images span 0 to what `task.scale` makes 1, or more if the data does
         raw = self._samples["train"].features
-        smallest = float(raw.min())
-        largest = float(raw.max())
-        low = min(0.0, smallest)
-        high = max(1 / self._task.scale, largest)
-        return ContrastiveObjective(
-            net,
-            self._loss,
-            contrast,
-            augment,
-            self._scaling,
-            low,
-            high,
-            draw,
-        )
+        return ImageViews.of(raw, self._task.scale, self._scaling, seed)
 
     def _summed_loss(self, targets: Tensor, outputs: Tensor) -> Tensor:
         losses = self._loss.per_sample(outputs, targets)

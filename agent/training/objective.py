@@ -1,4 +1,7 @@
-"""What local training minimises: the supervised loss, alone or with a contrastive loss of two augmented views."""
+"""What local training minimises: the supervised loss, alone or with a contrastive loss of two augmented views.
+
+Both can be computed on images that `training.augment` changes.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from torch.nn import functional
 from covey.agent.training.architectures import Headed
 from covey.agent.training.augment import Augmentation
 from covey.agent.training.contrastive import contrastive_loss
-from covey.agent.training.input_scaling import InputScaling
+from covey.agent.training.image_views import Change, ImageViews, unchanged
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import Contrast
 
@@ -50,11 +53,12 @@ class TaskLoss:
         return functional.cross_entropy(outputs, targets, reduction=reduction)
 
 
-def supervised(module: nn.Module, loss: TaskLoss) -> Objective:
+def supervised(module: nn.Module, loss: TaskLoss, change: Change = unchanged) -> Objective:
     """The task's loss alone."""
 
     def objective(inputs: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
-        outputs = module(inputs)
+        changed = change(inputs)
+        outputs = module(changed)
         return loss.of_batch(outputs, targets, weights)
 
     return objective
@@ -67,18 +71,17 @@ class ContrastiveObjective:
     net: Headed
     loss: TaskLoss
     contrast: Contrast
-    augment: Augmentation
-    scaling: InputScaling  # that made the inputs from raw features
-    low: float  # the raw feature that augmentation takes for 0
-    high: float  # the raw feature that augmentation takes for 1
-    draw: torch.Generator  # of the numbers by which views are changed
+    augment: Augmentation  # makes the views
+    views: ImageViews
+    own: Change = unchanged  # of the images of the task's loss
 
     def __call__(self, inputs: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
-        first_view = self._view(inputs)
-        second_view = self._view(inputs)
         net = self.net
+        first_view = self.views.changed(inputs, self.augment)
+        second_view = self.views.changed(inputs, self.augment)
+        own_inputs = self.own(inputs)
         # one pass for all three: batches of B would cost more than one of 3 B
-        all_inputs = torch.cat([inputs, first_view, second_view])
+        all_inputs = torch.cat([own_inputs, first_view, second_view])
         all_features = net.features(all_inputs)
         own, first_features, second_features = all_features.chunk(3)
         first_logits = net.head(first_features)
@@ -88,13 +91,5 @@ class ContrastiveObjective:
         outputs = net.classify(own)
         supervised_loss = self.loss.of_batch(outputs, targets, weights)
         clustering_loss = contrastive_loss(first, second, self.contrast)
-        return supervised_loss + self.contrast.beta * clustering_loss
-
-    def _view(self, inputs: Tensor) -> Tensor:
-        """Inputs of changed images: augmentation works on images with values in [0, 1]."""
-        span = self.high - self.low
-        raw = self.scaling.undo(inputs)
-        images = (raw - self.low) / span
-        changed = self.augment(images, self.draw)
-        changed_raw = changed * span + self.low
-        return self.scaling.apply(changed_raw)
+        weighted = self.contrast.beta * clustering_loss
+        return supervised_loss + weighted

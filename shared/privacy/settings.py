@@ -23,6 +23,9 @@ from covey.shared.privacy.noise import Noise
 
 LOCAL = "epsilon"  # in a report's numbers: the epsilon that the agent's DP-SGD has spent so far
 COUNT_NOISE = 2.0  # noise on a count, in multiples of the noise on a sum: see docs/privacy.md
+AUGMENT_UNDER_DP_SGD = (
+    "DP-SGD trains on images unchanged; set training.augment to none, or remove privacy.local"
+)
 CERTAIN = 3.0  # standard deviations: a smaller noised count may be that of an empty cluster
 
 

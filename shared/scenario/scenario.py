@@ -12,7 +12,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from covey.shared.privacy.settings import Privacy
+from covey.shared.privacy.settings import AUGMENT_UNDER_DP_SGD, Privacy
 from covey.shared.scenario import privacy_checks
 from covey.shared.scenario.aggregation import Aggregation
 from covey.shared.scenario.buffered_checks import check_buffered
@@ -23,7 +23,7 @@ from covey.shared.scenario.fleet import Fleet
 from covey.shared.scenario.partition import RULES
 from covey.shared.scenario.rounds import Rounds
 from covey.shared.scenario.section import Section
-from covey.shared.scenario.task import Task
+from covey.shared.scenario.task import IMAGE_AXES, Task
 from covey.shared.scenario.wire import Wire
 from covey.shared.strategies.base import Training
 from covey.shared.strategies.registry import AnyStrategy
@@ -213,6 +213,20 @@ class Scenario(Section):
             privacy_checks.check_methods(self.privacy, self._strategies)
         return self
 
+    @model_validator(mode="after")
+    def _check_augmentation(self) -> Self:
+        settings = [self.training, *(self.training_of(method) for method in self._compared)]
+        if all(training.augment == "none" for training in settings):
+            return self
+        if len(self.task.features) != IMAGE_AXES:
+            raise ValueError(
+                f"training.augment needs images, and task.features is {list(self.task.features)}; expected "
+                "[channels, height, width]"
+            )
+        if self.privacy is not None and self.privacy.local is not None:
+            raise ValueError(f"privacy.local: {AUGMENT_UNDER_DP_SGD}")
+        return self
+
     # -- what follows from several sections ------------------------------------------------------------------------
 
     @property
@@ -256,8 +270,9 @@ class Scenario(Section):
 
     @property
     def tuning(self) -> Training:
-        """The training settings of mode E-tuned, which trains for `evaluation.tune_epochs`."""
-        return self._training_with(self.evaluation.tune.model_dump())
+        """The training settings of mode E-tuned, which trains for `evaluation.tune_epochs` on unchanged images."""
+        changes = self.evaluation.tune.model_dump()
+        return self._training_with({**changes, "augment": "none"})
 
     @property
     def fine_tuning(self) -> dict[str, float] | None:

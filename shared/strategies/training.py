@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
@@ -13,6 +13,7 @@ Batch = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(gt=0)]
 Momentum = Annotated[float, Field(ge=0, lt=1)]
 Decay = Annotated[float, Field(ge=0)]
+Augment = Literal["none", "shift", "shift_flip"]
 RateStep = tuple[
     Annotated[float, Field(ge=0, le=1)],  # share of the rounds
     Annotated[float, Field(gt=0)],  # factor on the rate from there on
@@ -51,13 +52,22 @@ class Training(BaseModel):
         "Results repeat bit for bit only on one kind of device. The owner of an agent can choose "
         "another kind with `agent start --device`.",
     )
+    augment: Augment = Field(
+        "none",
+        description="Random changes of the images at each step of local SGD. shift: by whole pixels, up "
+        "to an eighth of the size, with 0 where nothing is left. shift_flip: also mirror half of "
+        "the images left to right, which suits photographs but no writing. Gradients, losses, "
+        "evaluation and fine-tuning use the images unchanged.",
+    )
 
     @model_serializer(mode="wrap")
-    def _without_the_usual_device(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave `device: cpu` out: older agents understand such settings, older runs resume."""
+    def _without_later_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out later keys at their defaults: older agents understand such settings, older runs resume."""
         settings: dict[str, Any] = dump(self)
         if self.device == "cpu":
             settings.pop("device", None)
+        if self.augment == "none":
+            settings.pop("augment", None)
         return settings
 
     def in_round(self, round_: int, rounds: int) -> Training:

@@ -7,7 +7,14 @@ import torch
 from torch import Tensor
 
 from covey.agent.training import augment
-from covey.agent.training.augment import augment_handwriting, augment_natural, augmentation_for
+from covey.agent.training.augment import (
+    augment_handwriting,
+    augment_natural,
+    augmentation_for,
+    augmentation_of_training,
+    shift,
+    shift_and_flip,
+)
 from covey.shared.errors import UserError
 
 
@@ -97,3 +104,43 @@ def test_hue_keeps_brightness() -> None:
 def test_features_that_are_no_images_have_no_views(features: tuple[int, ...]) -> None:
     with pytest.raises(UserError, match=r"strategy\.beta"):
         augmentation_for(features)
+
+
+def test_an_image_moves_by_whole_pixels_up_to_an_eighth_and_nothing_else_changes() -> None:
+    x = images(3, n=200)
+    moved = shift(x, draw())
+    places: set[tuple[int, int]] = set()
+    for before, after in zip(x, moved, strict=True):
+        found = [
+            (down, right)
+            for down in range(-2, 3)
+            for right in range(-2, 3)
+            if torch.equal(after, _moved(before, down, right))
+        ]
+        assert len(found) == 1
+        places.update(found)
+    assert len(places) == 25  # all of them, in both directions
+    assert torch.equal(shift(x, draw()), moved)
+
+
+def _moved(image: Tensor, down: int, right: int) -> Tensor:
+    """The image moved by hand, with 0 where nothing is left."""
+    _, height, width = image.shape
+    moved = torch.zeros_like(image)
+    for row in range(max(0, -down), min(height, height - down)):
+        first, last = max(0, -right), min(width, width - right)
+        moved[:, row, first:last] = image[:, row + down, first + right : last + right]
+    return moved
+
+
+def test_half_of_the_images_are_mirrored_too() -> None:
+    ramp = torch.linspace(1, 2, 32).expand(400, 1, 32, 32)
+    seen = shift_and_flip(ramp, draw())
+    falling = (seen[:, 0, 16, 8] > seen[:, 0, 16, 24]).float().mean()
+    assert 0.42 < falling < 0.58
+
+
+def test_each_name_of_the_setting_has_its_change() -> None:
+    assert augmentation_of_training("none") is None
+    assert augmentation_of_training("shift") is shift
+    assert augmentation_of_training("shift_flip") is shift_and_flip

@@ -214,3 +214,43 @@ def test_a_contrast_sees_two_different_views_as_shares_of_clusters(
         for shares in (first, second):
             assert shares.shape[1] == 3
             assert torch.allclose(shares.sum(dim=1), torch.ones(len(shares)))
+
+
+@pytest.mark.parametrize("contrast", [None, Contrast(3)], ids=["supervised", "with views"])
+def test_training_on_changed_images_repeats_bit_for_bit_and_differs(
+    contrast: Contrast | None,
+) -> None:
+    ends = []
+    for augment in ("none", "shift", "shift", "shift_flip"):
+        local, start = local_of(COLOURED, augment=augment)
+        ends.append(local.train(start, contrast=contrast).end.tobytes())
+    assert ends[1] == ends[2]
+    assert len(set(ends)) == 3
+
+
+def test_changed_images_are_those_of_the_task_loss_and_views_see_the_originals(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[Tensor] = []
+
+    def blank(images: Tensor, draw: torch.Generator) -> Tensor:
+        return torch.zeros_like(images)
+
+    def view(images: Tensor, draw: torch.Generator) -> Tensor:
+        seen.append(images)
+        return images
+
+    monkeypatch.setattr("covey.agent.training.learner.augmentation_for", lambda features: view)
+    monkeypatch.setattr(
+        "covey.agent.training.learner.augmentation_of_training", lambda augment: blank
+    )
+    local, start = local_of(HEADED, batch=100)
+    local.train(start, contrast=Contrast(3))
+    assert len(seen) == 2
+    assert all(float(images.std()) > 0.1 for images in seen)
+
+
+def test_losses_and_gradients_are_of_unchanged_images() -> None:
+    (plain, start), (changing, _) = local_of(COLOURED), local_of(COLOURED, augment="shift_flip")
+    assert changing.loss(start) == plain.loss(start)
+    assert np.array_equal(changing.gradient(start), plain.gradient(start))

@@ -38,6 +38,7 @@ def task(
         (task("mlp", 64, hidden=[32, 16]), 64 * 32 + 32 + 32 * 16 + 16 + 170, 170),
         (task("linear", 12, classes=3), 39, 39),
         (task("cnn1d", 9, 128, classes=6), 44_998, 390),
+        (task("cnn4", 3, 32, 32), 262_026, 20_490),
         (task("resnet9", 3, 32, 32), 6_575_370, 5_130),
         (task("resnet9", 3, 32, 32, classes=100), 6_621_540, 51_300),
         (task("femnist_cnn", 1, 28, 28, classes=62), 6_603_710, 127_038),

@@ -207,6 +207,15 @@ def test_other_abilities_of_torch_are_refused_with_the_reason() -> None:
         local.memberships(start, 2)
     with pytest.raises(PublicError, match=r"no DP-SGD; remove privacy\.local"):
         local.enable_privacy(LocalPrivacy(noise_multiplier=1.0), 3, Noise.secret(), None)
+    changing = NumpyLocal(
+        data_of(LINEAR),
+        LINEAR,
+        layout_of_task(LINEAR),
+        Training(augment="shift"),
+        generator(1, "test"),
+    )
+    with pytest.raises(PublicError, match=r"training\.augment is shift, .* --learner torch"):
+        changing.train(start)
     with pytest.raises(PublicError, match="can use no cuda"):
         load_learner(NUMPY, NO_CODE).device("cuda", "training.device")
 

@@ -636,3 +636,22 @@ def test_the_schema_refuses_what_a_comparison_refuses(compare: dict[str, Any]) -
     assert refused({**data, "compare": compare})
     with pytest.raises(ValueError):
         Scenario.model_validate({**data, "compare": compare})
+
+
+def test_changed_images_need_images_and_no_dp_sgd(file: Path) -> None:
+    shift = "training.augment=shift"
+    (said,) = errors(file, shift, "task.features=[12]")
+    assert "training.augment needs images, and task.features is [12]" in said
+    (said,) = errors(file, shift, "privacy.local={noise_multiplier: 1}")
+    assert "DP-SGD trains on images unchanged" in said
+    method = "compare={methods: [{name: fedavg, training: {augment: shift}}], seeds: [1]}"
+    (said,) = errors(file, method, "task.features=[12]")
+    assert "training.augment needs images" in said
+
+
+def test_fine_tuning_uses_images_unchanged(file: Path) -> None:
+    scenario = load(file, ["training.augment=shift_flip", "training.epochs=3"])
+    assert scenario.tuning.augment == "none"
+    assert scenario.tuning.epochs == 3
+    assert scenario.training.model_dump()["augment"] == "shift_flip"
+    assert "augment" not in load(file).training.model_dump()
