@@ -18,7 +18,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -69,6 +69,7 @@ class Outbox:
             )
         )
         self.state, self._aside = self._read()
+        self._named: set[str] | None = None  # files of the latest sweep; None before the first
         self._sweep()
 
     def __repr__(self) -> str:
@@ -198,9 +199,9 @@ class Outbox:
     def _become(self, state: State) -> None:
         """Replace `state.json`, and remove the files that it no longer names."""
         self.state = state
-        tree = asdict(state)
+        tree = state.to_json()
         if self._aside is not None:
-            tree["aside"] = asdict(self._aside)
+            tree["aside"] = self._aside.to_json()
         content = json.dumps(tree).encode()
         try:
             if self._durable:
@@ -262,10 +263,13 @@ class Outbox:
         return f"{path}: {why} (the file is kept as {away.name})"
 
     def _sweep(self) -> None:
-        """Remove the files that neither state names."""
+        """Remove the files that neither state names. Nothing is to be done if both name the same files as before."""
         named = self.state.files
         if self._aside is not None:
             named |= self._aside.files
+        if named == self._named:
+            return
+        self._named = named
         for path in self._contents():
             if path.name not in named:
                 path.unlink(missing_ok=True)

@@ -140,6 +140,10 @@ class State:
             state = replace(state, before="", before_digest="")
         return state
 
+    def to_json(self) -> dict[str, Any]:
+        """All fields by name. Their values are numbers and texts, so none has to be copied."""
+        return dict(vars(self))
+
     @classmethod
     def of_json(cls, tree: dict[str, Any]) -> Self:
         """The state in a JSON object. Raises TypeError for an unknown key or a value of another type."""

@@ -7,6 +7,7 @@ a delay of its own, so that a large fleet does not answer all at the same instan
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from covey.agent.device.events import (
     Actions,
@@ -63,7 +64,8 @@ class Presence:
         self._bench = bench
         self._duplicate_ids = DuplicateIds(session)
         self.is_up = False  # the link is connected
-        self._published: AgentStatus | None = None  # None: the broker has none of this connection
+        # what others see in the newest status; None: the broker has none of this connection
+        self._published: tuple[Any, ...] | None = None
         self._is_due = False  # the status has to be published even if nothing changed
         self._serial = 0  # of the newest status; grows with each
         self._epoch = ""  # the roll call that the next status answers
@@ -116,7 +118,7 @@ class Presence:
             samples=seen.samples,
             test_samples=seen.test_samples,
             labels=self._labels,
-            problem=self.deafness or seen.problem or progress.unmet or None,
+            problem=self._problem(progress),
             cluster=progress.cluster,
             busy=progress.busy,
             step=progress.step,
@@ -132,27 +134,33 @@ class Presence:
         """Publish the status if it is due, or if others would see a change."""
         if not self.is_up:
             return []
-        if not self._is_due and not self._has_visible_change(progress):
+        visible = self._visible(progress)
+        if not self._is_due and visible == self._published:
             return []
         self._serial += 1
         self._is_due = False
         self._roll_at = None
-        self._published = self.status(progress)
-        return [PublishStatus(self._published)]
+        self._published = visible
+        return [PublishStatus(self.status(progress))]
 
-    def _has_visible_change(self, progress: Progress) -> bool:
-        """Counters alone are no reason to publish: they travel with the next status."""
-        if self._published is None:
-            return True
-        now = self.status(progress)
-        counters = {
-            "epoch": now.epoch,
-            "dropped": now.dropped,
-            "serial": now.serial,
-            "run": now.run,
-            "accepted": now.accepted,
-        }
-        return self._published.model_copy(update=counters) != now
+    def _visible(self, progress: Progress) -> tuple[Any, ...]:
+        """What others may see change. Counters are no reason to publish: they travel with the next status."""
+        seen = self.inspection
+        return (
+            seen.task,
+            seen.samples,
+            seen.test_samples,
+            self._labels,
+            self._problem(progress),
+            progress.cluster,
+            progress.busy,
+            progress.step,
+            progress.model,
+        )
+
+    def _problem(self, progress: Progress) -> str | None:
+        """Why this agent does not take part; None if it does."""
+        return self.deafness or self.inspection.problem or progress.unmet or None
 
     # the link, and other programs with this agent's id
 

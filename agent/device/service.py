@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import secrets
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine
 from datetime import datetime
 from functools import cache, lru_cache
@@ -51,6 +52,7 @@ from covey.shared.wire.parts import split
 from covey.shared.wire.topics import AgentTopic, ClusterTopic, PlainTopic, Topics, is_deployed
 
 STATUS_CACHE = 4  # statuses of coordinators that are kept as they were read
+SENT_STATUSES = 4  # that may be on their way back to us
 WATCH_S = 5.0  # between two looks at the data
 GOODBYE_S = 2.0  # how long a broker that does not answer may delay the end
 
@@ -158,6 +160,8 @@ class Agent:
         self._link: Link | None = None  # None before `run`
         self._subscriptions: SubscriptionKeeper | None = None  # None before `run`
         self._outgoing: asyncio.Queue[e.Action] = asyncio.Queue()  # what must be sent in order
+        # the newest of our statuses, which the broker sends back
+        self._sent_statuses: deque[bytes] = deque(maxlen=SENT_STATUSES)
         self._timer: asyncio.TimerHandle | None = None  # the session's `wake_at`
         self._work: asyncio.Task[None] | None = None  # the newest; at most one is not done
         self._inspecting: asyncio.Task[None] | None = None
@@ -320,6 +324,8 @@ class Agent:
             case PlainTopic("coordinator/status"):
                 return e.CoordinatorSeen(_coordinator_status(payload), message.retained)
             case AgentTopic(agent, "status") if agent == self.identity.agent:
+                if payload in self._sent_statuses and not message.retained:
+                    return None  # nobody else has this session and serial number
                 return e.OwnStatusSeen(AgentStatus.from_bytes(payload), message.retained)
             case AgentTopic(agent, "order") if agent == self.identity.agent:
                 return e.OrderSeen(OrderMessage.from_bytes(payload))
@@ -478,7 +484,9 @@ class Agent:
                 case e.Unsubscribe(topics):
                     await subscriptions.remove(topics)
                 case e.PublishStatus(status):
-                    await link.publish(self._status_topic, status.to_bytes(), retain=True)
+                    payload = status.to_bytes()
+                    self._sent_statuses.append(payload)
+                    await link.publish(self._status_topic, payload, retain=True)
 
     def _subscriptions_refused(self, topics: tuple[str, ...]) -> None:
         self._feed(e.SubscriptionsRefused(topics))
