@@ -22,7 +22,6 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import TypeAdapter, ValidationError
 
 from covey.shared.errors import DecodeError, PublicError
 from covey.shared.numerics.figures import (
@@ -34,6 +33,7 @@ from covey.shared.numerics.figures import (
     weighted_mean,
 )
 from covey.shared.numerics.vectors import Layout, Vector
+from covey.shared.order_settings import layout_of, settings_of
 from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import LOCAL, AgentPrivacy, noised
 from covey.shared.seeds import generator
@@ -53,14 +53,11 @@ from covey.shared.strategies.base import (
     TrainingResult,
 )
 from covey.shared.strategies.bases.hard import ManyModels
-from covey.shared.strategies.registry import AnyStrategy
 from covey.shared.wire.codec import Codec, decode, encode
 from covey.shared.wire.messages import Encoded, ModelContent, OrderMessage, ReportContent, Work
 
 ERROR_FEEDBACK = "codec/"
 PRIVACY_LEDGER = "privacy/ledger"  # rows of (noise multiplier, sampling rate, steps), float64
-
-_strategy: TypeAdapter[Strategy[Any]] = TypeAdapter(AnyStrategy)
 
 
 class Sums(Protocol):
@@ -169,19 +166,6 @@ def execute_order(
     return content, state
 
 
-def settings_of(work: Work) -> tuple[Strategy[Any], Training]:
-    """The method with its hyper-parameters, and the training settings. Raises PublicError if either is invalid."""
-    try:
-        strategy = _strategy.validate_python(work.strategy)
-        training = Training.model_validate(work.training)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        key = ".".join(map(str, first["loc"]))
-        problem = f"the order's {error.title} is not valid: {key}: {first['msg']}"
-        raise PublicError(problem) from None
-    return strategy, training
-
-
 def _job(work: Work, client: str, models: Sequence[Vector], training: Training) -> Job:
     return Job(
         phase=work.phase,
@@ -191,7 +175,7 @@ def _job(work: Work, client: str, models: Sequence[Vector], training: Training) 
         models=tuple(models),
         numbers=work.numbers,
         cluster=work.cluster,
-        layout=Layout.from_wire(work.layout),
+        layout=layout_of(work),
         training=training,
     )
 

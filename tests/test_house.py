@@ -30,7 +30,9 @@ STAIRS = {
         "numerics",
         "privacy wire",
         "strategies mqtt",
-        "scenario client cli",
+        "scenario cli",
+        "order_settings",
+        "client",
         "proposal",
     ],
     "broker": [

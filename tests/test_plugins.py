@@ -18,9 +18,9 @@ import covey
 from covey.agent.data.load import load as load_data
 from covey.coordinator.cli import app
 from covey.shared import plugins
-from covey.shared.client import settings_of
 from covey.shared.consent import NO_CODE, AllowedCode, ConsentError, consented
 from covey.shared.errors import UserError
+from covey.shared.order_settings import settings_of
 from covey.shared.scenario.describe import dump, methods, methods_to_allow
 from covey.shared.strategies.registry import installed_method
 from tests.agent.orders import work

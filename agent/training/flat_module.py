@@ -91,6 +91,11 @@ class FlatModule:
             own_copy = np.array(model, np.float32)  # the model may be read-only, or memory-mapped
             self.state.copy_(torch.from_numpy(own_copy))
 
+    def train(self) -> None:
+        """Put the module into training mode, unless it is: each layer takes time."""
+        if not self.module.training:
+            self.module.train()
+
     def vector(self) -> Vector:
         """A copy of the state (d,) float32, on the CPU."""
         values = self.state.cpu().numpy()

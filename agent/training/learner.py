@@ -339,7 +339,7 @@ class TorchLocal:
             )
         net = self._net
         net.load(start)
-        net.module.train()
+        net.train()
         sgd = Sgd(net, self._training, correction, frozen, velocity)
         objective = self._objective(contrast)
         losses: list[Tensor] = []
@@ -369,7 +369,7 @@ class TorchLocal:
         """DP-SGD: each batch is a Poisson sample; what bends the gradient afterwards does not see the data."""
         net = self._private_net
         net.load(start)
-        net.module.train()
+        net.train()
         sgd = Sgd(net, self._training, correction, frozen, velocity)
         private.spend(steps)
         with net.seeded(self._rng):

@@ -306,11 +306,10 @@ def _work(
     from covey.shared.client import (
         PRIVACY_LEDGER,
         execute_order,
-        settings_of,
         shuffle,
         simulated_noise,
     )
-    from covey.shared.numerics.vectors import Layout
+    from covey.shared.order_settings import layout_of, settings_of
     from covey.shared.privacy.noise import Noise
     from covey.shared.privacy.settings import AgentPrivacy
 
@@ -324,7 +323,7 @@ def _work(
         raise PolicyError(refusal)
     settings_of(work)
     values_of(work.layout)  # raises PolicyError before anything is built from a malformed layout
-    layout = Layout.from_wire(work.layout)
+    layout = layout_of(work)
     simulated = is_simulated(job["source"])
     # a device works on each model once, and has no memory to spare
     models_of_order = _newest_models if simulated else ModelCache()
@@ -484,16 +483,15 @@ def _local(source: Source, work: Work, layout: Any, rng: np.random.Generator, ru
     learner = _prepared(rules)  # before any other module imports torch
 
     from covey.agent.data.survey import DataSurvey
+    from covey.shared.order_settings import settings_of, task_of
     from covey.shared.scenario.fleet_statistics import asks_for_more_than_moments, resolved
-    from covey.shared.scenario.task import Task
-    from covey.shared.strategies.base import Training
 
-    task = Task.model_validate(work.task)
+    task = task_of(work)
     data = source.dataset(task, work.round)
     if work.phase == MOMENTS and asks_for_more_than_moments(task):
         return DataSurvey(data, task)
     task = resolved(task, work.scaling)
-    training = Training.model_validate(work.training)
+    _, training = settings_of(work)
     return learner.local(data, task, layout, training, rng, rules)
 
 
