@@ -3,7 +3,7 @@
 A report is checked exactly as the coordinator would check it, and then added to the exact sum of its cluster; it is not
 kept. A sum is offered as soon as nobody else is awaited, or a short time after its first report. It is offered again until
 the coordinator's order settles it. Nothing is lost with this process but time: an agent sends its report again until the
-coordinator, which has the sum on its disk then, says that it is accepted.
+coordinator, which has the sum on its disk then, accepts it.
 """
 
 from __future__ import annotations

@@ -76,7 +76,8 @@ class Checkpoint:
         """A state as another process can import it: a manifest, and the files of the arrays that it names."""
         tree = self._packed(state)
         files: dict[str, bytes] = {}
-        for name in sorted(_array_names(tree)):
+        names = _array_names(tree)
+        for name in sorted(names):
             path = self._file_of(name)
             files[name] = path.read_bytes()
         manifest = _manifest_of({}, tree)
@@ -216,10 +217,12 @@ def _array_names(tree: Any) -> set[str]:
             names.add(name)
         case dict():
             for item in tree.values():
-                names |= _array_names(item)
+                inside = _array_names(item)
+                names |= inside
         case list():
             for item in tree:
-                names |= _array_names(item)
+                inside = _array_names(item)
+                names |= inside
     return names
 
 

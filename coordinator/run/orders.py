@@ -162,8 +162,12 @@ class OrderBook:
         """The encoded models that orders of this state name, by digest in hexadecimal digits, but for those of single agents."""
         bases: dict[str, bytes] = {}
         for key, sent in self._models.items():
-            if not key.startswith("@"):
-                bases[sent.ref.digest.hex()] = sent.path.read_bytes()
+            is_own = key.startswith("@")
+            if is_own:
+                continue
+            name = sent.ref.digest.hex()
+            content = sent.path.read_bytes()
+            bases[name] = content
         return bases
 
     def _sent(self, key: str) -> SendModel:

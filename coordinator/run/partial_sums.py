@@ -43,6 +43,8 @@ def _needs_single_reports(scenario: Scenario) -> str:
     aggregation = scenario.aggregation
     if scenario.rounds.mode == "buffered":
         return "rounds.mode buffered compares each report with the version of the model that it started from"
+    if not describes_folds(type(strategy)):
+        return f"the rounds of strategy {strategy.name} are more than weighted means"
     if scenario.privacy is not None:
         return "the privacy section clips and counts single reports"
     if aggregation.rule != "mean":
@@ -51,8 +53,6 @@ def _needs_single_reports(scenario: Scenario) -> str:
         return "aggregation.clip shortens single reports"
     if scenario.sketch:
         return "records.sketch stores a projection of each report"
-    if not describes_folds(type(strategy)):
-        return f"the rounds of strategy {strategy.name} are more than weighted means"
     return ""
 
 

@@ -218,8 +218,10 @@ class Run:
         open_step = saved_engine["step"]
         number = 0 if open_step is None else open_step["number"]
         spool = Spool(folder / "spool")
+        single = spool.sound(number)
         sums = spool.sums(number)
-        reported = sorted([*spool.sound(number), *clients_of(sums)])
+        summed = clients_of(sums)
+        reported = sorted([*single, *summed])
         if facts.stopped:
             rules = replace(rules, rounds=saved_engine["round"])
         without = cls.lost_orders(folder, saved_engine, spool)
@@ -366,12 +368,14 @@ class Run:
     ) -> Effects:
         """What follows from reports, given by their digests, whose sum lies in the spool."""
         for client, content_digest in reports.items():
+            written = content_digest.hex()
             self._accept(client, step)
-            self.audit.note("accept", agent=client, step=step, report=content_digest.hex())
+            self.audit.note("accept", agent=client, step=step, report=written)
         clients = tuple(reports)
         together = ReportedTogether(clients, step)
         effects = self.handle(together, now)
-        return [*effects, *self.orders.orders_of(clients, self.state)]
+        orders = self.orders.orders_of(clients, self.state)
+        return [*effects, *orders]
 
     def failed(self, client: ClientId, step: int, why: str, now: float) -> Effects:
         """An agent reports that it could not do its work."""

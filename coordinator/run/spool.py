@@ -145,8 +145,10 @@ class Spool:
         """Write a partial sum; after this it will be there after a kill, or a power cut while `durable`."""
         folder = self._folder(step)
         self._room.write(lambda: self._make(folder))
-        path = self._sum_file(step, digest(content))
-        self._room.write(lambda: write_atomically(path, content, durable=self.durable))
+        content_digest = digest(content)
+        path = self._sum_file(step, content_digest)
+        is_durable = self.durable
+        self._room.write(lambda: write_atomically(path, content, durable=is_durable))
 
     def hold(self, step: int, reports: Iterable[SummedReport]) -> None:
         """Remember the reports of a partial sum as if they were here, but for their vectors."""
@@ -163,21 +165,31 @@ class Spool:
     def sums(self, step: int) -> list[bytes]:
         """The partial sums of a step, in any order. A damaged one is removed and named in `damaged`."""
         found: list[bytes] = []
-        for path in sorted(self._folder(step).glob("[!.]*" + _SUM_SUFFIX)):
+        for path in self._sum_files(step):
             content = path.read_bytes()
-            if path == self._sum_file(step, digest(content)):
+            content_digest = digest(content)
+            sound = self._sum_file(step, content_digest)
+            if path == sound:
                 found.append(content)
                 continue
             path.unlink()
-            self.damaged.append(f"{path}: the partial sum is damaged; its agents are asked again")
+            damage = f"{path}: the partial sum is damaged; its agents are asked again"
+            self.damaged.append(damage)
         return found
 
     def drop_sums(self, step: int) -> None:
         """Forget the partial sums of a step, and the reports in them."""
-        for path in self._folder(step).glob("[!.]*" + _SUM_SUFFIX):
+        for path in self._sum_files(step):
             path.unlink()
-        for client in self._summed.pop(step, {}):
-            self._known.pop((step, client), None)
+        held = self._summed.pop(step, {})
+        for client in held:
+            key = (step, client)
+            self._known.pop(key, None)
+
+    def _sum_files(self, step: int) -> list[Path]:
+        folder = self._folder(step)
+        pattern = "[!.]*" + _SUM_SUFFIX
+        return sorted(folder.glob(pattern))
 
     def _sum_file(self, step: int, content_digest: bytes) -> Path:
         name = content_digest.hex() + _SUM_SUFFIX
@@ -279,8 +291,10 @@ class Spool:
         """Forget one report. A map that is still open stays readable."""
         path = self._file(step, client)
         path.unlink(missing_ok=True)
-        self._known.pop((step, client), None)
-        self._summed.get(step, {}).pop(client, None)
+        key = (step, client)
+        self._known.pop(key, None)
+        held = self._summed.get(step, {})
+        held.pop(client, None)
 
     def gather(self, step: int, reports: Iterable[tuple[ClientId, int]]) -> None:
         """Let the reports of several steps (client, step) be those of one. They stay where they are, too."""
@@ -309,7 +323,8 @@ class Spool:
                 dropped.append(key)
         for key in dropped:
             del self._known[key]
-        for step in list(self._summed):
+        summed = list(self._summed)
+        for step in summed:
             if self._is_dropped(step, newest):
                 del self._summed[step]
 
@@ -329,7 +344,9 @@ class Spool:
         """The report, and what else was kept with it."""
         held = self._summed.get(step, {})
         if client in held:
-            return held[client], self._known[step, client]
+            summed = held[client]
+            known = self._known[step, client]
+            return summed, known
         path = self._file(step, client)
         arrays, facts = open_arrays(path)
         vectors: dict[str, Vector] = {}

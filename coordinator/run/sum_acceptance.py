@@ -37,24 +37,29 @@ def accept_sum(
     Raises:
         DecodeError: the message must not be counted.
     """
-    if partial.run != run.facts.run:
-        raise DecodeError("other run", f"sum of run {partial.run}, this is {run.facts.run}")
+    own_run = run.facts.run
+    if partial.run != own_run:
+        seen = f"sum of run {partial.run}, this is {own_run}"
+        raise DecodeError("other run", seen)
     step = run.engine.step
     number = partial.step
     is_open = step is not None and run.engine.stage is Stage.OPEN
     if step is None or not is_open or step.number != number:
         return None
     content_digest = digest(content)
-    if content_digest in run.sums.settled(number):
+    settled = run.sums.settled(number)
+    if content_digest in settled:
         return None
     if partial.unable:
+        phase = step.phase.name
         run.sums.refuse(number)
-        run.sums.refuse_phase(step.phase.name)
+        run.sums.refuse_phase(phase)
     effects: Effects = []
     if partial.reports:
         effects += _reports(run, content, partial, step, origin, now)
     run.sums.settle(number, content_digest)
-    return effects + _others(run, partial, origin, now)
+    effects += _others(run, partial, origin, now)
+    return effects
 
 
 def _reports(
@@ -69,8 +74,11 @@ def _reports(
         raise
     name = digest(content)
     count = len(partial.reports)
-    run.audit.note("sum", step=number, sum=name.hex(), reports=count)
-    reports = {report.client: report.digest for report in partial.reports}
+    written = name.hex()
+    run.audit.note("sum", step=number, sum=written, reports=count)
+    reports: dict[ClientId, bytes] = {}
+    for report in partial.reports:
+        reports[report.client] = report.digest
     return run.accepted_together(number, reports, now)
 
 
@@ -79,13 +87,15 @@ def _others(run: Run, partial: PartialSum, origin: Origin, now: float) -> Effect
     number = partial.step
     effects: Effects = []
     for failure in partial.failures:
-        if _may_speak_of(run, failure.client, origin):
-            effects += run.failed(failure.client, number, failure.why, now)
+        client = failure.client
+        if _may_speak_of(run, client, origin):
+            effects += run.failed(client, number, failure.why, now)
     for refusal in partial.refusals:
         client = refusal.client
         if _may_speak_of(run, client, origin):
             error = refusal.error
-            run.audit.blame("refuse", client, str(error))
+            why = str(error)
+            run.audit.blame("refuse", client, why)
             effects += run.refused(client, error, now)
     for client in partial.ignored:
         if not _may_speak_of(run, client, origin):
@@ -101,4 +111,5 @@ def _others(run: Run, partial: PartialSum, origin: Origin, now: float) -> Effect
 
 
 def _may_speak_of(run: Run, client: ClientId, origin: Origin) -> bool:
-    return client in run.engine.known and origin.lives(client)
+    is_known = client in run.engine.known
+    return is_known and origin.lives(client)

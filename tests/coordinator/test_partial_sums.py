@@ -1,0 +1,374 @@
+"""Sums of aggregators: any tree gives the bytes of single reports, and one that does not fit is not counted."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from covey.coordinator.aggregate.open_step import OpenStep
+from covey.coordinator.aggregate.summing import HOLD_S, Summing
+from covey.coordinator.engine.events import Joined
+from covey.coordinator.run.effects import Announce, Effect, SendOrder
+from covey.coordinator.run.notices import ReportRefused, ReportSetAside
+from covey.coordinator.run.partial_sums import Origin, check_aggregators
+from covey.coordinator.run.run import Run
+from covey.coordinator.run.sum_acceptance import accept_sum
+from covey.shared.errors import DecodeError, UserError
+from covey.shared.numerics.accumulator import Accumulator
+from covey.shared.strategies.base import ClientId
+from covey.shared.wire.aggregates import AggregatorOrder, PartialSum
+from covey.shared.wire.codec import Codec, encode
+from covey.shared.wire.messages import OrderMessage, ReportContent
+from tests.coordinator.test_recovery import report_of
+from tests.small_run import clients, fingerprint, rules, scenario, setup
+
+EVERYBODY = {"participation": 1.0, "count": 1}
+ANYBODY = Origin(lambda client: True, lambda client: 24)
+Orders = Mapping[ClientId, OrderMessage]
+
+
+def opened(folder: Path, method: str = "fedavg", **sections: Any) -> tuple[Run, Orders]:
+    """A run whose first step waits for eight reports."""
+    scene = scenario(method, **{"rounds": EVERYBODY, **sections})
+    run = Run.start(folder, scene, setup(scene), rules(scene), "r1", 0.0)
+    effects: list[Effect] = []
+    for client in clients():
+        run.samples[client] = (24, 24)
+        effects += run.handle(Joined(client), 0.0)
+    return run, {
+        effect.client: effect.order
+        for effect in effects
+        if isinstance(effect, SendOrder) and effect.order.step
+    }
+
+
+def reports_of(run: Run, orders: Orders) -> dict[ClientId, bytes]:
+    return {client: report_of(run, client, order) for client, order in sorted(orders.items())}
+
+
+def summing(run: Run, agents: Mapping[ClientId, int | None]) -> Summing:
+    """An aggregator that adds up the reports of these agents for the open step."""
+    step = run.engine.step
+    assert step is not None
+    this = Summing("s1")
+    layout = run.setup.layout
+    bases = run.orders.bases()
+    number = step.number
+    this.begin(OpenStep("r1", number, run.scenario, step.phase, run.state, layout, bases))
+    this.follow(AggregatorOrder(run="r1", step=number, agents=dict(agents)))
+    return this
+
+
+def sum_of(run: Run, reports: Mapping[ClientId, bytes]) -> PartialSum:
+    this = summing(run, dict.fromkeys(reports, 24))
+    for client, content in reports.items():
+        this.accept(client, content, 0.0)
+    content = this.take(0.0)
+    assert content is not None
+    return PartialSum.from_bytes(content)
+
+
+def take(run: Run, partial: PartialSum, origin: Origin = ANYBODY) -> list[Effect] | None:
+    return accept_sum(run, partial.to_bytes(), partial, origin, 0.0)
+
+
+def in_single_reports(folder: Path, method: str = "fedavg", **sections: Any) -> list[bytes]:
+    run, orders = opened(folder, method, **sections)
+    for client, content in reports_of(run, orders).items():
+        run.receive(client, content, 0.0)
+    return fingerprint(run)
+
+
+# -- the same bytes ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedsgd", "lg", "ifca"])
+def test_any_division_in_any_order_gives_the_bytes_of_single_reports(
+    method: str, tmp_path: Path
+) -> None:
+    """Some reports come alone, the others in sums, also with differences to the model on the wire."""
+    expected = in_single_reports(tmp_path / "single", method, wire={"delta": True})
+    for seed in range(2):
+        rng = random.Random(seed)  # noqa: S311 - no secret
+        run, orders = opened(tmp_path / str(seed), method, wire={"delta": True})
+        reports = reports_of(run, orders)
+        groups: list[dict[ClientId, bytes]] = [{} for _ in range(4)]
+        for client in rng.sample(sorted(reports), len(reports)):
+            rng.choice(groups)[client] = reports[client]
+        for number, group in enumerate(groups):
+            if number == 0:
+                for client, content in group.items():
+                    run.accept(client, content, 0.0)
+            elif group:
+                assert take(run, sum_of(run, group)) is not None
+        assert run.engine.round == 1
+        assert fingerprint(run) == expected
+
+
+def test_a_killed_coordinator_continues_with_the_sums_that_it_accepted(tmp_path: Path) -> None:
+    expected = in_single_reports(tmp_path / "single")
+    run, orders = opened(tmp_path / "killed")
+    reports = reports_of(run, orders)
+    first = dict(list(reports.items())[:3])
+    take(run, sum_of(run, first))
+    scene = run.scenario
+    again, effects = Run.resume(tmp_path / "killed", scene, setup(scene), rules(scene), 0.0)
+    again.samples |= dict.fromkeys(clients(), (24, 24))
+    for client in clients():
+        effects += again.handle(Joined(client), 0.0)
+    assert again.engine.step is not None
+    assert again.engine.step.reported == set(first)
+    for client, content in list(reports.items())[3:]:
+        again.accept(client, content, 0.0)
+    assert again.engine.round == 1
+    assert fingerprint(again) == expected
+
+
+def test_a_damaged_sum_on_disk_is_asked_for_again(tmp_path: Path) -> None:
+    run, orders = opened(tmp_path)
+    reports = reports_of(run, orders)
+    take(run, sum_of(run, dict(list(reports.items())[:3])))
+    [path] = (tmp_path / "spool" / "1").glob("*.sum")
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    scene = run.scenario
+    again, _ = Run.resume(tmp_path, scene, setup(scene), rules(scene), 0.0)
+    assert again.engine.step is not None
+    assert again.engine.step.reported == set()
+    assert not path.exists()
+
+
+# -- single reports that matter -----------------------------------------------------------------------------------------
+
+
+def with_values(content: bytes, value: float) -> bytes:
+    report = ReportContent.from_bytes(content)
+    size = setup(scenario("fedavg")).layout.size
+    vector, _ = encode(np.full(size, value, np.float32), Codec(), rng=np.random.default_rng(0))
+    return report.model_copy(update={"vectors": {"model": vector}}).to_bytes()
+
+
+def with_examples(content: bytes, examples: int) -> bytes:
+    report = ReportContent.from_bytes(content)
+    return report.model_copy(update={"examples": examples}).to_bytes()
+
+
+@pytest.mark.parametrize("lie", ["absurd values", "many samples"])
+def test_a_report_that_must_be_taken_out_or_weighed_again_is_asked_for_with_all_others(
+    lie: str, tmp_path: Path
+) -> None:
+    """The sums are forgotten, and the step ends as if there had been none."""
+    models = []
+    anything = Origin(lambda client: True, lambda client: None)
+    for way in ("single", "summed"):
+        run, orders = opened(tmp_path / way, aggregation={"max_samples": {"times_median": 2.0}})
+        run.samples.clear()
+        reports = reports_of(run, orders)
+        liar = "agent-5"
+        if lie == "absurd values":
+            reports[liar] = with_values(reports[liar], 1e6)
+        else:
+            reports[liar] = with_examples(reports[liar], 10_000)
+        effects: list[Effect] = []
+        if way == "summed":
+            this = summing(run, dict.fromkeys(reports))
+            for client, content in reports.items():
+                this.accept(client, content, 0.0)
+            content = this.take(0.0)
+            assert content is not None
+            took = accept_sum(run, content, PartialSum.from_bytes(content), anything, 0.0)
+            assert took is not None
+            assert run.engine.round == 0
+            assert run.engine.step is not None
+            assert run.engine.step.reported == set()
+            assert run.sums.is_direct(run.engine.step)
+            assert not list((run.folder / "spool" / "1").glob("*.sum"))
+        for client, content in reports.items():
+            effects += run.receive(client, content, 0.0)
+        assert run.engine.round == 1
+        notices = [effect.notice for effect in effects if isinstance(effect, Announce)]
+        aside = [notice.agent for notice in notices if isinstance(notice, ReportSetAside)]
+        assert aside == ([liar] if lie == "absurd values" else [])
+        models.append(fingerprint(run))
+    assert models[0] == models[1]
+
+
+# -- what an aggregator refuses ------------------------------------------------------------------------------------------
+
+
+def test_refusals_are_those_of_the_coordinator_and_a_bad_report_is_not_folded(
+    tmp_path: Path,
+) -> None:
+    run, orders = opened(tmp_path / "summed")
+    reports = reports_of(run, orders)
+    bad = {
+        "agent-0": with_values(reports["agent-0"], 1e30),
+        "agent-1": with_examples(reports["agent-1"], 25),  # its status has 24
+        "agent-2": reports["agent-3"],
+        "agent-4": b"rubbish",
+    }
+    single, _ = opened(tmp_path / "single")
+    expected = []
+    for client, content in bad.items():
+        for effect in single.receive(client, content, 0.0):
+            if isinstance(effect, Announce) and isinstance(effect.notice, ReportRefused):
+                expected.append(effect.notice)
+    this = summing(run, dict.fromkeys(reports, 24))
+    for client, content in {**bad, "agent-5": reports["agent-5"]}.items():
+        this.accept(client, content, 0.0)
+    content = this.take(HOLD_S)
+    assert content is not None
+    partial = PartialSum.from_bytes(content)
+    assert [report.client for report in partial.reports] == ["agent-5"]
+    effects = take(run, partial) or []
+    notices = [effect.notice for effect in effects if isinstance(effect, Announce)]
+    assert [one for one in notices if isinstance(one, ReportRefused)] == expected
+    assert len(expected) == len(bad)
+    assert run.engine.refused.keys() == single.engine.refused.keys()
+
+
+def test_failures_and_reports_that_nobody_asked_for_reach_the_engine(tmp_path: Path) -> None:
+    run, orders = opened(tmp_path)
+    failed = ReportContent.failed(orders["agent-0"], "agent-0", "no data")
+    this = summing(run, {"agent-0": 24, "agent-1": 24})
+    this.accept("agent-0", failed.to_bytes(), 0.0)
+    assert not this.expects("stranger", 0.0)
+    content = this.take(HOLD_S)
+    assert content is not None
+    partial = PartialSum.from_bytes(content)
+    assert partial.ignored == ["stranger"]
+    take(run, partial)
+    assert run.engine.step is not None
+    assert run.engine.step.failed == {"agent-0"}
+    assert run.facts.failures["agent-0"]["why"] == "no data"
+
+
+def test_a_sum_waits_for_others_and_is_offered_until_it_is_settled(tmp_path: Path) -> None:
+    run, orders = opened(tmp_path)
+    reports = reports_of(run, orders)
+    this = summing(run, dict.fromkeys(reports, 24))
+    this.accept("agent-0", reports["agent-0"], 10.0)
+    this.accept("agent-0", reports["agent-0"], 11.0)  # the agent has no answer yet
+    assert this.take(10.0 + HOLD_S / 2) is None
+    content = this.take(10.0 + HOLD_S)
+    assert content is not None
+    assert this.unsettled == [content]
+    partial = PartialSum.from_bytes(content)
+    take(run, partial)
+    number = partial.step
+    settled = list(run.sums.settled(number))
+    this.follow(AggregatorOrder(run="r1", step=number, agents={}, settled=settled))
+    assert this.unsettled == []
+    assert take(run, partial) is None, "a replay"
+    assert run.engine.step is not None
+    assert run.engine.step.reported == {"agent-0"}
+
+
+# -- what the coordinator refuses ----------------------------------------------------------------------------------------
+
+
+def heavier(partial: PartialSum) -> PartialSum:
+    """One that counts a report twice as often as its agent has samples."""
+    sums = Accumulator.from_bytes(partial.sums)
+    sums.merge(Accumulator.from_bytes(partial.sums))
+    return partial.model_copy(update={"sums": sums.to_bytes()})
+
+
+def other_cluster(partial: PartialSum) -> PartialSum:
+    sums = Accumulator()
+    sums.add("1", np.ones(setup(scenario("fedavg")).layout.size, np.float32), 24.0)
+    return partial.model_copy(update={"sums": sums.to_bytes()})
+
+
+def absurd(partial: PartialSum) -> PartialSum:
+    sums = Accumulator()
+    for report in partial.reports:
+        vector = np.full(setup(scenario("fedavg")).layout.size, 1e30, np.float32)
+        sums.add("0", vector, float(report.examples))
+    return partial.model_copy(update={"sums": sums.to_bytes()})
+
+
+def first_report(partial: PartialSum, **changes: Any) -> PartialSum:
+    first = partial.reports[0].model_copy(update=changes)
+    return partial.model_copy(update={"reports": [first, *partial.reports[1:]]})
+
+
+FORGERIES = {
+    "other run": lambda p: p.model_copy(update={"run": "r2"}),
+    "uninvited": lambda p: first_report(p, client="stranger"),
+    "twice": lambda p: p.model_copy(update={"reports": [p.reports[0], p.reports[0]]}),
+    "reported": lambda p: first_report(p, client="agent-7"),
+    "other broker": lambda p: first_report(p, client="agent-6"),
+    "examples": lambda p: first_report(p, examples=25),
+    "norms": lambda p: first_report(p, norms={}),
+    "weight": heavier,
+    "cluster": other_cluster,
+    "absurd": absurd,
+    "damaged": lambda p: p.model_copy(update={"sums": p.sums[:-1]}),
+    "missing": lambda p: p.model_copy(update={"reports": p.reports[1:]}),
+}
+
+
+@pytest.mark.parametrize("kind", FORGERIES)
+def test_a_sum_that_does_not_fit_counts_nothing(kind: str, tmp_path: Path) -> None:
+    run, orders = opened(tmp_path)
+    reports = reports_of(run, orders)
+    run.accept("agent-7", reports.pop("agent-7"), 0.0)
+    of_two = {client: reports[client] for client in ("agent-0", "agent-1")}
+    forged = FORGERIES[kind](sum_of(run, of_two))
+    origin = Origin(lambda client: client != "agent-6", lambda client: 24)
+    with pytest.raises(DecodeError):
+        take(run, forged, origin)
+    assert run.engine.step is not None
+    assert run.engine.step.reported == {"agent-7"}
+    assert run.sums.is_direct(run.engine.step) == (kind != "other run")
+    for client, content in reports.items():
+        run.accept(client, content, 0.0)
+    assert fingerprint(run) == in_single_reports(tmp_path / "single")
+
+
+def test_a_sum_of_another_step_is_dropped(tmp_path: Path) -> None:
+    run, orders = opened(tmp_path)
+    partial = sum_of(run, reports_of(run, orders))
+    late = partial.model_copy(update={"step": partial.step + 1})
+    assert take(run, late) is None
+    assert run.engine.step is not None
+    assert run.engine.step.reported == set()
+
+
+def test_an_aggregator_speaks_only_of_agents_of_its_own_broker(tmp_path: Path) -> None:
+    run, orders = opened(tmp_path)
+    failed = ReportContent.failed(orders["agent-0"], "agent-0", "no data").to_bytes()
+    this = summing(run, {"agent-0": 24})
+    this.accept("agent-0", failed, 0.0)
+    content = this.take(0.0)
+    assert content is not None
+    elsewhere = Origin(lambda client: False, lambda client: 24)
+    assert accept_sum(run, content, PartialSum.from_bytes(content), elsewhere, 0.0) == []
+    assert not run.facts.failures
+
+
+@pytest.mark.parametrize(
+    ("sections", "named"),
+    [
+        ({"rounds": {"mode": "buffered", "buffer": 2}}, "rounds.mode buffered"),
+        ({"aggregation": {"rule": "median"}}, "aggregation.rule median"),
+        ({"aggregation": {"clip": {"norm": 1.0}}}, "aggregation.clip"),
+        ({"records": {"sketch": 8}}, "records.sketch"),
+        ({"privacy": {"local": {"max_grad_norm": 1.0, "noise_multiplier": 1.0}}}, "privacy"),
+        ({"strategy": {"name": "fedsoft"}}, "fedsoft"),
+    ],
+)
+def test_a_scenario_that_needs_single_reports_is_refused_with_the_setting(
+    sections: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(UserError, match=named):
+        check_aggregators(scenario("fedavg", **sections))
+
+
+def test_a_scenario_of_means_may_have_aggregators() -> None:
+    check_aggregators(scenario("fedclust"))
