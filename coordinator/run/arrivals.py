@@ -17,7 +17,8 @@ from fractions import Fraction
 from covey.coordinator.run import folding
 from covey.coordinator.run.folding import AnyStrategy, ClientReport, Step
 from covey.coordinator.run.report_checks import check_vector
-from covey.coordinator.run.spool import Spool, SummedVectors
+from covey.coordinator.run.spool import Spool
+from covey.coordinator.run.sum_files import SummedVectors
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.numerics.vectors import Vector

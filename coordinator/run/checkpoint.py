@@ -85,11 +85,14 @@ class Checkpoint:
 
     def import_state(self, manifest: bytes, files: Mapping[str, bytes]) -> None:
         """Write what `exported` gave, in an empty folder. `state` compares the digests."""
-        make_folder(self._arrays, durable=False)
-        for name, content in files.items():
+        folder = self._arrays
+        make_folder(folder, durable=False)
+        contents = files.items()
+        for name, content in contents:
             path = self._file_of(name)
             write_atomically(path, content, durable=False)
-        write_atomically(self._manifest, manifest, durable=False)
+        path = self._manifest
+        write_atomically(path, manifest, durable=False)
 
     def _read(self) -> dict[str, Any]:
         try:

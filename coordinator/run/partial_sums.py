@@ -15,7 +15,8 @@ from covey.coordinator.engine.step import Step
 from covey.coordinator.run.arrivals import NO_STEP, Arrivals
 from covey.coordinator.run.folding import AnyStrategy, ClientReport
 from covey.coordinator.run.report_checks import check_examples, checked_numbers
-from covey.coordinator.run.spool import Circumstances, Spool, SummedVectors
+from covey.coordinator.run.spool import Circumstances, Spool
+from covey.coordinator.run.sum_files import SummedVectors
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.scenario.scenario import Scenario

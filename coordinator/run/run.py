@@ -232,8 +232,9 @@ class Run:
         fresh = scenario.strategy.init(setup)
         kind = type(fresh)
         this.state = this.checkpoint.state(kind)
-        if engine.step is not None:
-            this.sums.restore(number, engine.step.phase, this.state)
+        step = engine.step
+        if step is not None:
+            this.sums.restore(number, step.phase, this.state)
         for client in reported:
             this._accept(client, number)
         this._keep_privacy(resumed=True)
@@ -668,9 +669,11 @@ class Run:
         settings = self.scenario.aggregation
         refused = folding.too_far(steps, settings, self.facts.usual)
         summed = self.spool.summed(number)
-        if not refused.keys().isdisjoint(summed):
+        is_in_a_sum = not refused.keys().isdisjoint(summed)
+        if is_in_a_sum:
             # a sum cannot be taken apart: all reports in sums are needed themselves
-            needed = dict.fromkeys(summed, "a sum has a report that must be set aside")
+            why = "a sum has a report that must be set aside"
+            needed = dict.fromkeys(summed, why)
             return self._ask_again(number, needed)
         if refused:
             return self._set_aside(number, refused)
@@ -801,7 +804,8 @@ class Run:
             notice = ReportDamaged(f"{damage}; {client} is asked for it again")
             effects.append(Announce(notice))
         self.facts.incarnation += 1
-        if self.spool.summed(step):
+        summed = self.spool.summed(step)
+        if summed:
             self.sums.forget(step)
 
         def keep() -> Effects:

@@ -18,14 +18,13 @@ import numpy as np
 
 from covey.coordinator.run.array_files import check_seal, open_arrays, save_arrays
 from covey.coordinator.run.disk_space import Room
-from covey.shared.files import make_folder, sync_files, sync_folder, write_atomically
+from covey.coordinator.run.sum_files import SumFiles
+from covey.shared.files import make_folder, sync_files, sync_folder
 from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import ClientId, Report
-from covey.shared.wire.messages import digest
 from covey.shared.wire.parts import FileSink
 
 _SUFFIX = ".safetensors"
-_SUM_SUFFIX = ".sum"
 Clients = Iterable[ClientId]
 ClientReport = tuple[ClientId, Report]
 
@@ -37,26 +36,6 @@ class Circumstances:
     seconds: float  # of training
     client_state: str = "whole"  # the agent's report on the memory that its work began with
     device: str = "cpu"  # what it computed on
-
-
-class SummedVectors(Mapping[str, Vector]):
-    """The vectors of a report that only an aggregator has seen. Their sum with others is here, and none of them alone."""
-
-    def __init__(self, sizes: Mapping[str, int]) -> None:
-        self.sizes = sizes  # the lengths by name
-
-    def __getitem__(self, name: str) -> Vector:
-        if name not in self.sizes:
-            raise KeyError(name)
-        raise ValueError(
-            "an aggregator has added this report up, and the fold needs the report itself"
-        )
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.sizes)
-
-    def __len__(self) -> int:
-        return len(self.sizes)
 
 
 SummedReport = tuple[ClientId, Report, Circumstances]  # its vectors are `SummedVectors`
@@ -81,6 +60,7 @@ class Spool:
         self._known: dict[
             tuple[int, ClientId], Circumstances
         ] = {}  # of reports, by step and client
+        self._sum_files = SumFiles(folder, self._room)
         # reports of which only a sum is here, by step and client
         self._summed: dict[int, dict[ClientId, Report]] = {}
         self._unsynced: list[Path] | None = None  # reports of a batch; None outside of one
@@ -145,17 +125,16 @@ class Spool:
         """Write a partial sum; after this it will be there after a kill, or a power cut while `durable`."""
         folder = self._folder(step)
         self._room.write(lambda: self._make(folder))
-        content_digest = digest(content)
-        path = self._sum_file(step, content_digest)
-        is_durable = self.durable
-        self._room.write(lambda: write_atomically(path, content, durable=is_durable))
+        self._sum_files.keep(step, content, durable=self.durable)
 
     def hold(self, step: int, reports: Iterable[SummedReport]) -> None:
         """Remember the reports of a partial sum as if they were here, but for their vectors."""
         held = self._summed.setdefault(step, {})
+        known = self._known
         for client, report, circumstances in reports:
+            key = (step, client)
             held[client] = report
-            self._known[step, client] = circumstances
+            known[key] = circumstances
 
     def summed(self, step: int) -> Sequence[ClientId]:
         """Clients with an accepted report of which only a sum is here, ascending."""
@@ -164,36 +143,20 @@ class Spool:
 
     def sums(self, step: int) -> list[bytes]:
         """The partial sums of a step, in any order. A damaged one is removed and named in `damaged`."""
-        found: list[bytes] = []
-        for path in self._sum_files(step):
-            content = path.read_bytes()
-            content_digest = digest(content)
-            sound = self._sum_file(step, content_digest)
-            if path == sound:
-                found.append(content)
-                continue
-            path.unlink()
-            damage = f"{path}: the partial sum is damaged; its agents are asked again"
-            self.damaged.append(damage)
-        return found
+        files = self._sum_files
+        sums = files.contents(step)
+        self.damaged += files.damaged
+        files.damaged.clear()
+        return sums
 
     def drop_sums(self, step: int) -> None:
         """Forget the partial sums of a step, and the reports in them."""
-        for path in self._sum_files(step):
-            path.unlink()
+        self._sum_files.drop(step)
         held = self._summed.pop(step, {})
+        known = self._known
         for client in held:
             key = (step, client)
-            self._known.pop(key, None)
-
-    def _sum_files(self, step: int) -> list[Path]:
-        folder = self._folder(step)
-        pattern = "[!.]*" + _SUM_SUFFIX
-        return sorted(folder.glob(pattern))
-
-    def _sum_file(self, step: int, content_digest: bytes) -> Path:
-        name = content_digest.hex() + _SUM_SUFFIX
-        return self._folder(step) / name
+            known.pop(key, None)
 
     # -- single reports ----------------------------------------------------------------------------
 
@@ -211,7 +174,8 @@ class Spool:
         for path in folder.glob("[!.]*" + _SUFFIX):
             client = path.name.removesuffix(_SUFFIX)
             clients.append(client)
-        clients += self._summed.get(step, {})
+        held = self._summed.get(step, {})
+        clients += held
         return sorted(clients)
 
     def sound(self, step: int) -> list[ClientId]:
@@ -272,20 +236,29 @@ class Spool:
 
     def seconds(self, step: int, clients: Clients) -> Mapping[ClientId, float]:
         """How long each of these clients trained."""
-        return {client: self.circumstances(step, client).seconds for client in clients}
+        found: dict[ClientId, float] = {}
+        for client in clients:
+            circumstances = self.circumstances(step, client)
+            found[client] = circumstances.seconds
+        return found
 
     def client_states(self, step: int, clients: Clients) -> dict[ClientId, str]:
         """Those of these clients whose work began with another memory than it should have: "lost" or "ahead"."""
         not_whole: dict[ClientId, str] = {}
         for client in clients:
-            state = self.circumstances(step, client).client_state
+            circumstances = self.circumstances(step, client)
+            state = circumstances.client_state
             if state != "whole":
                 not_whole[client] = state
         return not_whole
 
     def devices(self, step: int, clients: Clients) -> dict[ClientId, str]:
         """What kind of device each of these clients computed on."""
-        return {client: self.circumstances(step, client).device for client in clients}
+        found: dict[ClientId, str] = {}
+        for client in clients:
+            circumstances = self.circumstances(step, client)
+            found[client] = circumstances.device
+        return found
 
     def discard(self, step: int, client: ClientId) -> None:
         """Forget one report. A map that is still open stays readable."""
@@ -316,16 +289,19 @@ class Spool:
             step = int(name)
             if self._is_dropped(step, newest):
                 shutil.rmtree(folder)
+        known = self._known
         dropped: list[tuple[int, ClientId]] = []
-        for key in self._known:
+        for key in known:
             step, _ = key
-            if self._is_dropped(step, newest):
+            is_over = self._is_dropped(step, newest)
+            if is_over:
                 dropped.append(key)
         for key in dropped:
-            del self._known[key]
-        summed = list(self._summed)
-        for step in summed:
-            if self._is_dropped(step, newest):
+            del known[key]
+        steps = list(self._summed)
+        for step in steps:
+            is_over = self._is_dropped(step, newest)
+            if is_over:
                 del self._summed[step]
 
     def _is_dropped(self, step: int, newest: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +68,9 @@ def sum_of(run: Run, reports: Mapping[ClientId, bytes]) -> PartialSum:
     this = summing(run, dict.fromkeys(reports, 24))
     for client, content in reports.items():
         this.accept(client, content, 0.0)
-    content = this.take(0.0)
-    assert content is not None
-    return PartialSum.from_bytes(content)
+    taken = this.take(0.0)
+    assert taken is not None
+    return PartialSum.from_bytes(taken)
 
 
 def take(run: Run, partial: PartialSum, origin: Origin = ANYBODY) -> list[Effect] | None:
@@ -178,9 +178,9 @@ def test_a_report_that_must_be_taken_out_or_weighed_again_is_asked_for_with_all_
             this = summing(run, dict.fromkeys(reports))
             for client, content in reports.items():
                 this.accept(client, content, 0.0)
-            content = this.take(0.0)
-            assert content is not None
-            took = accept_sum(run, content, PartialSum.from_bytes(content), anything, 0.0)
+            message = this.take(0.0)
+            assert message is not None
+            took = accept_sum(run, message, PartialSum.from_bytes(message), anything, 0.0)
             assert took is not None
             assert run.engine.round == 0
             assert run.engine.step is not None
@@ -220,9 +220,9 @@ def test_refusals_are_those_of_the_coordinator_and_a_bad_report_is_not_folded(
     this = summing(run, dict.fromkeys(reports, 24))
     for client, content in {**bad, "agent-5": reports["agent-5"]}.items():
         this.accept(client, content, 0.0)
-    content = this.take(HOLD_S)
-    assert content is not None
-    partial = PartialSum.from_bytes(content)
+    message = this.take(HOLD_S)
+    assert message is not None
+    partial = PartialSum.from_bytes(message)
     assert [report.client for report in partial.reports] == ["agent-5"]
     effects = take(run, partial) or []
     notices = [effect.notice for effect in effects if isinstance(effect, Announce)]
@@ -297,7 +297,7 @@ def first_report(partial: PartialSum, **changes: Any) -> PartialSum:
     return partial.model_copy(update={"reports": [first, *partial.reports[1:]]})
 
 
-FORGERIES = {
+FORGERIES: dict[str, Callable[[PartialSum], PartialSum]] = {
     "other run": lambda p: p.model_copy(update={"run": "r2"}),
     "uninvited": lambda p: first_report(p, client="stranger"),
     "twice": lambda p: p.model_copy(update={"reports": [p.reports[0], p.reports[0]]}),
