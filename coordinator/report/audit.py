@@ -47,7 +47,8 @@ def audit_table(found: Mapping[str, Any]) -> Table:
         first = found["first_time"]
         last = found["last_time"]
         title = f"{first} to {last}"
-    table = Table(title=title)
+    # a title is as wide as its table, and the two times belong on one line
+    table = Table(title=title, min_width=len(title))
     table.add_column("event")
     table.add_column("lines", justify="right")
     for event, count in found["events"].items():

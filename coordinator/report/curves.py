@@ -181,7 +181,7 @@ def _curves(label: str, result: Mapping[str, Any], folder: Path, *, detailed: bo
         models = sketches.read(folder, phases)
         if file.exists():
             scenario = load(file)
-            proximity = _proximity(folder, scenario)
+            proximity = proximity_of(folder, scenario)
             cut = _cut(result, figure, scenario)
     return Curves(
         label,
@@ -199,7 +199,7 @@ def _curves(label: str, result: Mapping[str, Any], folder: Path, *, detailed: bo
     )
 
 
-def _proximity(folder: Path, scenario: Scenario) -> Proximity | None:
+def proximity_of(folder: Path, scenario: Scenario) -> Proximity | None:
     """What the clusters were made from, out of the newest checkpoint. Raises UserError if that is damaged."""
     checkpoint = Checkpoint(folder / "checkpoint")
     strategy = scenario.strategy

@@ -280,7 +280,8 @@ def unevaluated(result: Result) -> str:
     agents = result["agents"]
     late = result.get("unevaluated", ())
     if late:
-        sentences.append(f"{len(late)} of {agents} agents were never evaluated: {_listed(late)}")
+        were = "was" if len(late) == 1 else "were"
+        sentences.append(f"{len(late)} of {agents} agents {were} never evaluated: {_listed(late)}")
     stale = result.get("stale", {})
     if stale:
         dated = [f"{agent} (round {round_})" for agent, round_ in stale.items()]
@@ -290,9 +291,15 @@ def unevaluated(result: Result) -> str:
         )
     for mode in _modes_with_divergence(result):
         diverged = _figures(result, mode)["diverged"]
+        if len(diverged) == 1:
+            whose = "one agent"
+            excluded = "it is"
+        else:
+            whose = f"{len(diverged)} agents"
+            excluded = "they are"
         sentences.append(
-            f"{MODE_TITLES[mode]}: the model of {len(diverged)} agents diverged (its outputs are not finite); "
-            f"they are in no average: {_listed(diverged)}"
+            f"{MODE_TITLES[mode]}: the model of {whose} diverged (its outputs are not finite); "
+            f"{excluded} in no average: {_listed(diverged)}"
         )
     for agent, failure in result.get("failures", {}).items():
         count = failure["times"]
@@ -339,9 +346,10 @@ def participation(result: Result) -> str:
     others = _figure(of_undrawn)
     participants = len(result["took_part"])
     agents = result["agents"]
+    were = "was" if count == 1 else "were"
     return (
         f"E-last over the {participants} agents that took part: {drawn}\n"
-        f"{count} of {agents} agents were drawn for no round: E-last {others} "
+        f"{count} of {agents} agents {were} drawn for no round: E-last {others} "
         f"(the model of a phase before the rounds, else E-server): {names}"
     )
 
@@ -359,4 +367,5 @@ def newcomers(result: Result) -> str:
             figures.append(f"{title} {figure}")
     count = len(late["agents"])
     listed = ", ".join(figures)
-    return f"{count} newcomers after the last round: {listed}"
+    noun = "newcomer" if count == 1 else "newcomers"
+    return f"{count} {noun} after the last round: {listed}"

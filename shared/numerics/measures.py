@@ -29,6 +29,7 @@ class Measure:
     lower_is_better: bool = False
     scale: float = 1.0  # from the stored figure to the shown one
     most: float = math.inf  # the largest possible figure, as it is stored
+    decimals: int | None = None  # in tables; None: four digits, wherever they begin
 
     @property
     def title(self) -> str:
@@ -36,9 +37,11 @@ class Measure:
         return f"{self.label} {self.unit}".strip()
 
     def text(self, figure: float) -> str:
-        """The figure as tables show it: percentages with two decimals, others with four digits."""
+        """The figure as tables show it: with the measure's decimals, or with four digits."""
         shown = self.scale * figure
-        return f"{shown:.2f}" if self.scale == PERCENT else f"{shown:.4g}"
+        if self.decimals is None:
+            return f"{shown:.4g}"
+        return f"{shown:.{self.decimals}f}"
 
     def target_text(self, target: float) -> str:
         """A target in words, such as "75 %" or "3.5"."""
@@ -69,14 +72,14 @@ class Measure:
         return figure <= target if self.lower_is_better else figure >= target
 
 
-ACCURACY = Measure("accuracy", "accuracy", "in %", scale=PERCENT, most=1.0)
+ACCURACY = Measure("accuracy", "accuracy", "in %", scale=PERCENT, most=1.0, decimals=2)
 RMSE = Measure("rmse", "RMSE", TARGET_UNITS, lower_is_better=True)
 MEASURES: Mapping[str, Measure] = {
     measure.name: measure
     for measure in (
         ACCURACY,
-        Measure("f1", "macro F1", "in %", scale=PERCENT, most=1.0),
-        Measure("loss", "loss", "", lower_is_better=True),
+        Measure("f1", "macro F1", "in %", scale=PERCENT, most=1.0, decimals=2),
+        Measure("loss", "loss", "", lower_is_better=True, decimals=4),
         Measure("mse", "MSE", "in squared units of the target", lower_is_better=True),
         RMSE,
         Measure("mae", "MAE", TARGET_UNITS, lower_is_better=True),

@@ -474,7 +474,9 @@ def test_figures_of_an_earlier_evaluation_and_failures_are_named_in_the_result(
     table = results([document])
     assert dict(zip(table.headers, table.lines[0], strict=True))["evaluated"] == "6 of 8, 1 earlier"
     remarks = unevaluated(document)
-    assert "1 of 8 agents were never evaluated: agent-1" in remarks
+    assert "1 of 8 agents was never evaluated: agent-1" in remarks
+    more = unevaluated({**document, "unevaluated": ["agent-1", "agent-2"]})
+    assert "2 of 8 agents were never evaluated: agent-1, agent-2" in more
     assert "agent-0 (round 1)" in remarks
     assert (
         "agent-1 could not do its work 6 times, last in round 3: the training diverged" in remarks

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from covey.coordinator.cli import app
+from covey.coordinator.report.audit import audit_table
+from covey.coordinator.report.text_table import show
 from covey.coordinator.run.audit_trail import FILE, Trail, check
 from covey.coordinator.run.run import Run
 from covey.shared.audit import verify
@@ -60,6 +64,14 @@ def test_a_run_leaves_a_chain_of_orders_accepted_reports_and_folds(finished: Pat
     code, found = audited(finished)
     assert (code, found["whole"], found["anchored"]) == (0, True, True)
     assert found["events"]["start"] == found["events"]["finish"] == 1
+
+
+def test_the_times_of_the_log_stay_on_one_line_in_80_columns(finished: Path) -> None:
+    _, found = audited(finished)
+    printed = io.StringIO()
+    show(Console(width=80, file=printed), audit_table(found))
+    first, *_ = printed.getvalue().splitlines()
+    assert first.strip() == f"{found['first_time']} to {found['last_time']}"
 
 
 @pytest.mark.parametrize(

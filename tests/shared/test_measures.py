@@ -68,6 +68,11 @@ def test_errors_are_better_when_they_are_lower() -> None:
     assert main_measure(regression=True) == RMSE
 
 
+def test_losses_have_the_same_number_of_decimals() -> None:
+    loss = MEASURES["loss"]
+    assert [loss.text(figure) for figure in (1.2, 0.08471, 0.5)] == ["1.2000", "0.0847", "0.5000"]
+
+
 def test_figures_are_shown_in_their_units() -> None:
     assert (ACCURACY.text(0.8123), ACCURACY.title) == ("81.23", "accuracy in %")
     assert (RMSE.text(12.3456), RMSE.title) == ("12.35", "RMSE in units of the target")
