@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import json
 import tempfile
 import time
@@ -19,12 +20,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import yaml
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.memory import Parrot
+from covey.shared.numerics.vectors import Layout
+from covey.shared.strategies.phase_names import TRAIN
+from covey.shared.wire.codec import Codec, encode
+from covey.shared.wire.messages import Encoded, OrderMessage, ReportContent
 from tests.processes import Program, free_port, mosquitto, until
 
 FLEETS = 2  # processes that play agents
@@ -47,12 +53,45 @@ def scenario(agents: int, rounds: int) -> dict[str, Any]:
     }
 
 
+@functools.cache
+def _weights(size: int) -> Encoded:
+    """Random weights (size,), drawn and encoded once: all agents of a process report the same."""
+    rng = np.random.default_rng(size)
+    values = rng.standard_normal(size, np.float32)
+    encoded, _ = encode(values, Codec(), rng=rng)
+    return encoded
+
+
+class LightParrot(Parrot):
+    """A parrot that draws nothing for a report, so that the coordinator and not the fleet is the limit."""
+
+    def content(self, order: OrderMessage) -> bytes:
+        """The report of a training order; any other is a parrot's."""
+        work = order.work
+        assert work is not None
+        if work.phase != TRAIN:
+            return super().content(order)
+        layout = Layout.from_wire(work.layout)
+        report = ReportContent(
+            run=order.run,
+            step=order.step,
+            client=self.name,
+            examples=10,
+            steps=1,
+            loss=1.0,
+            numbers={},
+            seconds=0.0,
+            vectors={"model": _weights(layout.size)},
+        )
+        return report.to_bytes()
+
+
 async def play(url: str, first: int, count: int) -> None:
     """Play these agents until the process is ended."""
     gate = asyncio.Semaphore(8)
     async with asyncio.TaskGroup() as group:
         for number in range(first, first + count):
-            parrot = Parrot(f"parrot-{number:05d}", url)
+            parrot = LightParrot(f"parrot-{number:05d}", url)
             group.create_task(parrot.live(gate))
             if number % STARTS_PER_S == 0:
                 await asyncio.sleep(1.0)

@@ -11,9 +11,14 @@ from covey.coordinator.run.effects import Announce, Effect
 from covey.coordinator.run.notices import WorkFailed
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.intake import Arrived, Intake
+from covey.coordinator.serve.items import MAX_TOGETHER
 from covey.coordinator.serve.roster import Roster
 from covey.coordinator.serve.roster_show import RosterShow
 from covey.shared.errors import DecodeError
+
+# A report waits this long (s) for others that are accepted with it, while very many are awaited. A thread, a wait for the
+# disk and a look at all timers then serve several reports. The last reports of a step, and those of a small fleet, do not wait.
+COMPANY_S = 0.02
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,12 @@ class Acceptance:
 
     def __repr__(self) -> str:
         return f"<Acceptance of reports for {self._run!r}>"
+
+    @property
+    def expects_many(self) -> bool:
+        """Are so many reports of the open step awaited that the next ones come before long?"""
+        step = self._run.engine.step
+        return step is not None and len(step.awaited) > MAX_TOGETHER
 
     async def take(self, reports: Sequence[Arrived], now: float) -> list[Effect]:
         """Accept reports in their order, or refuse them. Returns what follows, once all of them are on the disk."""

@@ -49,6 +49,10 @@ class Items:
         waiting = self._queue.qsize()
         return f"<Items: {waiting} wait>"
 
+    def __len__(self) -> int:
+        """Items that wait."""
+        return self._queue.qsize()
+
     async def put(self, item: Item) -> None:
         """Append an item, once there is room for it."""
         await self._queue.put(item)

@@ -43,13 +43,13 @@ from covey.coordinator.run.notices import (
     ignore,
 )
 from covey.coordinator.run.run import Run
-from covey.coordinator.serve.acceptance import Acceptance
+from covey.coordinator.serve.acceptance import COMPANY_S, Acceptance
 from covey.coordinator.serve.aggregators import Aggregators, AggregatorSeen, SumArrived
 from covey.coordinator.serve.attendance import Attendance
 from covey.coordinator.serve.connections import Connections
 from covey.coordinator.serve.exclusive import already_running
 from covey.coordinator.serve.intake import Arrived, Intake, Seen
-from covey.coordinator.serve.items import Item, Items, Repeat, Stop, Wake
+from covey.coordinator.serve.items import MAX_TOGETHER, Item, Items, Repeat, Stop, Wake
 from covey.coordinator.serve.own_status import OwnStatus, State
 from covey.coordinator.serve.placement import Placement, SilentShards
 from covey.coordinator.serve.publisher import Publisher
@@ -332,6 +332,8 @@ class Service:
             case Down():
                 return await self.connections.down(item)
             case Arrived():
+                if self.acceptance.expects_many and len(self._items) < MAX_TOGETHER:
+                    await asyncio.sleep(COMPANY_S)
                 reports = self._items.together(item)
                 return await self.acceptance.take(reports, self.now())
             case Seen():

@@ -18,6 +18,7 @@ from typing import Any, Self
 import aiomqtt
 from aiomqtt.exceptions import MqttConnectError
 
+from covey.shared.mqtt.acknowledgements import Acknowledgements
 from covey.shared.mqtt.backoff import Backoff
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.failover import Failover
@@ -108,6 +109,7 @@ class MqttLink:
         self._down_reason = ""  # of the latest `Down`; "" since the latest `Up`
         self._reported: set[BrokerUrl] = set()  # brokers with a `Down` since the latest `Up`
         self._client: aiomqtt.Client | None = None  # None while the link is down
+        self._acknowledgements: Acknowledgements | None = None  # of that client's messages
         self._calls: set[asyncio.Task[Any]] = set()  # exchanges that wait for the broker
         self._stop = asyncio.Event()  # set once, when the link is closed
         self._full = asyncio.Event()  # set while the inbox is too full for a connection
@@ -155,10 +157,15 @@ class MqttLink:
         return len(self._inbox)
 
     async def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
-        done, _ = await self._call(
-            lambda client: client.publish(topic, payload, 1, retain, timeout=self._ack_s)
-        )
-        return done
+        client = self._client
+        acknowledgements = self._acknowledgements
+        if client is None or acknowledgements is None:
+            return False
+        taken = await acknowledgements.publish(topic, payload, retain)
+        if not taken and client is self._client:
+            # unacknowledged or half-sent: only a new connection makes the state certain again
+            _cut(client)
+        return taken
 
     async def subscribe(self, topics: Sequence[str]) -> bool:
         """As in `Link`. Also False if the broker refuses one of the topics, which is logged."""
@@ -261,6 +268,8 @@ class MqttLink:
         self._rise(client)
         why = await self._watch(client)
         self._client = None
+        if self._acknowledgements is not None:
+            self._acknowledgements.end()
         for call in self._calls:
             call.cancel()
         return _End(f"{self.url}: {why}", connected=True)
@@ -285,6 +294,9 @@ class MqttLink:
         """The connection of `client` is up. It is reported once."""
         if self._client is not client:
             self._client = client
+            self._acknowledgements = Acknowledgements(
+                client, at_once=MAX_CONCURRENT_CALLS, within_s=self._ack_s
+            )
             self._down_reason = ""
             self._reported.clear()
             self._inbox.put(Up(str(self.url)))

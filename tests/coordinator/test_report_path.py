@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,16 @@ from covey.coordinator.run import array_files
 from covey.coordinator.run.array_files import check_seal, save_arrays
 from covey.coordinator.run.effects import Effect, SendOrder
 from covey.coordinator.run.run import Run
+from covey.coordinator.serve import service as service_module
 from covey.coordinator.serve.intake import Arrived
+from covey.coordinator.serve.items import MAX_TOGETHER
 from covey.coordinator.serve.service import Service
 from covey.shared import files
 from covey.shared.errors import DecodeError
 from covey.shared.mqtt.link import Message
 from covey.shared.wire.codec import Codec, encode
 from covey.shared.wire.messages import AgentStatus, OrderMessage, Part, ReportContent, digest
+from covey.shared.wire.parts import MemorySink
 from tests.small_run import clients, rules, scenario, setup
 
 Orders = dict[str, OrderMessage]
@@ -212,3 +216,43 @@ def test_a_seal_finds_a_flipped_bit_in_values_and_in_facts(tmp_path: Path) -> No
         path.write_bytes(damaged)
         with pytest.raises(ValueError):
             check_seal(path)
+
+
+@pytest.mark.parametrize("agents", [200, 8])
+def test_reports_wait_for_company_only_while_very_many_are_awaited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agents: int
+) -> None:
+    """A report comes, and right behind it the others. A large fleet's first report waits for them, a small fleet's does not."""
+    monkeypatch.setattr(service_module, "COMPANY_S", 0.0)  # one turn of the loop
+    sizes: list[int] = []
+
+    async def act() -> None:
+        scene = scenario("fedavg", rounds={"participation": 1.0, "start_agents": agents})
+        run = Run.start(tmp_path, scene, setup(scene), rules(scene), "r1", 0.0)
+        async with MemoryBroker().link("coordinator") as link:
+            service = Service(run, link)
+            step = SimpleNamespace(awaited=range(agents))
+            monkeypatch.setattr(run.engine, "step", step)
+
+            async def take(reports: list[Arrived], now: float) -> list[Effect]:
+                sizes.append(len(reports))
+                step.awaited = step.awaited[len(reports) :]
+                return []
+
+            monkeypatch.setattr(service.acceptance, "take", take)
+            first, *others = [Arrived(str(i), MemorySink(), b"", 0) for i in range(agents)]
+
+            async def come() -> None:
+                for one in others:
+                    await service._items.put(one)
+
+            coming = asyncio.create_task(come())
+            await service._decide(first)
+            await coming
+            while len(service._items):
+                item = await service._items.take(0)
+                await service._decide(item)
+
+    asyncio.run(act())
+    assert sum(sizes) == agents
+    assert sizes[0] == (MAX_TOGETHER if agents > MAX_TOGETHER else 1)

@@ -125,6 +125,32 @@ async def test_a_publish_that_waits_when_the_connection_breaks_is_false_at_once(
     server.close()
 
 
+async def test_a_broker_that_acknowledges_nothing_in_time_counts_as_lost() -> None:
+    """Against a broker that accepts every connection and then answers nothing."""
+    connections = 0
+
+    async def silent_broker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        await reader.read(100)
+        writer.write(bytes([0x20, 2, 0, 0]))
+        while await reader.read(100):
+            pass
+        writer.close()
+
+    server = await asyncio.start_server(silent_broker, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    patience = Backoff(first_s=0.01)
+    async with MqttLink(
+        f"mqtt://127.0.0.1:{port}", client_id="a", ack_s=0.1, backoff=patience
+    ) as link:
+        await up(link)
+        assert not await link.publish("t", b"x")
+        await up(link)  # again
+        assert connections == 2
+    server.close()
+
+
 @pytest.mark.parametrize(
     "answer", [b"", bytes([0x20, 2, 0, 5])], ids=["without a word", "after a refusal"]
 )
