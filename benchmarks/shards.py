@@ -6,6 +6,11 @@ Light agents (benchmarks.light_fleet) answer every order with a made-up report o
 floor, several are the product, and both are measured in turns. Then one of several brokers is killed while a round is
 open: its agents have not reported. The models are compared with those of a run over one broker whose same agents are
 killed in the same round. Prints tables, writes shards.json below --out.
+
+    python -m benchmarks.shards --aggregators [--brokers 2]
+
+measures the reports of a run whose aggregators (`coordinator aggregate`, one for each broker) add them up, next to the same
+run without; writes aggregators.json, and compares the models.
 """
 
 from __future__ import annotations
@@ -104,6 +109,7 @@ class Federation:
     brokers: list[Program]
     fleets: list[Program]
     folder: Path  # of the run
+    aggregators: list[Program]
 
     @property
     def rounds(self) -> int:
@@ -120,8 +126,10 @@ class Federation:
 
 
 @contextmanager
-def federation(brokers: int, crowds: Sequence[Crowd], rounds: int) -> Iterator[Federation]:
-    """Start everything, and end it with the block."""
+def federation(
+    brokers: int, crowds: Sequence[Crowd], rounds: int, *, aggregated: bool = False
+) -> Iterator[Federation]:
+    """Start everything, and end it with the block. If `aggregated`, each broker has an aggregator."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         started: list[Program] = []
@@ -144,6 +152,15 @@ def federation(brokers: int, crowds: Sequence[Crowd], rounds: int) -> Iterator[F
         ]
         for url in urls:
             command += ["--broker", url]
+        aggregators: list[Program] = []
+        if aggregated:
+            command.append("--aggregators")
+            for number, url in enumerate(urls):
+                log = folder / f"aggregator-{number}.log"
+                aggregate = ["covey.coordinator.cli", "aggregate", "--broker", url]
+                program = Program(aggregate, log)
+                stack.callback(program.stop)
+                aggregators.append(program)
         this = Program(command, folder / "log")
         stack.callback(this.stop)
         fleets: list[Program] = []
@@ -153,7 +170,7 @@ def federation(brokers: int, crowds: Sequence[Crowd], rounds: int) -> Iterator[F
             program = Program(play, folder / f"fleet-{number}.log")
             stack.callback(program.stop)
             fleets.append(program)
-        yield Federation(this, started, fleets, folder / "run")
+        yield Federation(this, started, fleets, folder / "run", aggregators)
 
 
 # -- reports in a second -----------------------------------------------------------------------------------------------
@@ -181,6 +198,39 @@ def per_report(brokers: int, agents: int, rounds: int) -> tuple[Cost, dict[str, 
         used = [cpu_s_of([pid]) - first for pid, first in zip(pids, before, strict=True)]
     detail = {"all brokers": 1e3 * sum(used) / reports, "busiest broker": 1e3 * max(used) / reports}
     return Cost(wall_s / reports, cpu_s / reports), detail
+
+
+def summed(brokers: int, agents: int, rounds: int, times: int) -> tuple[list[Row], bool]:
+    """The same brokers without aggregators and with them, in turns; whether all models were the same."""
+    found: dict[bool, list[Cost]] = {False: [], True: []}
+    aggregators_ms: list[float] = []
+    models: list[dict[str, bytes]] = []
+    crowds = [Crowd(agents, brokers, tuple(range(brokers)))]
+    reports = agents * (rounds - 1)
+    for _ in range(times):
+        for aggregated, costs in found.items():
+            with federation(brokers, crowds, rounds, aggregated=aggregated) as this:
+                own = [this.coordinator.process.pid]
+                others = [program.process.pid for program in this.aggregators]
+                this.wait_for(1)
+                wall = time.monotonic()
+                cpu = cpu_s_of(own)
+                cpu_of_others = cpu_s_of(others)
+                this.wait_for(rounds)
+                wall_s = time.monotonic() - wall
+                cpu_s = cpu_s_of(own) - cpu
+                if aggregated:
+                    used = cpu_s_of(others) - cpu_of_others
+                    aggregators_ms.append(1e3 * used / reports)
+                this.finish()
+                costs.append(Cost(wall_s / reports, cpu_s / reports))
+                models.append(model_bytes(this.folder))
+    floor = median(found[False])
+    product = median(found[True])
+    name = f"a report, {brokers} aggregators next to none"
+    detail = {"all aggregators": sorted(aggregators_ms)[len(aggregators_ms) // 2]}
+    row = replace(Row(name, floor, product, times), detail=detail)
+    return [row], all(one == models[0] for one in models)
 
 
 def throughput(brokers: int, agents: int, rounds: int, times: int) -> list[Row]:
@@ -237,11 +287,18 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=3)
     parser.add_argument("--brokers", type=int, default=4)
     parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--aggregators", action="store_true", help="with them next to without")
     parser.add_argument("--play", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.play is not None:
         text, folder, *urls = options.play
         asyncio.run(host(Crowd(**json.loads(text)), urls, Path(folder)))
+        return
+    if options.aggregators:
+        with foreign_load() as load:
+            compared, same = summed(options.brokers, options.agents, options.rounds, options.times)
+        show("aggregators", "a report of 44 426 parameters", compared, load, options.out)
+        print(json.dumps({"same_bytes": same}))
         return
     with foreign_load() as load:
         compared = throughput(options.brokers, options.agents, options.rounds, options.times)

@@ -26,6 +26,8 @@ from covey.shared.wire.parts import FileSink
 
 _SUFFIX = ".safetensors"
 Clients = Iterable[ClientId]
+Key = tuple[int, ClientId]  # a step and a client
+Held = dict[ClientId, Report]  # reports of one step of which only a sum is here
 ClientReport = tuple[ClientId, Report]
 
 
@@ -57,12 +59,11 @@ class Spool:
             shutil.rmtree(self._incoming)  # half a content is of no use after a restart
         make_folder(self._incoming, durable=False)
         self._numbers = count()
-        self._known: dict[
-            tuple[int, ClientId], Circumstances
-        ] = {}  # of reports, by step and client
+        # of reports, by step and client
+        self._known: dict[Key, Circumstances] = {}
         self._sum_files = SumFiles(folder, self._room)
         # reports of which only a sum is here, by step and client
-        self._summed: dict[int, dict[ClientId, Report]] = {}
+        self._summed: dict[int, Held] = {}
         self._unsynced: list[Path] | None = None  # reports of a batch; None outside of one
         self.kept: set[int] = set()  # steps whose reports `drop` leaves: they wait in a buffer
 
@@ -97,8 +98,7 @@ class Spool:
     ) -> None:
         """Write a checked report; a second one for the same step replaces the first."""
         circumstances = Circumstances(seconds, client_state, device)
-        folder = self._folder(step)
-        self._room.write(lambda: self._make(folder))
+        self._make_folder(step)
         facts = {
             "examples": report.examples,
             "numbers": dict(report.numbers),
@@ -123,8 +123,7 @@ class Spool:
 
     def keep_sum(self, step: int, content: bytes) -> None:
         """Write a partial sum; after this it will be there after a kill, or a power cut while `durable`."""
-        folder = self._folder(step)
-        self._room.write(lambda: self._make(folder))
+        self._make_folder(step)
         self._sum_files.keep(step, content, durable=self.durable)
 
     def hold(self, step: int, reports: Iterable[SummedReport]) -> None:
@@ -136,9 +135,13 @@ class Spool:
             held[client] = report
             known[key] = circumstances
 
+    def _held(self, step: int) -> Held:
+        """Reports of a step of which only a sum is here."""
+        return self._summed.get(step, {})
+
     def summed(self, step: int) -> Sequence[ClientId]:
         """Clients with an accepted report of which only a sum is here, ascending."""
-        held = self._summed.get(step, {})
+        held = self._held(step)
         return sorted(held)
 
     def sums(self, step: int) -> list[bytes]:
@@ -160,6 +163,11 @@ class Spool:
 
     # -- single reports ----------------------------------------------------------------------------
 
+    def _make_folder(self, step: int) -> None:
+        """The folder of a step, once there is room for it."""
+        folder = self._folder(step)
+        self._room.write(lambda: self._make(folder))
+
     def _make(self, folder: Path) -> None:
         if folder.exists():
             return
@@ -174,8 +182,8 @@ class Spool:
         for path in folder.glob("[!.]*" + _SUFFIX):
             client = path.name.removesuffix(_SUFFIX)
             clients.append(client)
-        held = self._summed.get(step, {})
-        clients += held
+        summed = self.summed(step)
+        clients.extend(summed)
         return sorted(clients)
 
     def sound(self, step: int) -> list[ClientId]:
@@ -202,7 +210,7 @@ class Spool:
         """
         found: list[ClientReport] = []
         reasons: dict[ClientId, str] = {}
-        held = self._summed.get(step, {})
+        held = self._held(step)
         for client in clients:
             if client in held:
                 reasons[client] = "an aggregator sent its sum with others"
@@ -227,11 +235,12 @@ class Spool:
 
     def circumstances(self, step: int, client: ClientId) -> Circumstances:
         """How a report came about. The file is read only if an earlier process wrote it."""
-        known = self._known.get((step, client))
+        key = (step, client)
+        known = self._known.get(key)
         if known is not None:
             return known
         _, circumstances = self._read(step, client)
-        self._known[step, client] = circumstances
+        self._known[key] = circumstances
         return circumstances
 
     def seconds(self, step: int, clients: Clients) -> Mapping[ClientId, float]:
@@ -266,17 +275,17 @@ class Spool:
         path.unlink(missing_ok=True)
         key = (step, client)
         self._known.pop(key, None)
-        held = self._summed.get(step, {})
+        held = self._held(step)
         held.pop(client, None)
 
     def gather(self, step: int, reports: Iterable[tuple[ClientId, int]]) -> None:
         """Let the reports of several steps (client, step) be those of one. They stay where they are, too."""
-        folder = self._folder(step)
-        self._room.write(lambda: self._make(folder))
+        self._make_folder(step)
         for client, order in reports:
             report = self._file(order, client)
             path = self._file(step, client)
-            path.unlink(missing_ok=True)  # of an attempt before a kill
+            # of an attempt before a kill
+            path.unlink(missing_ok=True)
             with suppress(FileNotFoundError):  # then it is not readable either
                 path.hardlink_to(report)
 
@@ -290,7 +299,7 @@ class Spool:
             if self._is_dropped(step, newest):
                 shutil.rmtree(folder)
         known = self._known
-        dropped: list[tuple[int, ClientId]] = []
+        dropped: list[Key] = []
         for key in known:
             step, _ = key
             is_over = self._is_dropped(step, newest)
@@ -318,20 +327,21 @@ class Spool:
 
     def _read(self, step: int, client: ClientId) -> tuple[Report, Circumstances]:
         """The report, and what else was kept with it."""
-        held = self._summed.get(step, {})
-        if client in held:
-            summed = held[client]
-            known = self._known[step, client]
+        held = self._held(step)
+        summed = held.get(client)
+        if summed is not None:
+            key = (step, client)
+            known = self._known[key]
             return summed, known
         path = self._file(step, client)
         arrays, facts = open_arrays(path)
         vectors: dict[str, Vector] = {}
         for name, array in arrays.items():
-            vectors[name] = array.view(np.float32)
-        circumstances = Circumstances(
-            seconds=facts.pop("seconds"),
-            client_state=facts.pop("client_state"),
-            device=facts.pop("device", "cpu"),  # missing in reports of an earlier version
-        )
+            vector = array.view(np.float32)
+            vectors[name] = vector
+        seconds = facts.pop("seconds")
+        client_state = facts.pop("client_state")
+        device = facts.pop("device", "cpu")  # missing in reports of an earlier version
+        circumstances = Circumstances(seconds, client_state, device)
         report = Report(vectors=vectors, **facts)
         return report, circumstances

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack, ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,10 @@ class FleetWithAggregators(Fleet):
         return run
 
 
+def is_connected(aggregator: Program) -> bool:
+    return "connected" in aggregator.output
+
+
 @pytest.mark.broker
 @needs_mosquitto
 def test_a_killed_aggregator_costs_no_bytes(tmp_path: Path) -> None:
@@ -75,7 +80,7 @@ def test_a_killed_aggregator_costs_no_bytes(tmp_path: Path) -> None:
             urls.append(url)
             aggregators.append(this)
         for one in aggregators:
-            until(lambda one=one: "connected" in one.output, 60.0, one)
+            until(partial(is_connected, one), 60.0, one)
 
         async def story() -> Run:
             fleet = FleetWithAggregators(tmp_path, urls, aggregators)
