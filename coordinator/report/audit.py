@@ -48,7 +48,8 @@ def audit_table(found: Mapping[str, Any]) -> Table:
         last = found["last_time"]
         title = f"{first} to {last}"
     # a title is as wide as its table, and the two times belong on one line
-    table = Table(title=title, min_width=len(title))
+    width = len(title)
+    table = Table(title=title, min_width=width)
     table.add_column("event")
     table.add_column("lines", justify="right")
     for event, count in found["events"].items():
