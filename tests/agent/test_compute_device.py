@@ -196,6 +196,13 @@ def test_models_and_batches_are_moved_and_vectors_come_back_as_float32_on_the_cp
     assert local.moments().count.dtype == np.float64  # sums over files are made on the CPU
 
 
+def test_images_of_a_training_are_changed_on_the_device(elsewhere: Watch) -> None:
+    local, start = local_of(COLOURED, augment="shift_flip")
+    elsewhere.products.clear()
+    assert local.train(start, epochs=1).steps > 0
+    assert elsewhere.products == {"meta"}
+
+
 @pytest.mark.parametrize("task", [HEADED, COLOURED], ids=lambda task: task.model.name)
 def test_contrastive_views_are_made_on_the_device(task: Task, elsewhere: Watch) -> None:
     local, start = local_of(task)
