@@ -4,7 +4,7 @@
 
 Ten agents have eight samples each, so a round is one step of SGD for each of them: what remains is the cost of orders,
 processes, files and messages. `fleet` simulates the agents in one process, `agents` starts ten times `agent start`, and
-`wide` has a model of 11.2 M parameters. The floor is aiomqtt alone: one client publishes the model and ten orders, ten
+`wide` has a model of 11.2 M parameters; for this one, the PUBLISH packets are counted that carry parts of contents. The floor is aiomqtt alone: one client publishes the model and ten orders, ten
 clients answer with a report of the same size, in the same parts.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import re
 import statistics
 import sys
 import tempfile
@@ -34,6 +35,7 @@ AGENTS = 10
 SAMPLES = 10  # of an agent; two of them are its test part
 ORDER_BYTES = 2500
 PART_BYTES = 512 * 1024
+PACKET = re.compile(r"Received PUBLISH from .*'[^']*/(model|report)/\d+'")
 ROLES = ("coordinator", "fleet", "workers", "broker")
 
 
@@ -51,6 +53,16 @@ class Kind:
     def payload_bytes(self) -> int:
         """Of a model, and of a report."""
         return 4 * self.parameters
+
+    @property
+    def parts(self) -> int:
+        """Of the model and of all reports, in one round."""
+        return (1 + AGENTS) * len(parts_of(self.payload_bytes))
+
+    @property
+    def is_counted(self) -> bool:
+        """Are the packets counted? The broker's log of a small model would cost more than its messages."""
+        return self.payload_bytes > PART_BYTES
 
 
 LENET = Kind("fleet", (1, 28, 28), {"name": "lenet5"}, 44_426)
@@ -108,8 +120,8 @@ def devices(kind: Kind, folder: Path, url: str) -> Iterator[list[int]]:
         yield started
 
 
-def product(kind: Kind, rounds: int) -> tuple[Cost, dict[str, float]]:
-    """The cost of one round, and the processor time in ms of each kind of process."""
+def product(kind: Kind, rounds: int) -> tuple[Cost, dict[str, float], float]:
+    """The cost of one round, the processor time in ms of each kind of process, and the packets with parts."""
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         write_data(kind, folder / "data.npz", AGENTS * SAMPLES)
@@ -117,21 +129,23 @@ def product(kind: Kind, rounds: int) -> tuple[Cost, dict[str, float]]:
         file.write_text(yaml.safe_dump(scenario(kind, rounds)))
         port = free_port()
         url = f"mqtt://127.0.0.1:{port}"
-        broker = stack.enter_context(mosquitto(folder, port))
+        config = "log_type debug\n" if kind.is_counted else ""
+        broker = stack.enter_context(mosquitto(folder, port, config))
         started = stack.enter_context(devices(kind, folder, url))
         out = ["--out", str(folder / "run"), "--broker", url, "--json"]
         command = ["covey.coordinator.cli", "run", str(file), "--data-root", str(folder), *out]
         this = Program(command, folder / "log")
         stack.callback(this.stop)
-        return _watch(this, folder / "run", broker.process.pid, started, rounds)
+        return _watch(this, folder / "run", broker, started, rounds)
 
 
 def _watch(
-    this: Program, run: Path, broker: int, devices: list[int], rounds: int
-) -> tuple[Cost, dict[str, float]]:
+    this: Program, run: Path, broker: Program, devices: list[int], rounds: int
+) -> tuple[Cost, dict[str, float], float]:
     """Leave out the first two rounds, which start processes and fill caches, and the last one."""
     first = until(lambda: _folded(run, 2), 300, this)
-    by_role = _processes(this.process.pid, broker, devices)
+    by_role = _processes(this.process.pid, broker.process.pid, devices)
+    packets_before = _packets(broker)
     before = {role: cpu_s_of(pids) for role, pids in by_role.items()}
     began = time.perf_counter()
     last = until(lambda: _folded(run, rounds - 1), 900, this)
@@ -141,7 +155,13 @@ def _watch(
     for role, pids in by_role.items():
         used[role] = (cpu_s_of(pids) - before[role]) / count
     by_role_ms = {role: 1e3 * seconds for role, seconds in used.items()}
-    return Cost(wall_s / count, sum(used.values())), by_role_ms
+    packets = (_packets(broker) - packets_before) / count
+    return Cost(wall_s / count, sum(used.values())), by_role_ms, packets
+
+
+def _packets(broker: Program) -> int:
+    """PUBLISH packets with parts that the broker has received so far, if it logs them."""
+    return len(PACKET.findall(broker.output))
 
 
 def _folded(run: Path, least: int) -> int:
@@ -246,11 +266,16 @@ def measure(kind: Kind, times: int, rounds: int) -> Row:
     floors: list[Cost] = []
     products: list[Cost] = []
     by_role: list[dict[str, float]] = []
+    packets: list[float] = []
     for _ in range(times):
         floors.append(floor(kind, rounds))
-        cost, used = product(kind, rounds)
+        cost, used, sent = product(kind, rounds)
         products.append(cost)
         by_role.append(used)
+        packets.append(sent)
+    if kind.is_counted:
+        number = statistics.median(packets)
+        print(f"{kind.name}: {number:.0f} PUBLISH packets carry {kind.parts} parts in a round")
     detail = {}
     for role in ROLES:
         detail[role] = round(statistics.median(used[role] for used in by_role), 1)

@@ -18,7 +18,13 @@ PRIVATE_FOLDER = 0o700
 
 
 @contextlib.contextmanager
-def atomic_replace(path: Path, *, durable: bool = True, mark: str = "new") -> Iterator[Path]:
+def atomic_replace(
+    path: Path,
+    *,
+    durable: bool = True,
+    mark: str = "new",
+    name_durable: bool = True,
+) -> Iterator[Path]:
     """Replace a file as a whole: `with atomic_replace(path) as new:` write the content to `new`.
 
     Readers of `path` see the old content or the new one, never a part. If the block fails, the old content stays.
@@ -27,6 +33,8 @@ def atomic_replace(path: Path, *, durable: bool = True, mark: str = "new") -> It
         path: the file to replace.
         durable: survive a power cut too, which takes a sync. Otherwise the file survives a kill only.
         mark: part of the temporary name. Two writers of the same file need different marks.
+        name_durable: sync the folder, too, if the file is durable. False: another file there is about to be replaced,
+            which syncs the folder for both.
 
     Raises:
         OSError: with the name of `path`, which the caller knows.
@@ -42,15 +50,20 @@ def atomic_replace(path: Path, *, durable: bool = True, mark: str = "new") -> It
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()
-    if durable:
+    if durable and name_durable:
         sync_folder(path.parent)
 
 
 def write_atomically(
-    path: Path, content: bytes | memoryview, *, durable: bool = True, mark: str = "new"
+    path: Path,
+    content: bytes | memoryview,
+    *,
+    durable: bool = True,
+    mark: str = "new",
+    name_durable: bool = True,
 ) -> None:
     """Replace a file by this content. The arguments are those of `atomic_replace`."""
-    with atomic_replace(path, durable=durable, mark=mark) as temporary:
+    with atomic_replace(path, durable=durable, mark=mark, name_durable=name_durable) as temporary:
         temporary.write_bytes(content)
 
 

@@ -109,9 +109,8 @@ class Agent:
         self.outbox = Outbox(identity.state, durable=identity.durable)
         max_model_bytes = rules.policy.largest_model_bytes or MAX_MODEL_BYTES
         models = identity.state / "models"
-        self.store = ModelStore(
-            models, max_model_bytes, durable=identity.durable, received=received
-        )
+        # a model that a power cut damages is fetched again, as the order still names it
+        self.store = ModelStore(models, max_model_bytes, durable=False, received=received)
         self.keeper: Keeper | None = None
         self._deployed: ModelStore | None = None  # models that were published for use
         deployments: Deployments | None = None

@@ -99,7 +99,7 @@ def save_memory(path: Path, memory: ClientState, *, durable: bool = True) -> byt
     Args:
         path: the file.
         memory: the arrays.
-        durable: wait until the file is on the disk.
+        durable: wait until the content is on the disk. Its name follows with the state of the outbox, in the same folder.
 
     Returns:
         The digest of the file.
@@ -109,8 +109,8 @@ def save_memory(path: Path, memory: ClientState, *, durable: bool = True) -> byt
     """
     arrays = dict(memory)  # before the disk is touched: some may still have to be read
     try:
-        # the mark is this process: another one may still work on the same step
-        with atomic_replace(path, durable=durable, mark=str(os.getpid())) as temporary:
+        mark = str(os.getpid())  # another process may still work on the same step
+        with atomic_replace(path, durable=durable, mark=mark, name_durable=False) as temporary:
             with temporary.open("w+b") as file:
                 np.savez(file, **arrays)  # type: ignore[arg-type]  # the stubs fear an array named allow_pickle
             return _digest_of(temporary)

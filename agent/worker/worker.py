@@ -511,11 +511,14 @@ def _threads() -> int:
 def _write(path: Path, content: bytes | memoryview, *, durable: bool) -> None:
     """Write a file under a temporary name of this process, because another process may still work on the same step.
 
+    Its name becomes durable with the state of the outbox, which lies in the same folder and names it before it is sent.
+
     Raises:
         DiskFull: the disk has no room for it.
     """
     try:
-        write_atomically(path, content, durable=durable, mark=str(os.getpid()))
+        mark = str(os.getpid())
+        write_atomically(path, content, durable=durable, mark=mark, name_durable=False)
     except OSError as error:
         if is_full(error):
             raise DiskFull(path) from error

@@ -24,6 +24,7 @@ from covey.agent.worker.memory_file import StoredMemory, load_memory, save_memor
 from covey.agent.worker.model_cache import ModelCache
 from covey.agent.worker.pool import Pool, WorkerLost
 from covey.agent.worker.worker import answer
+from covey.shared import files
 from covey.shared.client import _with_array, encode_model
 from covey.shared.consent import AllowedCode
 from covey.shared.numerics.vectors import Layout, Vector
@@ -431,3 +432,14 @@ def test_agents_of_a_simulated_fleet_share_the_models_of_an_order(tmp_path: Path
     cache.models(["agent-1/aa.model"], layout, reads)  # the order before did not name it
     cache.models(["model", "model"], layout, reads)  # such a name says nothing about the content
     assert read[2:] == ["aa.model", "model", "model"]
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_worker_syncs_contents_and_leaves_their_names_to_the_outbox(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool
+) -> None:
+    wanted = {**job(tmp_path), "durable": durable}
+    synced: list[str] = []
+    monkeypatch.setattr(files, "_sync", lambda path: synced.append(path.stem))
+    assert answer(wanted)["failed"] is None
+    assert synced == (["memory", "report"] if durable else [])
