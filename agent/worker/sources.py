@@ -5,6 +5,7 @@ A worker loads the data once and keeps it: the agents of a fleet share one data 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,6 +19,9 @@ from covey.agent.data_watch import Fingerprint, fingerprint
 from covey.shared.scenario.drift import Holders, holders_of
 from covey.shared.scenario.load import load_without_files
 from covey.shared.scenario.task import Task
+
+SHARES_BYTES = 32 << 20  # of a process, for shares of simulated agents that are kept
+ShareKey = tuple[int, str]  # agent, task
 
 
 class Source(Protocol):
@@ -60,15 +64,19 @@ class FleetSource:
     index: int = 0
 
     def dataset(self, task: Task, round_: int = 0) -> Dataset:
-        everything, split = _fleet(self.scenario, self.data_root)
+        everything, split, shares = _fleet(self.scenario, self.data_root)
         holders = _holders(self.scenario, self.data_root)
         index = holders.index_in(round_, self.index)
-        share = client_dataset(everything, split, index)
-        return fit(share, task)
+        key = (index, task.model_dump_json())
+        share = shares.get(key)
+        if share is None:
+            share = fit(client_dataset(everything, split, index), task)
+            shares.add(key, share)
+        return share
 
     def write_partition(self, out: Path) -> None:
         """Write which samples belong to which agent of the whole fleet, as .npz."""
-        _, split = _fleet(self.scenario, self.data_root)
+        _, split, _ = _fleet(self.scenario, self.data_root)
         split.save(out)
 
 
@@ -96,6 +104,34 @@ def describe(data: Dataset, task: Task) -> dict[str, Any]:
     return inspect(data, task).disclosure.to_json()
 
 
+class _Shares:
+    """The newest shares of simulated agents as the task has them, as far as there is room: each is a copy."""
+
+    def __init__(self, room_bytes: int) -> None:
+        self._room_bytes = room_bytes
+        self._kept: OrderedDict[ShareKey, Dataset] = OrderedDict()  # oldest first
+        self._bytes = 0  # of all that are kept
+
+    def get(self, key: ShareKey) -> Dataset | None:
+        return self._kept.get(key)
+
+    def add(self, key: ShareKey, share: Dataset) -> None:
+        """Keep a share in the place of the oldest ones, unless it alone takes all the room."""
+        size = _bytes_of(share)
+        if size > self._room_bytes:
+            return
+        self._kept[key] = share
+        self._bytes += size
+        while self._bytes > self._room_bytes:
+            _, oldest = self._kept.popitem(last=False)
+            self._bytes -= _bytes_of(oldest)
+
+
+def _bytes_of(share: Dataset) -> int:
+    train = share.features.nbytes + share.targets.nbytes
+    return train + share.test_features.nbytes + share.test_targets.nbytes
+
+
 @lru_cache(maxsize=1)
 def _local(data: str, label: str | None, task: str, files: Fingerprint | None) -> Dataset:
     return load_local(data, label, Task.model_validate_json(task))
@@ -104,12 +140,14 @@ def _local(data: str, label: str | None, task: str, files: Fingerprint | None) -
 @lru_cache(maxsize=1)
 def _holders(scenario: str, data_root: str | None) -> Holders:
     """Whose data the agents of a fleet have after a drift."""
-    _, split = _fleet(scenario, data_root)
+    _, split, _ = _fleet(scenario, data_root)
     path = Path(scenario)
     loaded = load_without_files(path)
     return holders_of(loaded, split.truth)
 
 
 @lru_cache(maxsize=1)
-def _fleet(scenario: str, data_root: str | None) -> tuple[Dataset, Split]:
-    return fleet_data(load_without_files(Path(scenario)), data_root)
+def _fleet(scenario: str, data_root: str | None) -> tuple[Dataset, Split, _Shares]:
+    """The data of a fleet, which samples belong to which agent, and the shares that were asked for."""
+    everything, split = fleet_data(load_without_files(Path(scenario)), data_root)
+    return everything, split, _Shares(SHARES_BYTES)
