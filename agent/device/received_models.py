@@ -39,7 +39,7 @@ def model_assembler(new_sink: Callable[[str, Part], Sink], largest_bytes: int) -
 
 
 class ReceivedModels:
-    """The models that several agents receive, in a folder that nobody else uses. What lies in it is removed.
+    """The models that several agents receive, in a folder that nobody else uses. Files of an earlier process are removed.
 
     Args:
         folder: created if it does not exist; on the file system of the agents' own folders.

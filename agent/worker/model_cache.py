@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from covey.shared.numerics.vectors import Layout, Vector
 
 Read = Callable[[Path, "Layout"], "Vector"]
+Name = tuple[str, str]  # of a file, and the digest of a layout
 DIGEST_NAMES = ".model"  # the ending of files that are named by the digest of their content
 
 
@@ -22,7 +23,7 @@ class ModelCache:
     """Models (d,) by the digest of their content and of their layout; they are read-only."""
 
     def __init__(self) -> None:
-        self._models: dict[tuple[str, str], Vector] = {}
+        self._models: dict[Name, Vector] = {}
 
     def __repr__(self) -> str:
         return f"<ModelCache: {len(self._models)} models>"
@@ -35,21 +36,31 @@ class ModelCache:
             layout: of the models.
             read: reads one file, with its errors.
         """
-        names = {_name(path, layout) for path in paths}
+        names = [_name(path, layout) for path in paths]
         # before new ones are read: they may take all the memory that there is
-        self._models = {name: model for name, model in self._models.items() if name in names}
+        self._forget_all_but(names)
         found: list[Vector] = []
-        for path in paths:
-            name = _name(path, layout)
+        for path, name in zip(paths, names, strict=True):
             model = self._models.get(name)
             if model is None:
-                model = read(Path(path), layout)
-            if is_named_by_digest(Path(path)):
-                model.flags.writeable = False
-                self._models[name] = model
+                file = Path(path)
+                model = read(file, layout)
+                if is_named_by_digest(file):
+                    self._keep(name, model)
             found.append(model)
         return found
 
+    def _forget_all_but(self, names: Sequence[Name]) -> None:
+        kept = tuple(self._models)
+        for name in kept:
+            if name not in names:
+                del self._models[name]
 
-def _name(path: str, layout: Layout) -> tuple[str, str]:
-    return Path(path).name, layout.digest
+    def _keep(self, name: Name, model: Vector) -> None:
+        model.flags.writeable = False
+        self._models[name] = model
+
+
+def _name(path: str, layout: Layout) -> Name:
+    file = Path(path).name
+    return file, layout.digest

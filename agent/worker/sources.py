@@ -70,7 +70,8 @@ class FleetSource:
         key = (index, task.model_dump_json())
         share = shares.get(key)
         if share is None:
-            share = fit(client_dataset(everything, split, index), task)
+            own = client_dataset(everything, split, index)
+            share = fit(own, task)
             shares.add(key, share)
         return share
 
@@ -149,5 +150,7 @@ def _holders(scenario: str, data_root: str | None) -> Holders:
 @lru_cache(maxsize=1)
 def _fleet(scenario: str, data_root: str | None) -> tuple[Dataset, Split, _Shares]:
     """The data of a fleet, which samples belong to which agent, and the shares that were asked for."""
-    everything, split = fleet_data(load_without_files(Path(scenario)), data_root)
+    path = Path(scenario)
+    loaded = load_without_files(path)
+    everything, split = fleet_data(loaded, data_root)
     return everything, split, _Shares(SHARES_BYTES)

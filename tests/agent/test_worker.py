@@ -432,7 +432,7 @@ def test_agents_of_a_simulated_fleet_share_the_models_of_an_order(tmp_path: Path
     assert not second[0].flags.writeable
     assert read == ["aa.model", "bb.model"]
     cache.models(["agent-1/aa.model"], layout, reads)  # the order before did not name it
-    cache.models(["model", "model"], layout, reads)  # such a name says nothing about the content
+    cache.models(["model", "model"], layout, reads)  # such a name identifies no content
     assert read[2:] == ["aa.model", "model", "model"]
 
 
