@@ -1,0 +1,119 @@
+"""A round of ten agents next to a round of ten Flower clients, and both next to bare MQTT clients.
+
+    python -m venv /tmp/flower && /tmp/flower/bin/pip install flwr
+    python -m benchmarks.flower --flower /tmp/flower/bin/python [--kinds agents wide] [--times 3] [--rounds 10]
+
+Flower has an environment of its own, and needs no torch: its clients return the values that they get. Its server and ten
+clients are processes of the form `start_server` and `start_client`, over gRPC on 127.0.0.1, with FedAvg. Ours are the ten
+`agent start` of `benchmarks.rounds` (`wide`: a simulated fleet), and make one step of SGD in each round. The measured rounds
+follow two others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from benchmarks import rounds as ours
+from benchmarks.measuring import OUT, Cost, Row, cpu_s_of, foreign_load, median, show
+from tests.processes import Program, free_port, listens, until
+
+SIDE = Path(__file__).with_name("flower_side.py")
+LIMIT_S = 900.0
+ROLES = ("server", "clients")
+
+
+def flower(python: str, kind: ours.Kind, rounds: int) -> tuple[Cost, dict[str, float]]:
+    """The cost of one round, and the processor time in ms of server and clients."""
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        folder = Path(name)
+
+        def start(*arguments: str) -> Program:
+            log = folder / "-".join(arguments)
+            this = Program([python, str(SIDE), *arguments[:-1]], log, module=False)
+            stack.callback(this.stop)
+            return this
+
+        port = free_port()
+        settings = (str(port), str(kind.parameters), str(rounds))
+        server = start("server", *settings, "0")
+        until(lambda: listens(port), LIMIT_S, server)
+        clients = [start("client", str(port), str(number)) for number in range(ours.AGENTS)]
+        pids = {
+            "server": [server.process.pid],
+            "clients": [client.process.pid for client in clients],
+        }
+        until(lambda: "warm\n" in server.output, LIMIT_S, server)
+        before = {role: cpu_s_of(pids[role]) for role in ROLES}
+        until(lambda: "measured" in server.output, LIMIT_S, server)
+        used = {role: (cpu_s_of(pids[role]) - before[role]) / rounds for role in ROLES}
+        wall_s = time_of("measured", server) - time_of("began", server)
+        cost = Cost(wall_s / rounds, sum(used.values()))
+        return cost, {role: 1e3 * seconds for role, seconds in used.items()}
+
+
+def time_of(mark: str, server: Program) -> float:
+    """The time in seconds that the server printed after a word."""
+    for line in server.output.splitlines():
+        if line.startswith(mark):
+            return float(line.split()[1])
+    raise ValueError(f"the server printed no line {mark!r}")
+
+
+def measure(python: str, name: str, times: int, rounds: int) -> list[Row]:
+    """Floor, Flower and product in turns."""
+    kind = ours.KINDS[name]
+    floors: list[Cost] = []
+    others: list[Cost] = []
+    products: list[Cost] = []
+    by_role: list[dict[str, float]] = []
+    by_our_role: list[dict[str, float]] = []
+    for _ in range(times):
+        floors.append(ours.floor(kind, rounds))
+        cost, used = flower(python, kind, rounds)
+        others.append(cost)
+        by_role.append(used)
+        # the first two rounds and the last one are left out of ours
+        cost, used = ours.product(kind, rounds + 3)
+        products.append(cost)
+        by_our_role.append(used)
+    floor = median(floors)
+    our_parts = medians(by_our_role, ours.ROLES)
+    their_parts = medians(by_role, ROLES)
+    return [
+        Row(f"{name}: Covey", floor, median(products), times, our_parts),
+        Row(f"{name}: Flower", floor, median(others), times, their_parts),
+    ]
+
+
+def medians(found: Sequence[dict[str, float]], roles: Sequence[str]) -> dict[str, float]:
+    """The median of each role, in ms."""
+    return {role: round(statistics.median(used[role] for used in found), 1) for role in roles}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--flower", required=True, help="a Python interpreter that has flwr")
+    parser.add_argument("--kinds", nargs="+", choices=list(ours.KINDS), default=["agents", "wide"])
+    parser.add_argument("--times", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--out", type=Path, default=OUT)
+    options = parser.parse_args()
+    os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
+    command = [options.flower, str(SIDE), "version"]
+    version = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    found: list[Row] = []
+    with foreign_load() as load:
+        for name in options.kinds:
+            found += measure(options.flower, name, options.times, options.rounds)
+    show("flower", f"a round of ten agents; Flower {version}", found, load, options.out)
+
+
+if __name__ == "__main__":
+    main()
