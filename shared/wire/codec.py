@@ -37,8 +37,10 @@ Bases = Callable[[bytes], Vector]
 Block = Annotated[int, Field(ge=8, le=1 << 20)]
 Keep = Annotated[float, Field(gt=0, le=1)]
 Generator = np.random.Generator
-Reader = Callable[[Encoded], Vector]
+Base = Vector | None  # (d,), the model that a difference is added to
+Reader = Callable[[Encoded, Base], Vector]
 
+NOT_SENT = np.float32(0)  # what topk adds to the other values of a base
 MAX_DETAIL = 200  # characters of a refusal
 
 
@@ -151,15 +153,14 @@ def decode(encoded: Encoded, *, length: int, bases: Bases | None = None) -> Vect
             "bad index", "no base", "wrong base", "not finite".
     """
     _check_length(encoded.length, length)
-    reader = _READERS.get(encoded.codec)
-    if reader is None:
+    if encoded.codec not in _READERS:
         raise DecodeError("unknown codec", encoded.codec)
     if encoded.codec == "topk" and not encoded.base:
-        raise DecodeError("no base", "topk carries differences only")
+        raise _no_base_of_topk()
     base = _find(bases, encoded) if encoded.base else None
-    values = reader(encoded)
-    if base is not None:
-        values = _sum(values, base)
+    reader = _READERS[encoded.codec]
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is found below
+        values = reader(encoded, base)
     if not is_finite(values):
         raise DecodeError("not finite", f"codec {encoded.codec}")
     return values
@@ -245,11 +246,6 @@ def _find(bases: Bases | None, encoded: Encoded) -> Vector:
     return base
 
 
-def _sum(values: Vector, base: Vector) -> Vector:
-    with np.errstate(over="ignore", invalid="ignore"):
-        return base + values
-
-
 def _expect(encoded: Encoded, data: int, scale: int = 0, index: int = 0) -> None:
     """Raises DecodeError "wrong length" unless the three fields have these sizes in bytes."""
     seen = PayloadBytes(len(encoded.data), len(encoded.scale), len(encoded.index))
@@ -261,33 +257,47 @@ def _expect(encoded: Encoded, data: int, scale: int = 0, index: int = 0) -> None
         )
 
 
-def _from_float32(encoded: Encoded) -> Vector:
+def _from_float32(encoded: Encoded, base: Base) -> Vector:
     _expect(encoded, 4 * encoded.length)
-    values = np.frombuffer(encoded.data, FLOAT32)
-    return values.astype(np.float32, copy=False)
+    little_endian = np.frombuffer(encoded.data, FLOAT32)
+    values = little_endian.astype(np.float32, copy=False)
+    return _sum(values, base)
 
 
-def _from_float16(encoded: Encoded) -> Vector:
+def _from_float16(encoded: Encoded, base: Base) -> Vector:
     _expect(encoded, 2 * encoded.length)
-    return number_formats.from_float16(encoded.data)
+    values = number_formats.from_float16(encoded.data)
+    return _sum(values, base)
 
 
-def _from_bfloat16(encoded: Encoded) -> Vector:
+def _from_bfloat16(encoded: Encoded, base: Base) -> Vector:
     _expect(encoded, 2 * encoded.length)
-    return number_formats.from_bfloat16(encoded.data)
+    values = number_formats.from_bfloat16(encoded.data)
+    return _sum(values, base)
 
 
-def _from_int8(encoded: Encoded) -> Vector:
+def _from_int8(encoded: Encoded, base: Base) -> Vector:
     count = len(encoded.scale) // 4
     _expect(encoded, encoded.length, scale=4 * count)
     try:
         scale = number_formats.scales_of(encoded.scale, encoded.length)
     except ValueError as error:
         raise DecodeError("bad scale", str(error)) from None
-    return number_formats.from_int8(encoded.data, scale)
+    values = number_formats.from_int8(encoded.data, scale)
+    return _sum(values, base)
 
 
-def _from_topk(encoded: Encoded) -> Vector:
+def _no_base_of_topk() -> DecodeError:
+    return DecodeError("no base", "topk carries differences only")
+
+
+def _sum(values: Vector, base: Base) -> Vector:
+    if base is None:
+        return values
+    return base + values
+
+
+def _from_topk(encoded: Encoded, base: Base) -> Vector:
     count = len(encoded.data) // 4
     _expect(encoded, data=4 * count, index=4 * count)
     index = np.frombuffer(encoded.index, UINT32)
@@ -296,8 +306,12 @@ def _from_topk(encoded: Encoded) -> Vector:
         within = index[-1] < encoded.length
         if not (ascends.all() and within):
             raise DecodeError("bad index", f"positions must ascend and lie below {encoded.length}")
-    values = np.zeros(encoded.length, np.float32)
-    values[index] = np.frombuffer(encoded.data, FLOAT32)
+    if base is None:
+        raise _no_base_of_topk()
+    sent = np.frombuffer(encoded.data, FLOAT32)
+    values = base + NOT_SENT
+    of_base = base[index]
+    values[index] = of_base + sent
     return values
 
 

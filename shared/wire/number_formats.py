@@ -76,7 +76,7 @@ class Scratch:
         return f"<Scratch for blocks of {size} values>"
 
     def first(self, name: str, length: int) -> Array:
-        """The first values (length,) of an array. What they are is undefined."""
+        """The first values (length,) of an array. Their contents are undefined."""
         part: Array = self._arrays[name][:length]
         return part
 

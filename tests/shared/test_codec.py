@@ -338,6 +338,15 @@ def test_lengths_that_differ_are_errors_of_the_caller() -> None:
         )
 
 
+def test_topk_decodes_to_the_bytes_of_the_base_plus_a_vector_with_zeros() -> None:
+    base = vector(-0.0, 0.0, -0.0, 1.5, 2.0)
+    sparse = vector(0.0, 0.0, -0.0, 0.25, 0.0)
+    index = places(2, 3)
+    encoded = Encoded(codec="topk", length=5, base=DIGEST, data=floats(-0.0, 0.25), index=index)
+    decoded = decode(encoded, length=5, bases=lambda _: base)
+    assert decoded.tobytes() == (base + sparse).tobytes()
+
+
 def refused(encoded: Encoded, length: int = 2, base: Vector | None = None) -> str:
     with pytest.raises(DecodeError) as refusal:
         decode(
