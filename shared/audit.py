@@ -130,6 +130,7 @@ class AuditLog:
         self._key = key
         self._now = now
         self._waiting: list[bytes] = []  # lines that are not in the file yet, in order
+        self._writes_later = False  # between `hold` and `release`
         self._head, torn_bytes = _opened(path)
         if self._head is None:
             self.append(BEGIN, owner=owner, hash=_algorithm(key))
@@ -163,9 +164,20 @@ class AuditLog:
         line = _canonical(record | {"hash": hash_})
         self._waiting.append(line + b"\n")
         self._head = Head(sequence, hash_)
+        if not self._writes_later:
+            with contextlib.suppress(OSError):
+                self._write()
+        return self._head
+
+    def hold(self) -> None:
+        """Let further lines wait in memory until `release` or `sync`: they are then written together."""
+        self._writes_later = True
+
+    def release(self) -> None:
+        """Write the lines that were held, and further ones at once."""
+        self._writes_later = False
         with contextlib.suppress(OSError):
             self._write()
-        return self._head
 
     def sync(self) -> None:
         """Write what waits, so that it survives a power cut. Raises OSError if the disk is full."""

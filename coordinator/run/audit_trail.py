@@ -55,6 +55,17 @@ class Trail:
             self._settle()
             self._log.append(event, **fields)
 
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Write the lines of the block together, before anything that follows from it leaves this process."""
+        with self._lock:
+            self._log.hold()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._log.release()
+
     def blame(self, event: str, agent: str | None, why: str) -> None:
         """A line about what a peer has caused. Of a flood most are only counted, in `more_...` lines."""
         name = agent or "unknown"

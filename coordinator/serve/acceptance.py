@@ -74,7 +74,8 @@ class Acceptance:
     def _accept(self, reports: Sequence[Arrived], now: float) -> list[Taken]:
         """What follows from each report; after this all that were accepted survive a power cut."""
         taken: list[Taken] = []
-        with self._run.spool.batch(), self._run.one_checkpoint():
+        run = self._run
+        with run.spool.batch(), run.audit.batch(), run.one_checkpoint():
             for report in reports:
                 client = report.client
                 try:

@@ -256,3 +256,28 @@ def test_reports_wait_for_company_only_while_very_many_are_awaited(
     asyncio.run(act())
     assert sum(sizes) == agents
     assert sizes[0] == (MAX_TOGETHER if agents > MAX_TOGETHER else 1)
+
+
+def test_the_audit_lines_of_a_batch_are_written_once_and_before_the_batch_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def act(service: Service, orders: Orders) -> None:
+        *most, _ = orders  # without the last report the phase stays open
+        reports = arrived(service, {client: orders[client] for client in most})
+        audit = service.run.audit
+        writes: list[int] = []
+        write = audit._log._write
+
+        def counting() -> None:
+            writes.append(len(audit._log._waiting))
+            write()
+
+        monkeypatch.setattr(audit._log, "_write", counting)
+        before = len(audit._log.path.read_bytes().splitlines())
+        await service.acceptance.take(reports, 1.0)
+        monkeypatch.undo()
+        after = len(audit._log.path.read_bytes().splitlines())
+        assert after - before == len(reports)
+        assert writes == [len(reports)]
+
+    asyncio.run(with_service(tmp_path, act))
