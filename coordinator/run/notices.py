@@ -355,7 +355,7 @@ class AggregatorDown(_Notice):
 class SumRefused(_Notice):
     """A partial sum does not fit: its step takes single reports."""
 
-    event: ClassVar[str] = "sum_refused"
+    event: ClassVar[str] = "sum refused"
 
     shard: int  # the number of the aggregator's broker
     why: str

@@ -75,6 +75,12 @@ EXAMPLES: list[tuple[Notice, str]] = [
         notices.ShardDown(1, "refused", 3),
         '{"event": "shard", "up": false, "shard": 1, "why": "refused", "agents": 3}',
     ),
+    (notices.AggregatorUp(1), '{"event": "aggregator", "up": true, "shard": 1}'),
+    (notices.AggregatorDown(1), '{"event": "aggregator", "up": false, "shard": 1}'),
+    (
+        notices.SumRefused(1, "weight"),
+        '{"event": "sum refused", "shard": 1, "why": "weight"}',
+    ),
     (notices.LinkDown("refused"), '{"event": "link", "up": false, "why": "refused"}'),
     (notices.SubscriptionsRefused(["t"]), '{"event": "subscriptions", "refused": ["t"]}'),
     (
