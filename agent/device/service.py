@@ -29,6 +29,7 @@ from covey.agent.device.model_store import ModelStore
 from covey.agent.device.outbox import Outbox
 from covey.agent.device.performing import BeforeReport, DiskWait, Performer
 from covey.agent.device.received_models import MAX_MODEL_BYTES, ReceivedModels
+from covey.agent.device.sending import ReportSender
 from covey.agent.device.session import Session
 from covey.agent.policy import DEFAULT_RULES, Rules
 from covey.agent.worker.pool import PoolLike
@@ -48,7 +49,6 @@ from covey.shared.wire.messages import (
     OrderMessage,
     Part,
 )
-from covey.shared.wire.parts import split
 from covey.shared.wire.topics import AgentTopic, ClusterTopic, PlainTopic, Topics, is_deployed
 
 STATUS_CACHE = 4  # statuses of coordinators that are kept as they were read
@@ -142,6 +142,7 @@ class Agent:
         self.vanished = False  # True from `vanish` on: nothing is published any more
         self._observer = observer
         self._dies = dies
+        self._sender = ReportSender(self.outbox, self.topics.report(identity.agent))
         self._disk = DiskWait(identity.state, observer)
         self._performer = Performer(
             identity,
@@ -167,7 +168,6 @@ class Agent:
         self._adopting: asyncio.Task[None] | None = None
         self._sending: asyncio.Task[None] | None = None
         self._flushing: asyncio.Task[None] | None = None  # None unless the outbox waits for room
-        self._just_written = 0  # step of a report that was written and not sent yet; 0 for none
         self._fault: BaseException | None = None  # the first error of a task; it ends `run`
         self._over = asyncio.Event()
 
@@ -501,12 +501,12 @@ class Agent:
                 await asyncio.wait({self._inspecting})
         event = await self._performer.perform(order)
         if isinstance(event, e.WorkDone):
-            self._just_written = event.step
+            self._sender.just_written = event.step
         self._feed(event)
 
     async def _report_failure(self, order: OrderMessage, why: str) -> None:
         event = await self._performer.put_failure(order, why)
-        self._just_written = event.step
+        self._sender.just_written = event.step
         self._feed(event)
 
     async def _adopt(self, deployment: Deployment, clusters: tuple[int, ...]) -> None:
@@ -525,38 +525,15 @@ class Agent:
         self._flushing = None
 
     async def _send(self, step: int) -> None:
-        """Send all parts, each after the broker acknowledged the one before: a stock broker drops none then."""
-        if not await self._is_whole(step):
+        if not await self._sender.is_whole(step):
             self._sending = None
             self._observer(n.Damaged(self.outbox.set_report_aside()))
             self._feed(e.ReportDamaged(step))
             return
-        whole = await self._send_parts(step)
+        whole = self._link is not None and await self._sender.send(self._link, step)
         self._sending = None
         self._observer(n.ReportSent(step, whole))
         self._feed(e.Sent(step, whole, self.outbox.state.size))
-
-    async def _is_whole(self, step: int) -> bool:
-        """Does the file still hold what the worker wrote? It is read again before every sending but the first."""
-        if self._just_written == step:
-            self._just_written = 0
-            return True
-        return await asyncio.to_thread(self.outbox.report_is_whole)
-
-    async def _send_parts(self, step: int) -> bool:
-        path = self.outbox.report
-        state = self.outbox.state
-        if path is None or self._link is None:
-            return False
-        topic = self.topics.report(self.identity.agent)
-        fingerprint = bytes.fromhex(state.digest)
-        with path.open("rb") as file:
-            for part in split(
-                file, digest=fingerprint, size=state.size, part_bytes=state.part_bytes, about=step
-            ):
-                if not await self._link.publish(topic, part.to_bytes()):
-                    return False
-        return True
 
     def _drop_everything(self) -> None:
         _cancel_timer(self._timer)
