@@ -16,7 +16,7 @@ from typing import Self
 from covey.broker.topic_filters import Retained, Subscriptions, is_filter, is_topic
 from covey.shared.mqtt.backoff import Backoff
 from covey.shared.mqtt.inbox import Inbox
-from covey.shared.mqtt.link import Down, Incoming, Message, Up, Will
+from covey.shared.mqtt.link import UNANSWERED, Down, Incoming, Message, Subscribed, Up, Will
 
 HELD_S = 0.05  # the longest delay of a reordered or duplicated message
 
@@ -172,12 +172,12 @@ class MemoryLink:
         # a session lost here: the message has arrived, its acknowledgement has not
         return await self._travel()
 
-    async def subscribe(self, topics: Sequence[str]) -> bool:
+    async def subscribe(self, topics: Sequence[str]) -> Subscribed:
         wrong = [topic for topic in topics if not is_filter(topic)]
         if wrong:
             raise ValueError(f"{wrong} are not topic filters")
         if not await self._travel():
-            return False
+            return UNANSWERED
         granted = [topic for topic in topics if topic not in self._broker.denied]
         for topic in granted:
             self._patterns.add(topic)
@@ -185,7 +185,10 @@ class MemoryLink:
         for topic in granted:
             if self.up:
                 self._broker._resend(self, topic)
-        return self.up and len(granted) == len(topics)
+        if not self.up:
+            return UNANSWERED
+        refused = [topic for topic in topics if topic in self._broker.denied]
+        return Subscribed(refused=tuple(refused))
 
     async def unsubscribe(self, topics: Sequence[str]) -> bool:
         if not await self._travel():

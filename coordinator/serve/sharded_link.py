@@ -14,7 +14,7 @@ from typing import Self
 
 from covey.coordinator.serve.placement import Placement
 from covey.shared.errors import DecodeError, UserError
-from covey.shared.mqtt.link import Down, Incoming, Link, Message, Up
+from covey.shared.mqtt.link import UNANSWERED, Down, Incoming, Link, Message, Subscribed, Up
 from covey.shared.wire.topics import AgentTopic, Topics
 
 # A shard that leaves a message unacknowledged for this long (s) counts as lost. Until then it holds the others up.
@@ -120,10 +120,16 @@ class ShardedLink:
         link = self.links[shard]
         return (link,)
 
-    async def subscribe(self, topics: Sequence[str]) -> bool:
-        """Subscribe on every shard. False if all are down."""
-        done = await asyncio.gather(*[link.subscribe(topics) for link in self.links])
-        return any(done)
+    async def subscribe(self, topics: Sequence[str]) -> Subscribed:
+        """Subscribe on every shard. The answer is the best one: granted, else refused, else `UNANSWERED`."""
+        answers = await asyncio.gather(*[link.subscribe(topics) for link in self.links])
+        best = UNANSWERED
+        for answer in answers:
+            if answer:
+                return answer
+            if answer.answered:
+                best = answer
+        return best
 
     async def unsubscribe(self, topics: Sequence[str]) -> bool:
         """End subscriptions on every shard. False if all are down."""

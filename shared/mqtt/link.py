@@ -48,6 +48,20 @@ class Will:
     payload: bytes
 
 
+@dataclass(frozen=True)
+class Subscribed:
+    """How a broker answered a packet with subscriptions. It is true if the broker granted all of them."""
+
+    answered: bool = True  # False: the link was down, broke, or the broker did not answer in time
+    refused: tuple[str, ...] = ()  # the topics that the broker refuses; empty without an answer
+
+    def __bool__(self) -> bool:
+        return self.answered and not self.refused
+
+
+UNANSWERED = Subscribed(answered=False)
+
+
 class Link(Protocol):
     """An open connection to a broker. All messages travel at QoS 1 in a clean session."""
 
@@ -60,9 +74,13 @@ class Link(Protocol):
             False if the link is down or breaks: the owner publishes its state again after the next `Up`.
         """
 
-    async def subscribe(self, topics: Sequence[str]) -> bool:
+    async def subscribe(self, topics: Sequence[str]) -> Subscribed:
         """Subscribe to all topics with one packet. The broker sends retained messages again,
-        also for topics that were subscribed before. False if the link is down."""
+        also for topics that were subscribed before.
+
+        Returns:
+            The broker's answer: `UNANSWERED` if the link is down or breaks. That is no refusal.
+        """
 
     async def unsubscribe(self, topics: Sequence[str]) -> bool:
         """End subscriptions with one packet. False if the link is down."""

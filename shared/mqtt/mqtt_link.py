@@ -23,7 +23,7 @@ from covey.shared.mqtt.backoff import Backoff
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.failover import Failover
 from covey.shared.mqtt.inbox import Inbox
-from covey.shared.mqtt.link import Down, Incoming, Message, Up, Will
+from covey.shared.mqtt.link import UNANSWERED, Down, Incoming, Message, Subscribed, Up, Will
 from covey.shared.mqtt.tls_errors import tls_failure
 
 __all__ = ["BrokerUrl", "MqttLink"]
@@ -167,12 +167,14 @@ class MqttLink:
             _cut(client)
         return taken
 
-    async def subscribe(self, topics: Sequence[str]) -> bool:
-        """As in `Link`. Also False if the broker refuses one of the topics, which is logged."""
+    async def subscribe(self, topics: Sequence[str]) -> Subscribed:
+        """As in `Link`. A refusal is logged."""
         at_qos_1 = [(topic, 1) for topic in topics]
         done, codes = await self._call(
             lambda client: client.subscribe(at_qos_1, timeout=self._ack_s)
         )
+        if not done:
+            return UNANSWERED
         refused = []
         for topic, code in zip(topics, codes or (), strict=False):
             if code == SUBACK_FAILURE:
@@ -180,7 +182,7 @@ class MqttLink:
         if refused:
             names = ", ".join(refused)
             log.warning("%s refuses %s the subscription to %s", self.url, self.client_id, names)
-        return done and not refused
+        return Subscribed(refused=tuple(refused))
 
     async def unsubscribe(self, topics: Sequence[str]) -> bool:
         done, _ = await self._call(

@@ -1,5 +1,7 @@
 """Subscriptions that survive a refusal: the broker is asked again, and the owner is notified.
 
+A broker that does not answer has refused nothing: it is asked again, too, but the owner is not notified.
+
 A client that is connected but not subscribed misses everything, so a refusal must not go unnoticed. The access rules of
 a broker may be corrected at any time; therefore it is asked again, with growing pauses, as long as the connection lasts.
 """
@@ -12,9 +14,7 @@ from collections.abc import Callable, Sequence
 from covey.shared.mqtt.backoff import Pauses
 from covey.shared.mqtt.link import Link
 
-MAX_ASKED_SINGLY = (
-    16  # refused topics that are asked for one by one, to learn which of them are refused
-)
+MAX_ASKED_SINGLY = 16  # missing topics that are asked for one by one: one packet each
 
 Topics = tuple[str, ...]
 NotifyRefused = Callable[[Topics], None]
@@ -23,28 +23,28 @@ NotifyRefused = Callable[[Topics], None]
 class SubscriptionKeeper:
     """Subscribes over a link, and asks again for what the broker refuses.
 
-    `notify` gets the topics that the broker refuses, and () once it refuses none. A link that is down refuses every
-    subscription too; therefore `notify` is called only after a second attempt on the same connection has failed. The
-    owner calls `connected` after each `Up`, when nothing is subscribed any more, and `close` at the end.
+    `notify` gets the topics that the broker refuses, and () once it refuses none. It is called only after a second
+    attempt on the same connection was refused: access rules may change while agents connect. An attempt without an
+    answer (the link is down, or a busy broker is late) is repeated and does not count. The owner calls `connected` after each `Up`, when nothing is subscribed any more, and `close` at the end.
     """
 
     def __init__(self, link: Link, notify: NotifyRefused, pauses: Pauses | None = None) -> None:
         self._link = link
         self._notify = notify
         self._pauses = pauses or Pauses()
-        self._refused: dict[
-            str, None
-        ] = {}  # a set of topics, in the order in which they were asked for
+        # topics to ask for again, in the order in which they were asked for, and whether
+        # the broker answered with a refusal when it was asked again
+        self._missing: dict[str, bool] = {}
         self._notified: Topics = ()  # what `notify` got last
-        self._retrying: asyncio.Task[None] | None = None  # runs as long as a topic is refused
+        self._retrying: asyncio.Task[None] | None = None  # runs as long as a topic is missing
 
     def __repr__(self) -> str:
-        return f"SubscriptionKeeper({len(self._refused)} topics refused)"
+        return f"SubscriptionKeeper({len(self._missing)} topics missing)"
 
     def connected(self) -> None:
         """A new connection begins: refusals on the old one no longer matter."""
         self._stop()
-        self._refused.clear()
+        self._missing.clear()
         self._pauses.reset()
 
     async def add(self, topics: Sequence[str]) -> bool:
@@ -52,7 +52,8 @@ class SubscriptionKeeper:
         if await self._link.subscribe(topics):
             self._granted(topics)
             return True
-        self._refused |= dict.fromkeys(topics)
+        for topic in topics:
+            self._missing.setdefault(topic, False)
         if self._retrying is None or self._retrying.done():
             self._retrying = asyncio.create_task(self._retry())
         return False
@@ -67,28 +68,37 @@ class SubscriptionKeeper:
         self._stop()
 
     async def _retry(self) -> None:
-        while self._refused:
+        while self._missing:
             await asyncio.sleep(self._pauses.next())
             for batch in self._batches():
-                if await self._link.subscribe(batch):
-                    self._granted(batch)
+                answer = await self._link.subscribe(batch)
+                if answer.answered:
+                    self._settle(batch, answer.refused)
             self._notify_changes()
 
     def _batches(self) -> list[list[str]]:
-        """The refused topics, one by one if they are few: a broker answers for a packet as a whole."""
-        refused = list(self._refused)
-        if len(refused) > MAX_ASKED_SINGLY:
-            return [refused]
-        return [[topic] for topic in refused]
+        """The missing topics, one by one if they are few, so that a refused one does not hold up the others."""
+        missing = list(self._missing)
+        if len(missing) > MAX_ASKED_SINGLY:
+            return [missing]
+        return [[topic] for topic in missing]
+
+    def _settle(self, asked: Sequence[str], refused: Sequence[str]) -> None:
+        """The broker answered a repeated request: some of these topics may be refused."""
+        granted = [topic for topic in asked if topic not in refused]
+        for topic in refused:
+            if topic in self._missing:  # the owner may have removed it meanwhile
+                self._missing[topic] = True
+        self._granted(granted)
 
     def _granted(self, topics: Sequence[str]) -> None:
         for topic in topics:
-            self._refused.pop(topic, None)
-        if not self._refused:
+            self._missing.pop(topic, None)
+        if not self._missing:
             self._notify_changes()
 
     def _notify_changes(self) -> None:
-        refused = tuple(self._refused)
+        refused = tuple(topic for topic, is_refused in self._missing.items() if is_refused)
         if refused != self._notified:
             self._notified = refused
             self._notify(refused)

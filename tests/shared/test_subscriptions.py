@@ -60,6 +60,20 @@ def test_a_link_that_goes_down_and_comes_back_is_no_refusal() -> None:
     assert clock.run(program()) == []
 
 
+def test_a_broker_that_does_not_answer_for_a_minute_has_refused_nothing() -> None:
+    async def program() -> list[tuple[str, ...]]:
+        broker, told = MemoryBroker(), list[tuple[str, ...]]()
+        async with broker.link("agent") as link:
+            subscriptions = SubscriptionKeeper(link, told.append)
+            broker.restart(away_s=60.0)
+            await subscriptions.add(["a/order", "a/status"])
+            await asyncio.sleep(100.0)  # the owner is slow: it has not seen the new connection yet
+            subscriptions.close()
+        return told
+
+    assert clock.run(program()) == []
+
+
 async def test_a_broker_that_answers_0x80_is_asked_again_until_its_rules_allow_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
