@@ -80,7 +80,7 @@ def measure(python: str, name: str, times: int, rounds: int) -> list[Row]:
         others.append(cost)
         by_role.append(used)
         # the first two rounds and the last one are left out of ours
-        cost, used = ours.product(kind, rounds + 3)
+        cost, used, _packets = ours.product(kind, rounds + 3)
         products.append(cost)
         by_our_role.append(used)
     floor = median(floors)
