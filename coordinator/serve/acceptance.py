@@ -52,7 +52,7 @@ class Acceptance:
 
     @property
     def expects_many(self) -> bool:
-        """Are so many reports of the open step awaited that the next ones come before long?"""
+        """Are very many reports of the open step awaited? Then the next ones come before long."""
         step = self._run.engine.step
         return step is not None and len(step.awaited) > MAX_TOGETHER
 
