@@ -1,18 +1,24 @@
 """A coordinator with thousands of agents, killed in the middle of a run.
 
-    python -m benchmarks.ten_thousand [--agents 1000 3000 10000] [--rounds 20] [--known 100000] [--short]
+    python -m benchmarks.ten_thousand [--agents 1000 3000 10000] [--rounds 20] [--known 100000] [--repeat 5] [--short]
 
 For each size: a Mosquitto, a coordinator and a few processes of light agents (`benchmarks.light_fleet`). The coordinator is
 killed (kill -9) in the middle of the round in the middle and resumed. The run must end with the bytes of an undisturbed
-one, which is computed without a broker. Then one process takes a roster of 100 000 agents. Figures of each size are written
-as soon as they are there, and a size that has them already is skipped: an interrupted measurement continues. The result is
-ten_thousand.json below --out.
+one, which is computed without a broker. Then one process takes a roster of 100 000 agents.
+
+Every repetition of a size is written as soon as it is finished, and a finished one is not run again: an interrupted
+measurement continues. Sizes take turns, so that a slow hour of the machine falls on all of them. The result is
+ten_thousand.json below --out, or the file --file.
+
+Repetitions share one undisturbed run: its bytes follow from the scenario, the agents and the initial model alone. The digest
+of its files is stored under the digest of these and of the installed code, and computed again if one of them has changed.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
 import json
 import os
 import resource
@@ -22,7 +28,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +40,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.light_reference import undisturbed_models
-from benchmarks.measuring import OUT, cpu_s_of
+from benchmarks.measuring import BUSY, OUT, WIDTH, cpu_s_of
+from covey.coordinator.run.folder import START
+from covey.shared.files import atomic_replace
 from covey.shared.mqtt.link import Message, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.wire.topics import Topics
@@ -217,8 +225,17 @@ def memory_of(program: Program) -> float:
     return float(psutil.Process(program.process.pid).memory_full_info().uss)
 
 
-def measure(agents: int, rounds: int) -> Figures:
-    """The figures of one size. Raises RuntimeError unless the killed run ends with the bytes of an undisturbed one."""
+def measure(agents: int, rounds: int, references: dict[str, str]) -> Figures:
+    """The figures of one size.
+
+    Args:
+        agents: how many are online.
+        rounds: of the run.
+        references: digests of undisturbed runs, by `_reference_key`. A new one is added.
+
+    Raises:
+        RuntimeError: the killed run ended with other bytes than an undisturbed one.
+    """
     plan = Plan(agents, rounds)
     with stage(plan) as this:
         figures = {"agents": agents, "rounds": rounds, **until_connected(this)}
@@ -230,11 +247,35 @@ def measure(agents: int, rounds: int) -> Figures:
         _finish(this)
         figures["finished_s"] = round(time.monotonic() - began, 1)
         models = model_bytes(this.run)
-        expected = undisturbed_models(this.run, agents, this.folder / "reference")
-        if models != expected or not models:
+        key = _reference_key(this.run, agents)
+        if key not in references:
+            undisturbed = undisturbed_models(this.run, agents, this.folder / "reference")
+            references[key] = digest_of(undisturbed)
+        if digest_of(models) != references[key] or not models:
             raise RuntimeError(f"{agents} agents: after a kill the run ended with other bytes")
         figures["same_bytes"] = True
         return figures
+
+
+def digest_of(files: Mapping[str, bytes]) -> str:
+    """A digest of the names and contents of files."""
+    whole = hashlib.sha256()
+    for name in sorted(files):
+        content = hashlib.sha256(files[name]).hexdigest()
+        whole.update(f"{name} {content}\n".encode())
+    return whole.hexdigest()
+
+
+def _reference_key(run: Path, agents: int) -> str:
+    """A digest of all that an undisturbed run depends on: its scenario, its initial model, the agents and the code."""
+    files = {"agents": str(agents).encode()}
+    for path in (run / "scenario.yaml", run / START):
+        files[path.name] = path.read_bytes()
+    source = Path(__file__).parents[1]
+    for room in ("agent", "benchmarks", "coordinator", "shared"):
+        for path in sorted((source / room).rglob("*.py")):
+            files[str(path.relative_to(source))] = path.read_bytes()
+    return digest_of(files)
 
 
 def until_connected(this: Stage) -> Figures:
@@ -336,20 +377,59 @@ def measure_roster(known: int) -> Figures:
 
 
 def show(found: Mapping[str, Any]) -> None:
-    """Print the figures: a line for each, a column for each size."""
+    """Print medians, with the least and the most: a line for each figure, a column for each size."""
     for title in ("agents", "known"):
-        columns = found.get(title, {})
+        columns: Mapping[str, Sequence[Figures]] = found[title]
         if not columns:
             continue
         table = Table(title="agents online" if title == "agents" else "agents known")
         table.add_column("")
         for size in columns:
             table.add_column(size, justify="right")
-        names = next(iter(columns.values()))
+        names = next(iter(columns.values()))[0]
         for name in names:
-            cells = [str(figures.get(name, "")) for figures in columns.values()]
+            cells = [summary([run[name] for run in runs]) for runs in columns.values()]
             table.add_row(name, *cells)
-        Console().print(table)
+        times = [str(len(runs)) for runs in columns.values()]
+        table.add_row("repetitions", *times)
+        Console(width=WIDTH).print(table)
+    for size, runs in found["agents"].items():
+        loads = [run["foreign"] for run in runs]
+        texts = [f"{load:.0%}" for load in loads]
+        mark = " (the machine was busy)" if max(loads) > BUSY else ""
+        print(f"{size} agents: others used {', '.join(texts)} of the machine{mark}")
+
+
+def summary(values: Sequence[Any]) -> str:
+    """The median of numbers, with the least and the most if they differ; anything else as it is, if all agree."""
+    least = min(values)
+    most = max(values)
+    if least == most:
+        return str(least)
+    middle = round(statistics.median(values), 2)
+    return f"{middle:g} ({least:g} to {most:g})"
+
+
+def load_figures(file: Path) -> dict[str, Any]:
+    """The finished repetitions by size, from a file that may not be there. A file of an earlier version has one each."""
+    found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    for title in ("agents", "known"):
+        columns = found.setdefault(title, {})
+        for size, runs in columns.items():
+            if isinstance(runs, dict):
+                columns[size] = [runs]
+    found.setdefault("references", {})
+    return found
+
+
+def missing(
+    columns: Mapping[str, Sequence[Figures]], sizes: Sequence[int], repeat: int
+) -> Iterator[int]:
+    """The sizes that still have to be measured, in turns: each of them once, then each of them again."""
+    for repetition in range(repeat):
+        for size in sizes:
+            if len(columns.get(str(size), ())) <= repetition:
+                yield size
 
 
 def _open_as_many_files_as_allowed() -> None:
@@ -362,25 +442,30 @@ def main() -> None:
     parser.add_argument("--agents", type=int, nargs="*", default=[1000, 3000, 10_000])
     parser.add_argument("--known", type=int, nargs="*", default=[1000, 100_000])
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--repeat", type=int, default=1, help="times that each size is measured")
+    parser.add_argument("--file", type=Path, help="the results (default: below --out)")
     parser.add_argument("--short", action="store_true", help="200 agents, 4 rounds")
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args()
     _open_as_many_files_as_allowed()
     if options.short:
         options.agents, options.known, options.rounds = [200], [1000, 10_000], 4
-    options.out.mkdir(parents=True, exist_ok=True)
-    file = options.out / ("ten_thousand_short.json" if options.short else "ten_thousand.json")
-    found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
-    online = found.setdefault("agents", {})
-    known = found.setdefault("known", {})
-    for count in options.known:
-        if options.short or str(count) not in known:
-            known[str(count)] = measure_roster(count)
-            file.write_text(json.dumps(found, indent=1) + "\n")
-    for agents in options.agents:
-        if options.short or str(agents) not in online:
-            online[str(agents)] = measure(agents, options.rounds)
-            file.write_text(json.dumps(found, indent=1) + "\n")
+    name = "ten_thousand_short.json" if options.short else "ten_thousand.json"
+    file = options.file or options.out / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if options.short:
+        file.unlink(missing_ok=True)
+    found = load_figures(file)
+
+    def keep(title: str, size: int, figures: Figures) -> None:
+        found[title].setdefault(str(size), []).append(figures)
+        with atomic_replace(file) as new:
+            new.write_text(json.dumps(found, indent=1) + "\n")
+
+    for known in missing(found["known"], options.known, options.repeat):
+        keep("known", known, measure_roster(known))
+    for agents in missing(found["agents"], options.agents, options.repeat):
+        keep("agents", agents, measure(agents, options.rounds, found["references"]))
     show(found)
 
 

@@ -98,7 +98,11 @@ class SubscriptionKeeper:
             self._notify_changes()
 
     def _notify_changes(self) -> None:
-        refused = tuple(topic for topic, is_refused in self._missing.items() if is_refused)
+        found: list[str] = []
+        for topic, is_refused in self._missing.items():
+            if is_refused:
+                found.append(topic)
+        refused = tuple(found)
         if refused != self._notified:
             self._notified = refused
             self._notify(refused)
