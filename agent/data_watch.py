@@ -9,9 +9,8 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-MAX_ENTRIES = (
-    5000  # of a folder that are looked at; of a larger one, the first in the order of the disk
-)
+# of a folder that are looked at; of a larger one, the first in the order of the disk
+MAX_ENTRIES = 5000
 
 
 class Fingerprint(NamedTuple):

@@ -177,7 +177,6 @@ def test_a_unit_is_hardened_and_understood(file: Path) -> None:
         [*analyze, "verify", str(file)], capture_output=True, text=True, timeout=60
     )
     faults = [line for line in verified.stderr.splitlines() if "covey" in line]
-    not_installed = (
-        "is not executable: No such file or directory"  # nothing lies in /opt/covey here
-    )
+    # nothing lies in /opt/covey here
+    not_installed = "is not executable: No such file or directory"
     assert [line for line in faults if not_installed not in line] == []

@@ -101,9 +101,8 @@ class Delivery:
         self.is_up = False  # the link is connected
         self.coordinator_offline = False  # the coordinator is known to be offline
         self.run = ""  # the run that the steps below belong to; "" before the first order
-        self.accepted = (
-            0  # newest accepted step of the run; only a coordinator that lost it lowers it
-        )
+        # newest accepted step of the run; only a coordinator that lost it lowers it
+        self.accepted = 0
         self.state = NONE
         self.step = 0  # step of the report in hand; 0 exactly while the state is NONE
         self._confirmed = 0  # `again` of the order that reported `accepted`

@@ -19,9 +19,8 @@ from covey.agent.kept.versions import Version
 from covey.shared.errors import UserError
 
 LIMIT_S = 60.0
-OWN_VARIABLES = (
-    "COVEY_"  # the agent's options, a broker's password among them: the command gets none of them
-)
+# the agent's options, a broker's password among them: the command gets none of them
+OWN_VARIABLES = "COVEY_"
 
 OnFailure = Callable[[str], None]
 

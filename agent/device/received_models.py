@@ -19,9 +19,8 @@ from covey.shared.wire.parts import Assembler, FileSink, Sink
 MAX_MODEL_BYTES = 8 << 30
 MAX_PENDING = 64  # incomplete models
 MAX_AGE_S = 3600.0  # of an incomplete model
-MAX_PARTS = (
-    8  # payloads that are remembered: the agents receive the same part at about the same time
-)
+# payloads that are remembered: the agents receive the same part at about the same time
+MAX_PARTS = 8
 BROKER = "broker"  # to the assembler, all parts come from one sender
 HEAD_BYTES = 1 + CHECKSUM_BYTES  # of a payload: version and checksum
 PATTERNS = ("*.model", "*.part")

@@ -25,15 +25,12 @@ from covey.shared.wire.topics import AgentTopic, PlainTopic, Topics
 
 Say = Callable[[str], None]
 
-MAX_WAITING = (
-    64  # messages that were read and not dealt with; beyond this the link's own bounds count
-)
-MAX_EARLY_BYTES = (
-    256 << 20
-)  # of reports that arrive while the task of their step is still being read
-MAX_REPORTS_BYTES = (
-    1 << 36
-)  # of reports that are arriving, on disk: bounded by their size and number
+# messages that were read and not dealt with; beyond this the link's own bounds count
+MAX_WAITING = 64
+# of reports that arrive while the task of their step is still being read
+MAX_EARLY_BYTES = 256 << 20
+# of reports that are arriving, on disk: bounded by their size and number
+MAX_REPORTS_BYTES = 1 << 36
 MAX_AGE_S = 600.0  # an incomplete report is kept this long
 AGAIN_S = 5.0  # first wait for the coordinator to settle a sum; doubles
 AGAIN_LIMIT_S = 60.0

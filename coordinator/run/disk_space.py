@@ -27,9 +27,8 @@ class Room:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.tell: Callable[[str], None] | None = (
-            None  # called with a sentence for a person, from any thread
-        )
+        # called with a sentence for a person, from any thread
+        self.tell: Callable[[str], None] | None = None
         self._closed = threading.Event()
 
     def write(self, action: Callable[[], T]) -> T:

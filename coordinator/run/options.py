@@ -22,8 +22,7 @@ class Options:
     metrics: tuple[str, int] | None = None  # host and port for Prometheus
     audit_key: Path | None = None  # file with the key of the audit log
     origin: Path | None = None  # folder of a finished run to continue
-    allowed: AllowedCode = (
-        NO_CODE  # never kept in the run's folder: --resume asks the command line again
-    )
+    # never kept in the run's folder: --resume asks the command line again
+    allowed: AllowedCode = NO_CODE
     brokers: tuple[BrokerUrl, ...] = ()  # several; they replace `broker` and those of the scenario
     aggregators: bool = False  # reports may come as sums of `coordinator aggregate`

@@ -176,9 +176,8 @@ class MinimalAgent:
         self.problem: str | None = None  # why this agent stays out
         self.run_id = ""  # the run of the coordinator that is online
         self.order: Fields = {}  # the newest order of that run
-        self.early_order: Fields | None = (
-            None  # an order of a run that no coordinator has named yet
-        )
+        # an order of a run that no coordinator has named yet
+        self.early_order: Fields | None = None
         self.parts: dict[bytes, dict[int, bytes]] = {}  # of models, by digest and index
         self.models: dict[bytes, list[float]] = {}  # by digest
         self.report: tuple[int, bytes, int] | None = None  # step, content and size of its parts

@@ -36,9 +36,8 @@ class Tls:
     ca: Path | None = None  # certificates to trust instead of the system's
     cert: Path | None = None  # our own certificate, for brokers that expect one
     key: Path | None = None  # the key of our certificate
-    insecure: bool = (
-        False  # do not verify the broker's certificate: no protection against impostors
-    )
+    # do not verify the broker's certificate: no protection against impostors
+    insecure: bool = False
 
     def context(self) -> ssl.SSLContext:
         """The settings for Python's ssl module. Raises UserError if a certificate or key cannot be read."""

@@ -35,9 +35,8 @@ _library_log = logging.getLogger(
 _library_log.addHandler(logging.NullHandler())
 _library_log.propagate = False
 
-MAX_CONCURRENT_CALLS = (
-    64  # publishes that wait for the broker at once; more wait their turn, in order
-)
+# publishes that wait for the broker at once; more wait their turn, in order
+MAX_CONCURRENT_CALLS = 64
 CONNECT_S = 10.0  # for the broker's answer to CONNECT, and for ours to DISCONNECT
 RETRY_FULL_S = 0.1  # between two looks at a full inbox
 SUBACK_FAILURE = 0x80  # return code for a refused subscription

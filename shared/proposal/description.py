@@ -31,9 +31,8 @@ class ColumnFacts(Section):
     bits: int | None = None  # all numbers are smaller than 2**bits; None: unknown, or no numbers
     distinct: int = Field(0, ge=0)  # different values, or at least this number
     unique: bool = False  # no value occurs twice, and there are many
-    values: tuple[str, ...] | None = (
-        None  # all different values; None: more than MAX_VALUES, or unique
-    )
+    # all different values; None: more than MAX_VALUES, or unique
+    values: tuple[str, ...] | None = None
 
     @property
     def present(self) -> int:

@@ -15,9 +15,8 @@ from covey.shared.scenario.columns import (
     is_word,
 )
 
-MAX_LISTED = (
-    32  # words of a category that a scenario lists; of more, the fleet finds the frequent ones
-)
+# words of a category that a scenario lists; of more, the fleet finds the frequent ones
+MAX_LISTED = 32
 MAX_FOUND = 64  # words that the fleet finds
 MANY_INPUTS = 1000
 KEY_NAMES = ("id", "index", "key", "row", "nr", "no", "number", "uuid")

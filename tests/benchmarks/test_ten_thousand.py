@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from benchmarks.ten_thousand import digest_of, load_figures, missing, summary
+from benchmarks.ten_thousand import Figures, digest_of, load_figures, missing, summary
 
 
 def test_sizes_take_turns_and_finished_repetitions_are_not_run_again() -> None:
     assert list(missing({}, [100, 300], 2)) == [100, 300, 100, 300]
-    finished = {"100": [{}, {}], "300": [{}]}
+    finished: dict[str, list[Figures]] = {"100": [{}, {}], "300": [{}]}
     assert list(missing(finished, [100, 300], 3)) == [300, 100, 300]
     assert list(missing(finished, [100, 300], 1)) == []
 

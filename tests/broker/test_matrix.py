@@ -194,9 +194,8 @@ def test_every_cell_for_users_with_passwords(
         with owner("listener") as listener:
             listener.subscribe("covey/+/#")
             for who, name in (("observer", "watch"), ("agent of another federation", "far")):
-                status = (
-                    f"{FEDERATION}/agents/{name}/status"  # what an agent of that name could write
-                )
+                # what an agent of that name could write
+                status = f"{FEDERATION}/agents/{name}/status"
                 assert _written(connect[who], who, status, listener, owner) == "", who
 
 
