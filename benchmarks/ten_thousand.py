@@ -49,6 +49,7 @@ from covey.shared.wire.topics import Topics
 from tests.processes import Program, free_port, model_bytes, mosquitto, rows, until
 
 AGENTS_PER_PROCESS = 2500  # their connections and outboxes are open files
+SHORT_ROUNDS = 12  # some are over before the measurement of the first half begins
 SHARE = 0.05  # of the agents in each round
 WITHIN_S = 3600.0  # for anything that a busy machine takes its time for
 MB = 1e6
@@ -318,6 +319,10 @@ def undisturbed_half(this: Stage) -> Figures:
     reports = (half - first) * plan.reports
     coordinator_s = this.coordinator_s - coordinator_s
     broker_s = cpu_s_of([this.broker.process.pid]) - broker_s
+    if reports <= 0:
+        raise RuntimeError(
+            f"round {half} of {plan.rounds} was over before the measurement began; ask for more --rounds"
+        )
     seconds = [row["seconds"] for row in rows(this.run) if row.get("ends_round")]
     cores = os.cpu_count() or 1
     return {
@@ -444,18 +449,23 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--repeat", type=int, default=1, help="times that each size is measured")
     parser.add_argument("--file", type=Path, help="the results (default: below --out)")
-    parser.add_argument("--short", action="store_true", help="200 agents, 4 rounds")
+    parser.add_argument("--short", action="store_true", help="200 agents, 12 rounds")
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args()
     _open_as_many_files_as_allowed()
     if options.short:
-        options.agents, options.known, options.rounds = [200], [1000, 10_000], 4
+        options.agents, options.known, options.rounds = [200], [1000, 10_000], SHORT_ROUNDS
     name = "ten_thousand_short.json" if options.short else "ten_thousand.json"
     file = options.file or options.out / name
     file.parent.mkdir(parents=True, exist_ok=True)
     if options.short:
         file.unlink(missing_ok=True)
     found = load_figures(file)
+    others = {run["rounds"] for runs in found["agents"].values() for run in runs} - {options.rounds}
+    if others:
+        parser.error(
+            f"{file} has measurements of {min(others)} rounds, not of {options.rounds}; name another --file"
+        )
 
     def keep(title: str, size: int, figures: Figures) -> None:
         found[title].setdefault(str(size), []).append(figures)
