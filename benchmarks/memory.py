@@ -31,6 +31,7 @@ from covey.shared.wire.codec import Codec, encode
 from covey.shared.wire.messages import (
     AgentStatus,
     CoordinatorStatus,
+    Encoded,
     OrderMessage,
     ReportContent,
     digest,
@@ -101,15 +102,11 @@ class Parrot:
     def content(self, order: OrderMessage) -> bytes:
         """A report with random weights, or with nothing to evaluate on."""
         assert order.work is not None
-        rng = np.random.default_rng(abs(hash(self.name)))
         vectors = {}
         numbers: dict[str, Any] = {}
         if order.work.phase == "train":
             layout = Layout.from_wire(order.work.layout)
-            weights = rng.standard_normal(layout.size, np.float32)
-            vectors["model"], _ = encode(
-                weights, Codec(), base=None, base_digest=b"", error=None, rng=rng
-            )
+            vectors["model"] = self.weights(layout.size)
         if order.work.phase == "evaluate":
             # somebody must be evaluated, or the run does not end well
             numbers["server"] = {"n": 10, "correct": 1, "accuracy": 0.1, "f1": 0.1, "loss": 2.3}
@@ -125,6 +122,13 @@ class Parrot:
             vectors=vectors,
         )
         return report.to_bytes()
+
+    def weights(self, size: int) -> Encoded:
+        """The encoded model of a report: random values, as many as asked for."""
+        rng = np.random.default_rng(abs(hash(self.name)))
+        values = rng.standard_normal(size, np.float32)
+        encoded, _ = encode(values, Codec(), base=None, base_digest=b"", error=None, rng=rng)
+        return encoded
 
 
 def memory(pid: int) -> dict[str, float]:

@@ -27,10 +27,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.memory import Parrot
-from covey.shared.numerics.vectors import Layout
-from covey.shared.strategies.phase_names import TRAIN
 from covey.shared.wire.codec import Codec, encode
-from covey.shared.wire.messages import Encoded, OrderMessage, ReportContent
+from covey.shared.wire.messages import Encoded
 from tests.processes import Program, free_port, mosquitto, until
 
 FLEETS = 2  # processes that play agents
@@ -65,25 +63,9 @@ def _weights(size: int) -> Encoded:
 class LightParrot(Parrot):
     """A parrot that draws nothing for a report, so that the coordinator and not the fleet is the limit."""
 
-    def content(self, order: OrderMessage) -> bytes:
-        """The report of a training order; any other is a parrot's."""
-        work = order.work
-        assert work is not None
-        if work.phase != TRAIN:
-            return super().content(order)
-        layout = Layout.from_wire(work.layout)
-        report = ReportContent(
-            run=order.run,
-            step=order.step,
-            client=self.name,
-            examples=10,
-            steps=1,
-            loss=1.0,
-            numbers={},
-            seconds=0.0,
-            vectors={"model": _weights(layout.size)},
-        )
-        return report.to_bytes()
+    def weights(self, size: int) -> Encoded:
+        """The same values in every report of this size."""
+        return _weights(size)
 
 
 async def play(url: str, first: int, count: int) -> None:

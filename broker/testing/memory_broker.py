@@ -178,7 +178,9 @@ class MemoryLink:
             raise ValueError(f"{wrong} are not topic filters")
         if not await self._travel():
             return UNANSWERED
-        granted = [topic for topic in topics if topic not in self._broker.denied]
+        denied = self._broker.denied
+        granted = [topic for topic in topics if topic not in denied]
+        refused = [topic for topic in topics if topic in denied]
         for topic in granted:
             self._patterns.add(topic)
             self._broker._subscriptions.add(topic, self)
@@ -187,7 +189,6 @@ class MemoryLink:
                 self._broker._resend(self, topic)
         if not self.up:
             return UNANSWERED
-        refused = [topic for topic in topics if topic in self._broker.denied]
         return Subscribed(refused=tuple(refused))
 
     async def unsubscribe(self, topics: Sequence[str]) -> bool:

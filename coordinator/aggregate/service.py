@@ -12,7 +12,7 @@ from pathlib import Path
 
 from covey.coordinator.aggregate.open_step import read_task
 from covey.coordinator.aggregate.summing import HOLD_S, Summing
-from covey.coordinator.run.run import MAX_BYTES_PER_VALUE, MAX_OTHER_BYTES
+from covey.coordinator.run.run import MAX_OTHER_BYTES, largest_report_of
 from covey.coordinator.serve.rate import Rates
 from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import CoveyError, DecodeError
@@ -20,7 +20,7 @@ from covey.shared.mqtt.link import Down, Incoming, Link, Message, Up, Will
 from covey.shared.mqtt.subscriptions import SubscriptionKeeper
 from covey.shared.wire.aggregates import AggregatorOrder, AggregatorStatus, AggregatorTask
 from covey.shared.wire.messages import CoordinatorStatus, ModelRef, Part, digest
-from covey.shared.wire.parts import Assembler, FileSink, MemorySink, Sink, split
+from covey.shared.wire.parts import Assembler, FileSink, MemorySink, Sink, split, taken
 from covey.shared.wire.topics import AgentTopic, PlainTopic, Topics
 
 Say = Callable[[str], None]
@@ -241,8 +241,7 @@ class AggregatorService:
             return
         self._task = part.digest
         await self._leave_task()
-        content = sink.content()
-        sink.discard()
+        content = taken(sink)
         await asyncio.to_thread(self._open, content, order, _now())
         await self._tell()
         early = list(self._early)
@@ -264,9 +263,7 @@ class AggregatorService:
             self.summing.decline(task.run, task.step, str(error), now)
             return
         self._say(f"step {step.number} ({step.phase.name}): {len(order.agents)} agents")
-        sizes = step.phase.sizes.values()
-        values = sum(abs(size) for size in sizes)
-        largest = MAX_OTHER_BYTES + MAX_BYTES_PER_VALUE * values
+        largest = largest_report_of(step.phase)
         self._part_bytes = step.scenario.wire.part_bytes
         self._rates = Rates(self._part_bytes)
         self._reports = self._new_assembler(largest)
@@ -298,8 +295,7 @@ class AggregatorService:
             return
         # an agent may have to send the same report again: after a sum that came to nothing, or a refusal
         self._reports.forget(agent, part.digest)
-        content = sink.content()
-        sink.discard()
+        content = taken(sink)
         await asyncio.to_thread(self.summing.accept, agent, content, now)
 
     def _keep_early(self, message: Message) -> None:

@@ -8,7 +8,7 @@ becomes `direct`: its sums are forgotten, and its agents are asked for their rep
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from covey.coordinator.engine.step import Step
@@ -23,7 +23,6 @@ from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId, Phase, Report
 from covey.shared.strategies.terms import describes_folds
 from covey.shared.wire.aggregates import PartialSum, SummedReport
-from covey.shared.wire.messages import digest
 
 WRONG = "partial sum"  # the reason of a refusal
 State = object  # the strategy's
@@ -138,6 +137,7 @@ class PartialSums:
     def take(
         self,
         content: bytes,
+        content_digest: bytes,
         partial: PartialSum,
         step: Step,
         state: State,
@@ -148,6 +148,7 @@ class PartialSums:
 
         Args:
             content: the message.
+            content_digest: its digest.
             partial: the same, read.
             step: the open one.
             state: the strategy's.
@@ -173,16 +174,16 @@ class PartialSums:
             samples = origin.samples(client)
             check_examples(report, samples)
         self._count(partial, step.phase, state)
-        self._spool.keep_sum(number, content)
-        self.settle(number, digest(content))
+        self._spool.keep_sum(number, content, content_digest)
+        self.settle(number, content_digest)
 
     def restore(self, number: int, phase: Phase, state: State) -> None:
         """Count the sums that an earlier process accepted. If that fails, their agents are asked again."""
         try:
-            for content in self._spool.sums(number):
+            for content_digest, content in self._spool.sums(number).items():
                 partial = PartialSum.from_bytes(content)
                 self._count(partial, phase, state)
-                self.settle(number, digest(content))
+                self.settle(number, content_digest)
         except DecodeError:
             self._arrivals.give_up()
             self.refuse(number)
@@ -220,7 +221,7 @@ class PartialSums:
         )
 
 
-def clients_of(sums: Sequence[bytes]) -> list[ClientId]:
+def clients_of(sums: Iterable[bytes]) -> list[ClientId]:
     """The agents whose reports are in these sums, which an earlier process accepted."""
     clients: list[ClientId] = []
     for content in sums:

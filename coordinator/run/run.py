@@ -116,6 +116,14 @@ Reasons = Mapping[ClientId, str]  # by agent, why its report does not count
 Performed = tuple[Effects, Answer | None]
 
 
+def largest_report_of(phase: Phase) -> int:
+    """Bytes that no report of a phase can exceed, in any codec."""
+    sizes = phase.sizes.values()
+    values = sum(abs(size) for size in sizes)
+    vector_bytes = MAX_BYTES_PER_VALUE * values
+    return MAX_OTHER_BYTES + vector_bytes
+
+
 class Run:
     """One run in one folder. Not thread-safe: one caller at a time."""
 
@@ -220,7 +228,7 @@ class Run:
         spool = Spool(folder / "spool")
         single = spool.sound(number)
         sums = spool.sums(number)
-        summed = clients_of(sums)
+        summed = clients_of(sums.values())
         reported = sorted([*single, *summed])
         if facts.stopped:
             rules = replace(rules, rounds=saved_engine["round"])
@@ -431,10 +439,7 @@ class Run:
         step = self.engine.step
         if step is None:
             return MAX_OTHER_BYTES
-        sizes = step.phase.sizes.values()
-        values = sum(abs(size) for size in sizes)
-        vector_bytes = MAX_BYTES_PER_VALUE * values
-        return MAX_OTHER_BYTES + vector_bytes
+        return largest_report_of(step.phase)
 
     def order_of(self, client: ClientId) -> SendOrder:
         """What this agent should do now."""

@@ -121,10 +121,10 @@ class Spool:
 
     # -- partial sums ------------------------------------------------------------------------------
 
-    def keep_sum(self, step: int, content: bytes) -> None:
-        """Write a partial sum; after this it will be there after a kill, or a power cut while `durable`."""
+    def keep_sum(self, step: int, content: bytes, content_digest: bytes) -> None:
+        """Write a partial sum under its digest; after this it will be there after a kill, or a power cut while `durable`."""
         self._make_folder(step)
-        self._sum_files.keep(step, content, durable=self.durable)
+        self._sum_files.keep(step, content, content_digest, durable=self.durable)
 
     def hold(self, step: int, reports: Iterable[SummedReport]) -> None:
         """Remember the reports of a partial sum as if they were here, but for their vectors."""
@@ -144,8 +144,8 @@ class Spool:
         held = self._held(step)
         return sorted(held)
 
-    def sums(self, step: int) -> list[bytes]:
-        """The partial sums of a step, in any order. A damaged one is removed and named in `damaged`."""
+    def sums(self, step: int) -> dict[bytes, bytes]:
+        """The partial sums of a step by their digests. A damaged one is removed and named in `damaged`."""
         files = self._sum_files
         sums = files.contents(step)
         self.damaged += files.damaged

@@ -56,25 +56,30 @@ def accept_sum(
         run.sums.refuse_phase(phase)
     effects: Effects = []
     if partial.reports:
-        effects += _reports(run, content, partial, step, origin, now)
+        effects += _reports(run, content, content_digest, partial, step, origin, now)
     run.sums.settle(number, content_digest)
     effects += _others(run, partial, origin, now)
     return effects
 
 
 def _reports(
-    run: Run, content: bytes, partial: PartialSum, step: Step, origin: Origin, now: float
+    run: Run,
+    content: bytes,
+    content_digest: bytes,
+    partial: PartialSum,
+    step: Step,
+    origin: Origin,
+    now: float,
 ) -> Effects:
     """The sum itself. Raises DecodeError, and makes the step direct, if it does not fit."""
     number = partial.step
     try:
-        run.sums.take(content, partial, step, run.state, run.engine.refusal, origin)
+        run.sums.take(content, content_digest, partial, step, run.state, run.engine.refusal, origin)
     except DecodeError:
         run.sums.refuse(number)
         raise
-    name = digest(content)
     count = len(partial.reports)
-    written = name.hex()
+    written = content_digest.hex()
     run.audit.note("sum", step=number, sum=written, reports=count)
     reports: dict[ClientId, bytes] = {}
     for report in partial.reports:

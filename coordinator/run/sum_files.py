@@ -43,21 +43,20 @@ class SumFiles:
     def __repr__(self) -> str:
         return f"<SumFiles in {self._folder}>"
 
-    def keep(self, step: int, content: bytes, *, durable: bool) -> None:
-        """Write a sum into the folder of its step, which exists."""
-        content_digest = digest(content)
+    def keep(self, step: int, content: bytes, content_digest: bytes, *, durable: bool) -> None:
+        """Write a sum, whose digest this is, into the folder of its step, which exists."""
         path = self._path(step, content_digest)
         self._room.write(lambda: write_atomically(path, content, durable=durable))
 
-    def contents(self, step: int) -> list[bytes]:
-        """The sums of a step, in any order. One whose content is not what its name stands for is removed."""
-        found: list[bytes] = []
+    def contents(self, step: int) -> dict[bytes, bytes]:
+        """The sums of a step by their digests. One whose content is not what its name stands for is removed."""
+        found: dict[bytes, bytes] = {}
         for path in self._paths(step):
             content = path.read_bytes()
             content_digest = digest(content)
             sound = self._path(step, content_digest)
             if path == sound:
-                found.append(content)
+                found[content_digest] = content
                 continue
             path.unlink()
             damage = f"{path}: the partial sum is damaged; its agents are asked again"

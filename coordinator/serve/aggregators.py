@@ -35,7 +35,7 @@ from covey.shared.wire.aggregates import (
     PartialSum,
 )
 from covey.shared.wire.messages import ModelRef, Part, digest
-from covey.shared.wire.parts import Assembler, Sink, part_count, split
+from covey.shared.wire.parts import Assembler, part_count, split, taken
 from covey.shared.wire.topics import PlainTopic, Topics
 
 BYTES_PER_SUMMED_VALUE = 64  # of a partial sum: grids of eight bytes, of which a usual sum has two
@@ -176,7 +176,7 @@ class Aggregators:
             return None
         # it comes again until an order settles it
         self._parts.forget(sender, part.digest)
-        return SumArrived(message.shard, _taken(sink))
+        return SumArrived(message.shard, taken(sink))
 
     @property
     def _largest_sum(self) -> int:
@@ -419,10 +419,3 @@ class Aggregators:
         size = len(content)
         parts = part_count(size, self._run.scenario.wire.part_bytes)
         return ModelRef(key=TASK, digest=digest(content), parts=parts, size=size)
-
-
-def _taken(sink: Sink) -> bytes:
-    """The content, which is on the disk no longer."""
-    content = sink.content()
-    sink.discard()
-    return content

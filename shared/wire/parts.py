@@ -171,6 +171,13 @@ class FileSink:
         return self.path.read_bytes()
 
 
+def taken(sink: Sink) -> bytes:
+    """The complete content of a sink, which keeps it no longer."""
+    content = sink.content()
+    sink.discard()
+    return content
+
+
 def _new_hash() -> hashlib.blake2b:
     return hashlib.blake2b(digest_size=DIGEST_BYTES)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,6 @@ import pytest
 from covey.coordinator.aggregate.service import AggregatorService
 from covey.coordinator.aggregate.service import last_will as aggregator_will
 from covey.coordinator.run.run import Run
-from covey.coordinator.serve.service import Service, last_will
-from covey.coordinator.serve.sharded_link import ShardedLink
 from covey.shared.mqtt.link import Link
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.wire.topics import Topics
@@ -27,6 +24,8 @@ EVERYBODY = {"count": 2, "participation": 1.0}
 
 class AggregatedFleet(ShardedFleet):
     """A fleet on several brokers, each with an aggregator."""
+
+    with_aggregators = True
 
     def __init__(self, folder: Path, scene: Scenario, shards: int = 2, **changes: Any) -> None:
         super().__init__(folder, scene, shards, **changes)
@@ -66,22 +65,6 @@ class AggregatedFleet(ShardedFleet):
     async def kill_aggregator(self, shard: int) -> None:
         await self.links[shard].abort()
         self.aggregating[shard].cancel()
-
-    async def serve(self, run: Run | None = None, observer: Any = None) -> Run:
-        now = asyncio.get_running_loop().time()
-        this = run or Run.start(
-            self.folder / "run", self.scene, setup(self.scene), self.rules, "r1", now
-        )
-        async with AsyncExitStack() as stack:
-            links = []
-            for broker in self.brokers:
-                link = broker.link("coordinator", last_will(TOPICS))
-                links.append(await stack.enter_async_context(link))
-            merged = await stack.enter_async_context(ShardedLink(links, TOPICS))
-            self.service = Service(this, merged, observer=observer or self._keep, aggregators=True)
-            why = await self.service.serve()
-        assert not why, why
-        return this
 
     @property
     def sums(self) -> list[str]:

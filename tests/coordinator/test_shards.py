@@ -33,6 +33,8 @@ TOPICS = Topics("default")
 class ShardedFleet(Fleet):
     """A fleet whose agents live on several brokers, by the rule of `broker enroll`."""
 
+    with_aggregators = False  # whether the coordinator gives them work
+
     def __init__(self, folder: Path, scene: Scenario, shards: int = SHARDS, **changes: Any) -> None:
         self.brokers = [MemoryBroker(seed) for seed in range(shards)]
         self.moved: dict[str, int] = {}  # agents that live elsewhere than by the rule
@@ -59,7 +61,12 @@ class ShardedFleet(Fleet):
                 link = broker.link("coordinator", last_will(TOPICS))
                 links.append(await stack.enter_async_context(link))
             merged = await stack.enter_async_context(ShardedLink(links, TOPICS))
-            self.service = Service(this, merged, observer=observer or self._keep)
+            self.service = Service(
+                this,
+                merged,
+                observer=observer or self._keep,
+                aggregators=self.with_aggregators,
+            )
             why = await self.service.serve()
         assert not why, why
         return this

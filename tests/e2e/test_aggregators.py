@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from covey.agent.device.service import Agent
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.run.run import Run
-from covey.coordinator.serve.connect import connected
-from covey.coordinator.serve.service import Service
-from covey.shared.mqtt.broker_url import BrokerUrl
-from covey.shared.mqtt.mqtt_link import MqttLink
-from covey.shared.mqtt.shards import shard_of
-from covey.shared.wire.topics import Topics
+from tests.mosquitto_fleet import MosquittoFleet
 from tests.processes import Program, free_port, mosquitto, needs_mosquitto, program, until
-from tests.small_fleet import PATIENT, Fleet
-from tests.small_run import clients, fingerprint, in_process, rules, scenario, setup
+from tests.small_fleet import PATIENT
+from tests.small_run import fingerprint, in_process, rules, scenario
 
 SCENE = scenario("fedclust", rounds={"count": 2, "participation": 1.0})
 RULES = rules(SCENE, **PATIENT)
@@ -28,35 +21,19 @@ KILLED = 1  # the shard whose aggregator is killed
 SUMMED = 2  # the first step that is summed; the one before compares signatures
 
 
-class FleetWithAggregators(Fleet):
+class FleetWithAggregators(MosquittoFleet):
     """Agents on two Mosquittos. One aggregator is killed while the agents work on the second round."""
 
     def __init__(self, folder: Path, urls: list[str], aggregators: list[Program]) -> None:
-        super().__init__(folder, SCENE, RULES, MemoryBroker(), clients())
-        self.urls = urls
+        super().__init__(folder, SCENE, RULES, urls, aggregators=True)
         self.aggregators = aggregators
         self.jobs.takes_s = 0.2
-
-    async def _live(self, client: str, agent: Agent) -> None:
-        url = self.urls[shard_of(client, 2)]
-        async with MqttLink(url, client_id=agent.client_id, will=agent.will) as link:
-            await agent.run(link)
 
     async def kill(self) -> None:
         victim = self.aggregators[KILLED]
         while f"step {SUMMED + 1} (train)" not in victim.output:  # noqa: ASYNC110 - a few polls
             await asyncio.sleep(0.01)
         victim.kill()
-
-    async def coordinate(self) -> Run:
-        now = asyncio.get_running_loop().time()
-        run = Run.start(self.folder / "run", SCENE, setup(SCENE), RULES, "r1", now)
-        urls = [BrokerUrl.parse(url) for url in self.urls]
-        async with AsyncExitStack() as stack:
-            link = await connected(stack, urls, Topics("default"), "coordinator", will=True)
-            service = Service(run, link, observer=self._keep, aggregators=True)
-            assert await service.serve() == ""
-        return run
 
 
 def is_connected(aggregator: Program) -> bool:

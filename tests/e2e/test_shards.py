@@ -3,57 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
-from covey.agent.device.service import Agent
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.run.run import Run
-from covey.coordinator.serve.connect import connected
-from covey.coordinator.serve.service import Service
-from covey.shared.mqtt.broker_url import BrokerUrl
-from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.mqtt.shards import shard_of
-from covey.shared.wire.topics import Topics
 from tests import clock
+from tests.mosquitto_fleet import MosquittoFleet
 from tests.processes import Program, free_port, mosquitto, needs_mosquitto
 from tests.small_fleet import Fleet
-from tests.small_run import clients, fingerprint, rules, scenario, setup
+from tests.small_run import clients, fingerprint, rules, scenario
 
 SCENE = scenario("fedavg", rounds={"count": 2, "participation": 1.0, "rollcall_s": 1.0})
 RULES = rules(SCENE, absence_s=0.1)
 DEAD = 1
 
 
-class FleetOfTwo(Fleet):
+class FleetOfTwo(MosquittoFleet):
     """Agents on two Mosquittos. The second one dies while the agents work on the first round."""
 
     def __init__(self, folder: Path, urls: list[str], dead: Program) -> None:
-        super().__init__(folder, SCENE, RULES, MemoryBroker(), clients())
-        self.urls = urls
+        super().__init__(folder, SCENE, RULES, urls)
         self.dead = dead
         self.jobs.takes_s = 0.3
-
-    async def _live(self, client: str, agent: Agent) -> None:
-        url = self.urls[shard_of(client, 2)]
-        async with MqttLink(url, client_id=agent.client_id, will=agent.will) as link:
-            await agent.run(link)
 
     async def kill(self) -> None:
         while not any(step == 2 for _, step in self.jobs.worked):  # noqa: ASYNC110 - a few polls
             await asyncio.sleep(0.01)
         self.dead.kill()
-
-    async def coordinate(self) -> Run:
-        now = asyncio.get_running_loop().time()
-        run = Run.start(self.folder / "run", SCENE, setup(SCENE), RULES, "r1", now)
-        urls = [BrokerUrl.parse(url) for url in self.urls]
-        async with AsyncExitStack() as stack:
-            link = await connected(stack, urls, Topics("default"), "coordinator", will=True)
-            assert await Service(run, link, observer=self._keep).serve() == ""
-        return run
 
 
 @pytest.mark.broker
