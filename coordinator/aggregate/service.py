@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from covey.coordinator.aggregate.open_step import read_task
+from covey.coordinator.aggregate.precedence import Precedence, Reaction
 from covey.coordinator.aggregate.summing import HOLD_S, Summing
 from covey.coordinator.run.run import MAX_OTHER_BYTES, largest_report_of
 from covey.coordinator.serve.rate import Rates
@@ -71,6 +72,7 @@ class AggregatorService:
         self._allowed = allowed
         self._say = say
         self.summing = Summing(session, hold_s)
+        self._precedence = Precedence(session)
         self._items: asyncio.Queue[Incoming | None] = asyncio.Queue(MAX_WAITING)
         self._subscriptions = SubscriptionKeeper(link, self._refused)
         self._order: AggregatorOrder | None = None  # the newest
@@ -151,7 +153,13 @@ class AggregatorService:
         topics = self._topics
         self._subscriptions.connected()
         self._task_parts = []
-        wanted = [topics.coordinator_status, topics.aggregator_order, topics.every_report]
+        self._precedence.connected()
+        wanted = [
+            topics.aggregator_status,
+            topics.coordinator_status,
+            topics.aggregator_order,
+            topics.every_report,
+        ]
         await self._subscriptions.add(wanted)
         await self._tell()
         self._again_soon()
@@ -185,6 +193,9 @@ class AggregatorService:
         match self._topics.parse(message.topic):
             case PlainTopic("coordinator/status"):
                 self._coordinator(message.payload)
+            case PlainTopic("aggregator/status") if not message.retained:
+                status = AggregatorStatus.from_bytes(message.payload)
+                await self._other(status)
             case PlainTopic("aggregator/order"):
                 order = AggregatorOrder.from_bytes(message.payload)
                 await self._follow(order)
@@ -192,6 +203,22 @@ class AggregatorService:
                 await self._task_part(message.payload)
             case AgentTopic(agent, "report"):
                 await self._report(agent, message)
+
+    async def _other(self, status: AggregatorStatus) -> None:
+        """The status of an aggregator at this broker: perhaps that of a second one."""
+        match self._precedence.observe(status):
+            case Reaction.ANNOUNCE:
+                await self._tell()
+            case Reaction.STAND_BY:
+                self._say(
+                    f"another aggregator serves this broker (session {status.session}); this one stands by until it ends"
+                )
+                self._rest()
+            case Reaction.TAKE_OVER:
+                self._say("the other aggregator is gone; this one takes over")
+                await self._tell()
+                if self._order is not None:
+                    await self._follow(self._order)
 
     def _coordinator(self, payload: bytes) -> None:
         """A coordinator that has started again may not have what was offered to the one before."""
@@ -204,18 +231,22 @@ class AggregatorService:
         """Do what the coordinator's newest order asks for."""
         self._order = order
         task = order.task
-        if task is None:
-            self._early.clear()
-            self._early_bytes = 0
-            if self.summing.step is not None:
-                self.summing.begin(None)
-            self._task = b""
+        if task is None or self._precedence.stands_by:
+            self._rest()
             return
         if task.digest == self._task:
             self.summing.follow(order)
             return
         self.summing.begin(None)
         await self._fetch(task)
+
+    def _rest(self) -> None:
+        """Add nothing up until another order comes."""
+        self._early.clear()
+        self._early_bytes = 0
+        if self.summing.step is not None:
+            self.summing.begin(None)
+        self._task = b""
 
     async def _fetch(self, task: ModelRef) -> None:
         """Subscribe to the parts of a task, one topic for each: some brokers retain nothing for wildcards."""
@@ -234,7 +265,7 @@ class AggregatorService:
         order = self._order
         if order is None or order.task is None or part.digest != order.task.digest:
             return
-        if part.digest == self._task:
+        if part.digest == self._task or self._precedence.stands_by:
             return
         sink = self._tasks.feed(COORDINATOR, part, _now())
         if sink is None:
@@ -273,8 +304,8 @@ class AggregatorService:
     async def _report(self, agent: str, message: Message) -> None:
         """A part of a report."""
         order = self._order
-        if order is None or order.task is None:
-            return  # the coordinator reads the reports itself
+        if order is None or order.task is None or self._precedence.stands_by:
+            return  # the coordinator, or another aggregator, reads the reports
         if order.task.digest != self._task:
             self._keep_early(message)
             return

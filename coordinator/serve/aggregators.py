@@ -79,6 +79,7 @@ class _Site:
     """One broker, and the aggregator near it."""
 
     session: str = ""  # of the aggregator that is online; "" without one
+    was_connected: bool = False  # this broker was asked for the aggregator's status
     step: int = NO_STEP  # the open step, as far as this broker knows it
     is_direct: bool = True  # the coordinator reads this broker's reports itself
     is_subscribed: bool = False  # to the reports
@@ -242,6 +243,7 @@ class Aggregators:
         if not self.are_used:
             return [self._topics.every_report]
         site = self._sites[shard]
+        site.was_connected = True
         site.order = None
         site.has_task = NO_STEP
         if site.step == NO_STEP:
@@ -273,7 +275,9 @@ class Aggregators:
             return []  # the next step brings the next order
         effects: list[Effect] = []
         for shard, site in enumerate(self._sites):
-            if shard in self._placement.up or len(self._sites) == 1:
+            is_up = shard in self._placement.up or len(self._sites) == 1
+            # a broker may be up before its subscriptions are made: nothing is known of its aggregator then
+            if is_up and site.was_connected:
                 effects += await self._prepare(shard, site, step)
         return effects
 

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from covey.coordinator.aggregate.precedence import Precedence, Reaction
 from covey.coordinator.aggregate.service import AggregatorService
 from covey.coordinator.aggregate.service import last_will as aggregator_will
 from covey.coordinator.run.run import Run
 from covey.shared.mqtt.link import Link
 from covey.shared.scenario.scenario import Scenario
+from covey.shared.wire.aggregates import AggregatorStatus
 from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.coordinator.test_shards import ShardedFleet, played
@@ -181,6 +183,67 @@ def test_a_run_without_any_aggregator_reads_the_reports_itself(tmp_path: Path) -
     fleet.without = {0, 1}
     run = played(lambda: fleet)
     assert fingerprint(run) == bytes_without(tmp_path, scene)
+
+
+def test_an_aggregator_that_comes_late_adds_up_from_the_next_step_on(tmp_path: Path) -> None:
+    scene = scenario("fedavg", rounds={"count": 3, "participation": 1.0})
+    fleet = AggregatedFleet(tmp_path / "summed", scene)
+    fleet.jobs.takes_s = 5.0
+    fleet.without = {1}
+
+    async def come(_: Any) -> None:
+        while not any(step == 2 for _, step in fleet.jobs.worked):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        fleet.aggregate(1)
+
+    run = played(lambda: fleet, come)
+    assert fingerprint(run) == bytes_without(tmp_path, scene)
+    assert [step for step in range(1, 5) if sums_of(fleet, step) == 2] == [3, 4]
+
+
+def sums_of(fleet: AggregatedFleet, step: int) -> int:
+    return sum(line.startswith(f"step {step}: sent the sum") for line in fleet.said)
+
+
+def test_a_second_aggregator_waits_until_the_first_is_gone(tmp_path: Path) -> None:
+    """Both would add the same reports up, and the second sum of them would be refused."""
+    scene = scenario("fedavg", rounds={"count": 3, "participation": 1.0})
+    fleet = AggregatedFleet(tmp_path / "summed", scene)
+    fleet.jobs.takes_s = 5.0
+
+    async def twin(_: Any) -> None:
+        await task_is_read(fleet, 1)
+        first_link, first = fleet.links[1], fleet.aggregating[1]
+        fleet.aggregate(1, "s1-twin")
+        await task_is_read(fleet, 2)
+        await asyncio.sleep(1.0)
+        await first_link.abort()
+        first.cancel()
+
+    run = played(lambda: fleet, twin)
+    assert fingerprint(run) == bytes_without(tmp_path, scene)
+    assert not fleet.events("sum refused")
+    assert [sums_of(fleet, step) for step in range(1, 5)] == [2, 1, 2, 2]
+    assert sum("takes over" in line for line in fleet.said) == 1
+
+
+def status(session: str, *, online: bool = True) -> AggregatorStatus:
+    return AggregatorStatus(session=session, online=online)
+
+
+def test_the_older_of_two_aggregators_works() -> None:
+    younger = Precedence("2")
+    assert younger.observe(status("2")) is Reaction.NOTHING
+    assert younger.observe(status("3")) is Reaction.ANNOUNCE
+    assert younger.observe(status("1")) is Reaction.STAND_BY
+    assert younger.observe(status("1")) is Reaction.NOTHING
+    assert younger.observe(status("3", online=False)) is Reaction.NOTHING
+    assert younger.stands_by
+    assert younger.observe(status("1", online=False)) is Reaction.TAKE_OVER
+    assert not younger.stands_by
+    older = Precedence("1")
+    assert older.observe(status("2")) is Reaction.ANNOUNCE
+    assert older.observe(status("2", online=False)) is Reaction.ANNOUNCE
 
 
 def test_a_method_that_turns_out_to_need_reports_gets_them(

@@ -1,19 +1,46 @@
-"""Two real brokers with an aggregator each: the models are those of a run without, also if one of them is killed."""
+"""Two real brokers with an aggregator each: the models are those of a run without, whichever process is killed."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
+import yaml
 
+from covey.agent.worker import frames
+from covey.coordinator.run.result import write_models
 from covey.coordinator.run.run import Run
+from covey.shared.mqtt.shards import shard_of
+from covey.shared.strategies.base import ClientId
+from covey.shared.wire.messages import OrderMessage
+from tests.bowl import Trainer
+from tests.e2e.conftest import finish
 from tests.mosquitto_fleet import MosquittoFleet
-from tests.processes import Program, free_port, mosquitto, needs_mosquitto, program, until
-from tests.small_fleet import PATIENT
-from tests.small_run import fingerprint, in_process, rules, scenario
+from tests.processes import (
+    Program,
+    free_port,
+    model_bytes,
+    mosquitto,
+    needs_mosquitto,
+    program,
+    until,
+)
+from tests.small_fleet import PATIENT, Numpy
+from tests.small_run import (
+    clients,
+    fingerprint,
+    in_process,
+    layout_text,
+    rules,
+    scenario,
+    setup,
+)
 
 SCENE = scenario("fedclust", rounds={"count": 2, "participation": 1.0})
 RULES = rules(SCENE, **PATIENT)
@@ -36,16 +63,26 @@ class FleetWithAggregators(MosquittoFleet):
         victim.kill()
 
 
-def is_connected(aggregator: Program) -> bool:
-    return "connected" in aggregator.output
+@dataclass
+class Site:
+    """A broker, and the aggregator near it."""
+
+    url: str
+    aggregator: Program
 
 
-@pytest.mark.broker
-@needs_mosquitto
-def test_a_killed_aggregator_costs_no_bytes(tmp_path: Path) -> None:
+def has_sum(folder: Path, step: int) -> bool:
+    return any((folder / "spool" / str(step)).glob("*.sum"))
+
+
+def says(program: Program, line: str) -> bool:
+    return line in program.output
+
+
+@pytest.fixture
+def sites(tmp_path: Path) -> Iterator[list[Site]]:
     with ExitStack() as stack:
-        urls: list[str] = []
-        aggregators: list[Program] = []
+        sites: list[Site] = []
         for number in range(2):
             folder = tmp_path / str(number)
             folder.mkdir()
@@ -53,24 +90,106 @@ def test_a_killed_aggregator_costs_no_bytes(tmp_path: Path) -> None:
             stack.enter_context(mosquitto(folder, port))
             url = f"mqtt://127.0.0.1:{port}"
             command = ["covey.coordinator.cli", "aggregate", "--broker", url]
-            this = stack.enter_context(program(*command, log=folder / "aggregator.log"))
-            urls.append(url)
-            aggregators.append(this)
-        for one in aggregators:
-            until(partial(is_connected, one), 60.0, one)
+            log = folder / "aggregator.log"
+            aggregator = stack.enter_context(program(*command, log=log))
+            sites.append(Site(url, aggregator))
+        for site in sites:
+            until(partial(says, site.aggregator, "connected"), 60.0, site.aggregator)
+        yield sites
 
-        async def story() -> Run:
-            fleet = FleetWithAggregators(tmp_path, urls, aggregators)
-            async with fleet, asyncio.TaskGroup() as group:
-                group.create_task(fleet.kill())
-                run = await fleet.coordinate()
-            ups = [row["up"] for row in fleet.rows if row["event"] == "aggregator"]
-            assert ups == [True, True, False]
-            return run
 
-        summed = asyncio.run(story())
-        first, second = aggregators
-        for step in (SUMMED, SUMMED + 1):
-            assert f"step {step}: sent the sum of" in first.output
-        assert f"step {SUMMED}: sent the sum of" in second.output
+@pytest.mark.broker
+@needs_mosquitto
+def test_a_killed_aggregator_costs_no_bytes(tmp_path: Path, sites: list[Site]) -> None:
+    urls = [site.url for site in sites]
+    first, second = [site.aggregator for site in sites]
+
+    async def story() -> Run:
+        fleet = FleetWithAggregators(tmp_path, urls, [first, second])
+        async with fleet, asyncio.TaskGroup() as group:
+            group.create_task(fleet.kill())
+            run = await fleet.coordinate()
+        ups = [row["up"] for row in fleet.rows if row["event"] == "aggregator"]
+        assert ups == [True, True, False]
+        return run
+
+    summed = asyncio.run(story())
+    for step in (SUMMED, SUMMED + 1):
+        assert f"step {step}: sent the sum of" in first.output
+    assert f"step {SUMMED}: sent the sum of" in second.output
     assert fingerprint(summed) == fingerprint(in_process(tmp_path / "direct", SCENE))
+
+
+class Gated(Numpy):
+    """Agents of the second broker work on a summed step only once its gate is open."""
+
+    def __init__(self, people: Mapping[ClientId, Trainer]) -> None:
+        super().__init__(people, takes_s=0.05)
+        self.gates = {SUMMED: asyncio.Event(), SUMMED + 1: asyncio.Event()}
+
+    async def call(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
+        if job["job"] != "inspect" and shard_of(job["client"], 2) == KILLED:
+            order = OrderMessage.from_bytes(job["order"])
+            gate = self.gates.get(order.step)
+            if gate is not None:
+                await gate.wait()
+        return await super().call(job, weight=weight)
+
+
+class FleetWithCoordinator(FleetWithAggregators):
+    """The coordinator is a program of its own."""
+
+    async def __aenter__(self) -> FleetWithCoordinator:
+        self.gated = Gated(clients())
+        self.pool = self.gated
+        await super().__aenter__()
+        return self
+
+    def coordinator(self, *more: str) -> Program:
+        """`coordinator run --aggregators`. A file has the initial models, so that nobody imports torch."""
+        start = self.folder / "start.npz"
+        starts = np.stack(setup(SCENE).starts)
+        np.savez(start, starts=starts, layout=layout_text(SCENE))
+        scene = SCENE.model_dump(mode="json", exclude_unset=True)
+        scene["task"]["init"] = str(start)
+        path = self.folder / "scenario.yaml"
+        path.write_text(yaml.safe_dump(scene))
+        command = ["covey.coordinator.cli", "run", str(path), "--aggregators", "--json", *more]
+        command += ["--out", str(self.folder / "run")]
+        for url in self.urls:
+            command += ["--broker", url]
+        return Program(command, self.folder / "coordinator.log")
+
+
+@pytest.mark.processes
+@pytest.mark.broker
+@needs_mosquitto
+def test_a_killed_coordinator_continues_with_its_aggregators(
+    tmp_path: Path, sites: list[Site]
+) -> None:
+    """It is killed twice: when the first aggregator has sent its sum, and when that sum is on the coordinator's disk."""
+    folder = tmp_path / "run"
+    urls = [site.url for site in sites]
+    first, second = [site.aggregator for site in sites]
+
+    async def kills() -> None:
+        fleet = FleetWithCoordinator(tmp_path, urls, [first, second])
+        async with fleet:
+            for step, more in ((SUMMED, ()), (SUMMED + 1, ("--resume",))):
+                this = fleet.coordinator(*more)
+                sent = f"step {step}: sent the sum of"
+                has_sent = partial(says, first, sent)
+                await asyncio.to_thread(until, has_sent, 60.0, this)
+                if step > SUMMED:
+                    is_kept = partial(has_sum, folder, step)
+                    await asyncio.to_thread(until, is_kept, 60.0, this)
+                this.kill()
+                fleet.gated.gates[step].set()
+            await asyncio.to_thread(finish, fleet.coordinator("--resume"))
+
+    asyncio.run(kills())
+    for step in (SUMMED, SUMMED + 1):
+        assert f"step {step}: sent the sum of" in second.output
+    direct = in_process(tmp_path / "direct", SCENE)
+    write_models(direct)
+    assert model_bytes(folder) == model_bytes(direct.folder)
