@@ -126,7 +126,7 @@ class Outbox:
             size: bytes of the report.
             part_bytes: size of the parts to send it in.
             with_memory: whether the worker has written a new memory.
-            memory_digest: of that memory's file.
+            memory_digest: the seal of that memory's file.
         """
         report, memory = self.places(step)
         self._become(

@@ -28,10 +28,10 @@ class State:
     digest: str = ""  # hex, of the report
     size: int = 0  # bytes of the report
     part_bytes: int = 0  # size of the parts that the report is sent in
-    memory_digest: str = ""  # hex, of the file `memory`; "" if unknown
-    report_memory_digest: str = ""  # hex, of the file `report_memory`
+    memory_digest: str = ""  # seal of the file `memory` in hex; "" if unknown
+    report_memory_digest: str = ""  # seal of the file `report_memory` in hex
     before: str = ""  # the memory before the accepted report; only while the report is kept
-    before_digest: str = ""  # hex, of the file `before`
+    before_digest: str = ""  # seal of the file `before` in hex
     confirmed: int = 0  # `again` of the order that reported `accepted`
     lost: str = ""  # LOST or AHEAD until the next report mentions it; "" for a memory in order
 

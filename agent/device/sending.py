@@ -6,6 +6,7 @@ import asyncio
 
 from covey.agent.device.outbox import Outbox
 from covey.shared.mqtt.link import Link
+from covey.shared.wire.messages import REPORT_VERSION
 from covey.shared.wire.parts import split
 
 
@@ -55,7 +56,7 @@ class ReportSender:
                 about=step,
             )
             for part in parts:
-                payload = part.to_bytes()
+                payload = part.to_bytes(REPORT_VERSION)
                 if not await link.publish(self._topic, payload):
                     return False
         return True

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import mmap
 import os
+import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,7 @@ class StoredMemory(Mapping[str, npt.NDArray[Any]]):
     Most methods replace what they have stored without a look at it, so most arrays are never read.
 
     Args:
-        path: the .npz file, already compared with its digest.
+        path: the .npz file, already compared with its seal.
 
     Raises:
         MemoryDamaged: the file cannot be read; also when an array is asked for.
@@ -79,17 +79,20 @@ def load_memory(path: Path, expected: str = "") -> StoredMemory:
 
     Args:
         path: the .npz file.
-        expected: the digest of the file, in hex; "" if it is unknown.
+        expected: the seal of the file, in hex; "" if it is unknown.
 
     Raises:
         MemoryDamaged: the file has other content, or cannot be read.
     """
-    try:
-        is_damaged = expected != "" and _digest_of(path).hex() != expected
-    except (OSError, ValueError) as error:
-        raise MemoryDamaged(path) from error
-    if is_damaged:
-        raise MemoryDamaged(path)
+    if expected:
+        try:
+            is_whole = _is_whole(path, bytes.fromhex(expected))
+        except MemoryError:
+            raise
+        except Exception as error:  # zipfile raises a dozen types for a damaged file
+            raise MemoryDamaged(path) from error
+        if not is_whole:
+            raise MemoryDamaged(path)
     return StoredMemory(path)
 
 
@@ -102,7 +105,7 @@ def save_memory(path: Path, memory: ClientState, *, durable: bool = True) -> byt
         durable: wait until the content is on the disk. Its name follows with the state of the outbox, in the same folder.
 
     Returns:
-        The digest of the file.
+        The seal of the file, for `load_memory`: it finds what a disk has damaged.
 
     Raises:
         DiskFull: the disk has no room for it.
@@ -113,17 +116,30 @@ def save_memory(path: Path, memory: ClientState, *, durable: bool = True) -> byt
         with atomic_replace(path, durable=durable, mark=mark, name_durable=False) as temporary:
             with temporary.open("w+b") as file:
                 np.savez(file, **arrays)  # type: ignore[arg-type]  # the stubs fear an array named allow_pickle
-            return _digest_of(temporary)
+            with zipfile.ZipFile(temporary) as archive:
+                return _seal_of(archive)
     except OSError as error:
         if is_full(error):
             raise DiskFull(path) from error
         raise
 
 
-def _digest_of(path: Path) -> bytes:
-    """The digest of a file's content, without a copy of it. Raises ValueError for an empty file."""
-    with (
-        path.open("rb") as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
-    ):
-        return digest(content)  # type: ignore[arg-type]  # a mapping is a buffer, too
+def _seal_of(archive: zipfile.ZipFile) -> bytes:
+    """The digest of the list of arrays: names, lengths and the CRC-32 that the file has of each content."""
+    lines: list[str] = []
+    for member in archive.infolist():
+        line = f"{member.filename}:{member.file_size}:{member.CRC:08x}"
+        lines.append(line)
+    text = "\n".join(lines)
+    return digest(text.encode())
+
+
+def _is_whole(path: Path, expected: bytes) -> bool:
+    """Does a file have the list of arrays of this seal, and does each content have its CRC-32?
+
+    Earlier versions kept the digest of the whole file instead. A CRC-32 takes a fifth of its time.
+    """
+    with zipfile.ZipFile(path) as archive:
+        if _seal_of(archive) == expected:
+            return archive.testzip() is None
+    return digest(path.read_bytes()) == expected

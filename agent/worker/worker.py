@@ -262,7 +262,7 @@ def _perform(job: frames.Job, *, verbose: bool) -> frames.Job:
     except Exception as error:
         detail = _explain(error, verbose=verbose)
         content = ReportContent.failed(order, job["client"], _line(public_text(error)))
-    report = content.to_bytes()
+    report = content.packed()
     _write(Path(job["report_out"]), report, durable=job["durable"])
     done: frames.Job = {
         "digest": digest(report),
@@ -294,7 +294,7 @@ def _work(
     """Execute an order.
 
     Returns:
-        The report; the digest of the new memory's file, b"" if the memory is unchanged; and what became of the model
+        The report; the seal of the new memory's file, b"" if the memory is unchanged; and what became of the model
         that the device may use, None if the order has none or the device keeps none.
 
     Raises:

@@ -327,7 +327,7 @@ class AggregatorService:
         # an agent may have to send the same report again: after a sum that came to nothing, or a refusal
         self._reports.forget(agent, part.digest)
         content = taken(sink)
-        await asyncio.to_thread(self.summing.accept, agent, content, now)
+        await asyncio.to_thread(self.summing.accept, agent, content, now, part.digest)
 
     def _keep_early(self, message: Message) -> None:
         """Fast agents report while a large task is still on its way."""

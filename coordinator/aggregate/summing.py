@@ -118,13 +118,18 @@ class Summing:
             self._touch(now)
         return False
 
-    def accept(self, client: ClientId, content: bytes, now: float) -> None:
-        """Check a whole report of an agent, and add it up or note why not."""
+    def accept(
+        self, client: ClientId, content: bytes, now: float, content_digest: bytes = b""
+    ) -> None:
+        """Check a whole report of an agent, and add it up or note why not.
+
+        `content_digest` is the digest of the content if the caller has compared it already.
+        """
         if not self.expects(client, now):
             return
         self._touch(now)
         try:
-            self._accept(client, content, now)
+            self._accept(client, content, content_digest or digest(content), now)
         except DecodeError as error:
             self.refuse(client, error, now)
 
@@ -141,10 +146,10 @@ class Summing:
         )
         self._refusals.append(refused)
 
-    def _accept(self, client: ClientId, content: bytes, now: float) -> None:
+    def _accept(self, client: ClientId, content: bytes, content_digest: bytes, now: float) -> None:
         step = self.step
         assert step is not None  # noqa: S101 - the caller has looked at it
-        report = ReportContent.from_bytes(content)
+        report = ReportContent.from_bytes(content, verified=True)
         if report.run != step.run:
             raise DecodeError("other run", f"report of run {report.run}, this is {step.run}")
         if report.client != client:
@@ -165,7 +170,7 @@ class Summing:
             base=step.base,
         )
         try:
-            self._fold(step, client, report, checked, digest(content))
+            self._fold(step, client, report, checked, content_digest)
         except Exception as error:  # the coordinator's own fold finds out who is to blame
             self.give_up(f"{type(error).__name__}: {error}", now)
 

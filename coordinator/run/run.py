@@ -314,8 +314,8 @@ class Run:
 
         `content_digest` is the digest of the content if the caller has compared it already.
         """
-        report = ReportContent.from_bytes(content, verified=bool(content_digest))
         content_digest = content_digest or digest(content)
+        report = ReportContent.from_bytes(content, verified=True)
         del content  # of a large model each copy counts; the caller keeps none
         run = self.facts.run
         if report.run != run:

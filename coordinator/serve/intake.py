@@ -201,8 +201,8 @@ class Intake:
         if not is_within:
             self._drop(agent, "too many parts of reports")
             return None
-        part, compared = Part.read(payload)
-        sink = parts.feed(agent, part, now, compared=compared)
+        part = Part.from_bytes(payload)
+        sink = parts.feed(agent, part, now)
         if sink is None:
             return None
         waiting = self._reports[agent]

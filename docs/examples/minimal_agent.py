@@ -33,6 +33,7 @@ Example = tuple[list[float], int]
 
 FEDERATION = "default"
 PROTOCOL_VERSION = 1
+REPORT_VERSION = 2  # of reports and their parts
 RESEND_S = 2.0
 RECONNECT_S = 1.0
 QOS = 1
@@ -49,10 +50,17 @@ def content_digest(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=16).digest()
 
 
-def pack(fields: Fields) -> bytes:
-    """A msgpack message: version, checksum, body."""
+def pack_report(fields: Fields) -> bytes:
+    """A report: version 2 and body. Its digest protects all of it."""
     body: bytes = msgpack.packb(fields, use_bin_type=True)
-    return bytes([PROTOCOL_VERSION]) + checksum(body) + body
+    return bytes([REPORT_VERSION]) + body
+
+
+def pack_part(fields: Fields) -> bytes:
+    """A part of a report: version 2, the checksum of all fields but `data`, which is the last one, and the body."""
+    body: bytes = msgpack.packb(fields, use_bin_type=True)
+    without_data = body[: len(body) - len(fields["data"])]
+    return bytes([REPORT_VERSION]) + checksum(without_data) + body
 
 
 def unpack(payload: bytes) -> Fields:
@@ -375,7 +383,7 @@ class MinimalAgent:
             report["failure"] = f"this agent does not know the phase {work['phase']}"
         report["seconds"] = time.monotonic() - began
         self.models = {ref["digest"]: self.models[ref["digest"]] for ref in work["models"]}
-        self.report = (step, pack(report), work["part_bytes"])
+        self.report = (step, pack_report(report), work["part_bytes"])
         self.send_report()
 
     def model_of(self, work: Fields, vector: list[float]) -> Linear:
@@ -416,7 +424,7 @@ class MinimalAgent:
                 "about": step,
                 "data": content[index * length : (index + 1) * length],
             }
-            self.client.publish(self.topic("report/0"), pack(part), qos=QOS)
+            self.client.publish(self.topic("report/0"), pack_part(part), qos=QOS)
         self.resend_at = time.monotonic() + RESEND_S
 
 

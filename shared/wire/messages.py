@@ -3,13 +3,13 @@
 `to_bytes` and `from_bytes` are the only ways out and in. `from_bytes` raises DecodeError, and nothing else, for any bytes.
 A msgpack message is one byte of protocol version, eight bytes of checksum (blake2b of the rest) and the body. A JSON
 message has its checksum as its last key, `check`. A damaged message is therefore refused even if it would still make
-sense. Who may send which message is decided by the broker's access rules.
+sense. Reports travel in version 2, in which their digest takes the place of checksums over the same bytes: a report is
+hashed once by its maker and once by its receiver. Who may send which message is decided by the broker's access rules.
 An idle agent imports this module, so it needs neither numpy nor torch.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import math
@@ -34,6 +34,7 @@ from covey.shared.wire.roll_call import MAX_SPREAD_S, ROLL_SPREAD_S
 from covey.shared.wire.topics import is_name
 
 VERSION = 1
+REPORT_VERSION = 2  # of reports and their parts
 DIGEST_BYTES = 16
 # items of a list or map: a header of five bytes could otherwise claim memory for as many items as there are bytes
 MAX_ITEMS = 1 << 17
@@ -45,6 +46,7 @@ MAX_DEPTH = 16  # levels of lists and maps in `Numbers`
 MAX_TEXT = 4096  # characters
 MAX_DOCUMENT_DEPTH = 200  # levels of a JSON message before its fields are looked at
 CHECKSUM_BYTES = 8
+HEAD_BYTES = 1 + CHECKSUM_BYTES  # version and checksum
 MAX_DETAIL = 200  # characters of a refusal: a key may be as long as the message
 MAX_ROSTER_PAGES = 1 << 12
 MAX_LABELS = 1000  # in a status
@@ -145,7 +147,7 @@ class Packed(Message):
 
     def to_bytes(self) -> bytes:
         """Version, checksum and body."""
-        body: bytes = msgpack.packb(self.model_dump(), use_bin_type=True)
+        body = self._body()
         version = bytes([VERSION])
         return b"".join((version, _checksum(body), body))
 
@@ -160,17 +162,32 @@ class Packed(Message):
         Raises:
             DecodeError: for one of the reasons "empty", "too long", "version", "checksum", "not msgpack", "fields".
         """
+        version = cls._version(payload)
+        if version != VERSION:
+            raise DecodeError("version", f"{version}, expected {VERSION}")
+        body = memoryview(payload)[HEAD_BYTES:]
+        if not verified:
+            _compare(body, payload)
+        return cls._of_body(body)
+
+    def _body(self) -> bytes:
+        body: bytes = msgpack.packb(self.model_dump(), use_bin_type=True)
+        return body
+
+    @classmethod
+    def _version(cls, payload: bytes) -> int:
+        """The version of a payload of acceptable length. Raises DecodeError "empty" or "too long"."""
         if not payload:
             raise DecodeError("empty")
         if len(payload) > cls.max_bytes:
             raise DecodeError(
                 "too long", f"{len(payload)} bytes of msgpack, at most {cls.max_bytes}"
             )
-        if payload[0] != VERSION:
-            raise DecodeError("version", f"{payload[0]}, expected {VERSION}")
-        body = memoryview(payload)[1 + CHECKSUM_BYTES :]
-        if not verified and _checksum(body) != payload[1 : 1 + CHECKSUM_BYTES]:
-            raise DecodeError("checksum", "the message is damaged or cut short")
+        return payload[0]
+
+    @classmethod
+    def _of_body(cls, body: memoryview) -> Self:
+        """The message in a body. Raises DecodeError "not msgpack" or "fields"."""
         try:
             data = msgpack.unpackb(
                 body,
@@ -186,6 +203,12 @@ class Packed(Message):
             return cls.model_validate(data)
         except ValidationError as error:
             raise cls._refusal(error) from None
+
+
+def _compare(checked: memoryview, payload: bytes) -> None:
+    """Raises DecodeError("checksum") unless the head of a payload has the checksum of these bytes."""
+    if _checksum(checked) != payload[1:HEAD_BYTES]:
+        raise DecodeError("checksum", "the message is damaged or cut short")
 
 
 class Document(Message):
@@ -257,21 +280,35 @@ class Part(Packed):
     about: Count
     data: bytes
 
-    @classmethod
-    def read(cls, payload: bytes) -> tuple[Self, bool]:
-        """The part in a payload, and whether it is a whole content whose digest was compared.
+    def to_bytes(self, version: int = VERSION) -> bytes:
+        """Version, checksum and body.
 
-        The digest of such a content stands for the checksum: one hash of these bytes is enough. A part of any other
-        kind, and a damaged one, is read as `from_bytes` reads it.
-
-        Raises:
-            DecodeError: as `from_bytes`.
+        In version 2 the checksum covers all fields but `data`: the digest of the content covers that.
         """
-        with contextlib.suppress(DecodeError):
-            part = cls.from_bytes(payload, verified=True)
-            if part.count == 1 and digest(part.data) == part.digest:
-                return part, True
-        return cls.from_bytes(payload), False
+        if version == VERSION:
+            return super().to_bytes()
+        body = self._body()
+        fields = self._without_data(memoryview(body))
+        return b"".join((bytes([version]), _checksum(fields), body))
+
+    @classmethod
+    def from_bytes(cls, payload: bytes, *, verified: bool = False) -> Self:
+        """The part in a payload of either version. Arguments and errors are those of `Packed.from_bytes`.
+
+        Nothing has compared the data of a part of version 2 yet: that is done once all parts are there.
+        """
+        if cls._version(payload) != REPORT_VERSION:
+            return super().from_bytes(payload, verified=verified)
+        body = memoryview(payload)[HEAD_BYTES:]
+        part = cls._of_body(body)
+        if not payload.endswith(part.data):
+            raise DecodeError("fields", "Part.data: expected it as the last field")
+        _compare(part._without_data(body), payload)
+        return part
+
+    def _without_data(self, body: memoryview) -> memoryview:
+        """What the checksum of version 2 covers of this part's body."""
+        return body[: len(body) - len(self.data)]
 
 
 class ModelRef(Message):
@@ -406,6 +443,7 @@ class ModelContent(Packed):
 class ReportContent(Packed):
     """A whole report: the content of the parts on a report topic. `failure` is the reason if the work was not done.
 
+    It travels in version 2: one byte of version and the body. The digest of these bytes takes the place of a checksum.
     `client_state` is "lost" if the agent's state of earlier work is damaged or missing, and "ahead" if it belongs to
     later work that the coordinator has lost. Methods that keep client state then end with other models.
     """
@@ -422,6 +460,37 @@ class ReportContent(Packed):
     failure: Text | None = None
     client_state: Literal["whole", "lost", "ahead"] = "whole"  # that the work began with
     device: DeviceKind = "cpu"  # what torch computed on
+
+    def packed(self) -> memoryview:
+        """Version and body, in the memory in which they were packed: a copy of a large report takes time."""
+        packer = msgpack.Packer(use_bin_type=True, autoreset=False)
+        packer.pack(REPORT_VERSION)  # a small number is its own byte in msgpack
+        packer.pack(self.model_dump())
+        content: memoryview = packer.getbuffer()
+        return content
+
+    def to_bytes(self) -> bytes:
+        """Version and body."""
+        return bytes(self.packed())
+
+    @classmethod
+    def from_bytes(cls, payload: bytes, *, verified: bool = False) -> Self:
+        """The report in a content of either version.
+
+        Args:
+            payload: the content.
+            verified: the caller has compared the digest of the content. Nothing else protects one of version 2. A
+                checksum, which earlier versions write, is compared nevertheless.
+
+        Raises:
+            DecodeError: as `Packed.from_bytes`; "checksum" also for a content of version 2 that is not verified.
+        """
+        if cls._version(payload) != REPORT_VERSION:
+            return super().from_bytes(payload)
+        if not verified:
+            raise DecodeError("checksum", "the digest of the report was not compared")
+        body = memoryview(payload)[1:]
+        return cls._of_body(body)
 
     @model_serializer(mode="wrap")
     def _without_the_usual_device(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:

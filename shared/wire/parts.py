@@ -272,14 +272,13 @@ class Assembler:
                 pending.append(described)
         return tuple(pending)
 
-    def feed(self, sender: str, part: Part, now: float, *, compared: bool = False) -> Sink | None:
+    def feed(self, sender: str, part: Part, now: float) -> Sink | None:
         """Take one part at the time `now`, in seconds.
 
         Args:
             sender: a name that the caller has verified.
             part: the part.
             now: the time.
-            compared: the part is a whole content, and the caller has compared its digest.
 
         Returns:
             The sink if this part completed its content. None otherwise, also for a part that arrived before, or whose
@@ -313,7 +312,7 @@ class Assembler:
         own.partials.move_to_end(part.digest)
         if not partial.is_complete:
             return None
-        return self._finish(sender, part.digest, compared)
+        return self._finish(sender, part.digest)
 
     def missing(self, sender: str, digest: bytes) -> list[int]:
         """Indices of the parts that an incomplete content lacks; empty if none of its parts is here."""
@@ -370,10 +369,10 @@ class Assembler:
         self._bytes += partial.cost
         return partial
 
-    def _finish(self, sender: str, digest: bytes, compared: bool) -> Sink:
+    def _finish(self, sender: str, digest: bytes) -> Sink:
         own = self._senders[sender]
         partial = self._pop(sender, digest)
-        if not compared and partial.sink.digest() != digest:
+        if partial.sink.digest() != digest:
             partial.sink.discard()
             raise DecodeError("wrong digest", f"{partial.size} bytes about {partial.about}")
         own.finished[digest] = None

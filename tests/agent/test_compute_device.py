@@ -232,12 +232,12 @@ def test_a_job_for_a_device_that_is_not_there_fails_with_the_setting(
     has(monkeypatch)
     training = Training(device="cuda").model_dump(mode="json")
     answer(job(tmp_path, training=training))
-    failed = ReportContent.from_bytes((tmp_path / "report").read_bytes())
+    failed = ReportContent.from_bytes((tmp_path / "report").read_bytes(), verified=True)
     assert failed.failure is not None
     assert failed.failure.startswith("training.device: torch")
     owner = Rules(UNLIMITED.model_copy(update={"device": "cpu"}))
     answer({**job(tmp_path, training=training), **owner.to_wire()})
-    done = ReportContent.from_bytes((tmp_path / "report").read_bytes())
+    done = ReportContent.from_bytes((tmp_path / "report").read_bytes(), verified=True)
     assert (done.failure, done.device) == (None, "cpu")
 
 
@@ -257,7 +257,9 @@ def test_a_report_names_what_it_was_computed_on(
         learner, "prepare_device", lambda kind: torch.device("cpu")
     )  # there is no such device here
     answer(job(tmp_path, training=Training(device="auto").model_dump(mode="json")))
-    assert ReportContent.from_bytes((tmp_path / "report").read_bytes()).device == "mps"
+    assert (
+        ReportContent.from_bytes((tmp_path / "report").read_bytes(), verified=True).device == "mps"
+    )
 
 
 class Asked:

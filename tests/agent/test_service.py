@@ -304,7 +304,7 @@ async def test_a_worker_that_dies_twice_becomes_a_report_with_the_reason(tmp_pat
         await world.model()
         await world.order(order(1, ref()))
         await asyncio.sleep(2.5)
-    content = ReportContent.from_bytes(world.parts[0].data)
+    content = ReportContent.from_bytes(world.parts[0].data, verified=True)
     assert "out of memory" in str(content.failure)
     assert (content.step, content.client, content.run) == (1, "pi", "run-1")
     assert world.pool.steps == [1, 1]

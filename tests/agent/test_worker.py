@@ -21,7 +21,12 @@ from covey.agent.training import nets, torch_learner
 from covey.agent.training.models import build, initial, layout_of
 from covey.agent.training.torch_learner import COMPILER_FLAG, configure_torch
 from covey.agent.worker import frames
-from covey.agent.worker.memory_file import StoredMemory, load_memory, save_memory
+from covey.agent.worker.memory_file import (
+    MemoryDamaged,
+    StoredMemory,
+    load_memory,
+    save_memory,
+)
 from covey.agent.worker.model_cache import ModelCache
 from covey.agent.worker.pool import Pool, WorkerLost
 from covey.agent.worker.sources import _Shares
@@ -36,6 +41,7 @@ from covey.shared.strategies.base import LAST_MODEL
 from covey.shared.wire.codec import Codec, decode
 from covey.shared.wire.messages import ModelRef, ReportContent, digest
 from tests.agent.orders import TASK, order
+from tests.hashes import Hashes
 
 ECHO = (
     sys.executable,
@@ -128,23 +134,71 @@ def test_a_damaged_model_is_found_before_it_is_used(tmp_path: Path) -> None:
     assert answer({**wanted, "models": [str(path)]})["failed"] is None
 
 
-@pytest.mark.parametrize("damage", ["one bit", "half of it"])
+@pytest.mark.parametrize("damage", ["one bit", "half of it", "nothing is left"])
 def test_damaged_memory_is_found_before_it_is_used(tmp_path: Path, damage: str) -> None:
     wanted = job(tmp_path)
     done = answer(wanted)
     memory = tmp_path / "memory"
     content = memory.read_bytes()
-    memory.write_bytes(
-        content[: len(content) // 2] if damage == "half of it" else content[:-1] + b"?"
-    )
+    held = load_memory(memory)[LAST_MODEL].tobytes()
+    lengths = {"one bit": len(content), "half of it": len(content) // 2, "nothing is left": 0}
+    damaged = bytearray(content[: lengths[damage]])
+    if damage == "one bit":
+        damaged[content.index(held)] ^= 1
+    memory.write_bytes(damaged)
     again = {**wanted, "memory": str(memory), "memory_digest": done["memory_digest"].hex()}
     assert answer(again) == {"memory_damaged": True}
     assert answer({**again, "memory": "", "client_state": "lost"})["failed"] is None
     assert report(tmp_path).client_state == "lost"
 
 
+def test_any_damaged_byte_of_a_memory_is_found_or_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "memory"
+    arrays = {"a": np.arange(3.0), "b": np.ones(2, np.int64)}
+    seal = save_memory(path, arrays, durable=False).hex()
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[place] ^= 4
+        path.write_bytes(damaged)
+        try:
+            found = dict(load_memory(path, seal))
+        except MemoryDamaged:
+            continue
+        assert found.keys() == arrays.keys(), place
+        for name, array in found.items():
+            assert array.dtype == arrays[name].dtype, place
+            assert array.tobytes() == arrays[name].tobytes(), place
+
+
+def test_a_memory_that_an_earlier_version_has_digested_is_whole_or_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "memory"
+    save_memory(path, {"a": np.arange(3.0)}, durable=False)
+    expected = digest(path.read_bytes()).hex()
+    assert list(load_memory(path, expected)) == ["a"]
+    path.write_bytes(path.read_bytes() + b"?")
+    with pytest.raises(MemoryDamaged):
+        load_memory(path, expected)
+
+
+def test_the_values_of_a_report_and_of_a_memory_are_hashed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The report gets its digest. The memory has the same model, with a checksum of its own."""
+    wanted = job(tmp_path)
+    hashes = Hashes()
+    hashes.watch(monkeypatch)
+    done = answer(wanted)
+    memory = {"memory": str(tmp_path / "memory"), "memory_digest": done["memory_digest"].hex()}
+    trained = report(tmp_path).vectors["model"].data
+    assert hashes.of(trained) == 1
+    hashes.inputs.clear()
+    assert answer({**wanted, **memory})["failed"] is None
+    assert hashes.of(trained) == 1
+
+
 def report(folder: Path) -> ReportContent:
-    return ReportContent.from_bytes((folder / "report").read_bytes())
+    return ReportContent.from_bytes((folder / "report").read_bytes(), verified=True)
 
 
 def lives(pid: int) -> bool:
@@ -189,7 +243,7 @@ async def test_a_worker_inspects_and_works_over_its_pipes(tmp_path: Path) -> Non
         "digest": digest((tmp_path / "report").read_bytes()),
         "size": (tmp_path / "report").stat().st_size,
         "fresh": True,
-        "memory_digest": digest((tmp_path / "memory").read_bytes()),
+        "memory_digest": done["memory_digest"],
         "failed": None,
     }
     assert (report(tmp_path).examples, report(tmp_path).steps) == (32, 4)

@@ -118,7 +118,7 @@ class Heard:
             return
         part = Part.from_bytes(message.payload)
         if part.count == 1:
-            self.reports.append(ReportContent.from_bytes(part.data))
+            self.reports.append(ReportContent.from_bytes(part.data, verified=True))
 
     @property
     def failures(self) -> list[str]:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import yaml
 
-from covey.shared.wire.messages import AgentStatus, Part, RosterMessage
+from covey.shared.wire.messages import REPORT_VERSION, AgentStatus, Part, RosterMessage
 from tests.density import measure
 from tests.processes import (
     ROOT,
@@ -166,6 +166,10 @@ def test_the_bytes_of_the_example_part_are_those_of_the_code() -> None:
     payload = bytes.fromhex(example("The payload of this part:"))
     assert Part(**fields).to_bytes() == payload
     assert Part.from_bytes(payload) == Part(**fields)
+    head = bytes.fromhex(example("The part above in version 2 has the same body:"))
+    newer = head + payload[len(head) :]
+    assert Part(**fields).to_bytes(REPORT_VERSION) == newer
+    assert Part.from_bytes(newer) == Part(**fields)
 
 
 def test_the_example_status_is_one() -> None:

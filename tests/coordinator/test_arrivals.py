@@ -221,7 +221,7 @@ def test_a_report_that_is_set_aside_at_the_close_is_not_in_the_model(
 
 def with_values(content: bytes, value: float) -> bytes:
     """The report with a model that has this value everywhere."""
-    report = ReportContent.from_bytes(content)
+    report = ReportContent.from_bytes(content, verified=True)
     model = np.full(setup(scenario("fedavg")).layout.size, value, np.float32)
     draw = np.random.default_rng(0)
     encoded, _ = encode(model, Codec(), base=None, base_digest=b"", error=None, rng=draw)

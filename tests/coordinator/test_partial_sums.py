@@ -146,14 +146,14 @@ def test_a_damaged_sum_on_disk_is_asked_for_again(tmp_path: Path) -> None:
 
 
 def with_values(content: bytes, value: float) -> bytes:
-    report = ReportContent.from_bytes(content)
+    report = ReportContent.from_bytes(content, verified=True)
     size = setup(scenario("fedavg")).layout.size
     vector, _ = encode(np.full(size, value, np.float32), Codec(), rng=np.random.default_rng(0))
     return report.model_copy(update={"vectors": {"model": vector}}).to_bytes()
 
 
 def with_examples(content: bytes, examples: int) -> bytes:
-    report = ReportContent.from_bytes(content)
+    report = ReportContent.from_bytes(content, verified=True)
     return report.model_copy(update={"examples": examples}).to_bytes()
 
 

@@ -153,7 +153,7 @@ def test_a_report_that_began_with_lost_memory_is_named_in_the_record(tmp_path: P
         content = report_of(run, client, orders[client])
         if client == "agent-5":
             content = (
-                ReportContent.from_bytes(content)
+                ReportContent.from_bytes(content, verified=True)
                 .model_copy(update={"client_state": "lost"})
                 .to_bytes()
             )

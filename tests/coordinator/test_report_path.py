@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
+import io
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from covey.agent.device.outbox import Outbox
+from covey.agent.device.sending import ReportSender
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.run import array_files
 from covey.coordinator.run.array_files import check_seal, save_arrays
@@ -21,37 +23,23 @@ from covey.coordinator.serve.intake import Arrived
 from covey.coordinator.serve.items import MAX_TOGETHER
 from covey.coordinator.serve.service import Service
 from covey.shared import files
-from covey.shared.errors import DecodeError
 from covey.shared.mqtt.link import Message
 from covey.shared.wire.codec import Codec, encode
-from covey.shared.wire.messages import AgentStatus, OrderMessage, Part, ReportContent, digest
-from covey.shared.wire.parts import MemorySink
+from covey.shared.wire.messages import (
+    REPORT_VERSION,
+    AgentStatus,
+    OrderMessage,
+    Packed,
+    Part,
+    ReportContent,
+    digest,
+)
+from covey.shared.wire.parts import MemorySink, part_length, split
+from tests.hashes import Hashes
 from tests.small_run import clients, rules, scenario, setup
 
 Orders = dict[str, OrderMessage]
-
-
-class Hashes:
-    """Counts the bytes that blake2b reads, while `hashlib.blake2b` is replaced by `new`."""
-
-    def __init__(self) -> None:
-        self.bytes = 0
-        self._real = hashlib.blake2b
-
-    def new(self, data: Any = b"", **options: Any) -> Any:
-        counts = self
-        self.bytes += memoryview(data).nbytes
-        real = self._real(data, **options)
-
-        class Counting:
-            def update(self, more: Any) -> None:
-                counts.bytes += memoryview(more).nbytes
-                real.update(more)
-
-            digest = staticmethod(real.digest)
-            hexdigest = staticmethod(real.hexdigest)
-
-        return Counting()
+MAX_FIELDS_BYTES = 200  # of a part besides its data, and of other texts that are hashed for it
 
 
 def orders_in(effects: list[Effect]) -> Orders:
@@ -104,16 +92,28 @@ def content_of(client: str, order: OrderMessage) -> bytes:
     return report.to_bytes()
 
 
-def part_of(content: bytes) -> Part:
-    return Part(digest=digest(content), index=0, count=1, size=len(content), about=1, data=content)
+def parts_of(content: bytes, count: int = 1) -> list[Part]:
+    """The parts of a report, as its agent cuts it."""
+    size = len(content)
+    limit = part_length(size, count)
+    source = io.BytesIO(content)
+    return list(split(source, digest=digest(content), size=size, part_bytes=limit, about=1))
+
+
+def messages_of(service: Service, client: str, content: bytes, count: int = 1) -> list[Message]:
+    """What an agent publishes to send a report in a number of parts."""
+    messages: list[Message] = []
+    for part in parts_of(content, count):
+        topic = service.topics.report(client, part.index)
+        messages.append(Message(topic, part.to_bytes(REPORT_VERSION)))
+    return messages
 
 
 def arrived(service: Service, orders: Orders) -> list[Arrived]:
     """The reports of all these orders, read from the link."""
     reports: list[Arrived] = []
     for client, order in orders.items():
-        part = part_of(content_of(client, order))
-        message = Message(service.topics.report(client, 0), part.to_bytes())
+        (message,) = messages_of(service, client, content_of(client, order))
         item = service.reader.item(message)
         assert isinstance(item, Arrived), service.roster.refusals
         reports.append(item)
@@ -131,24 +131,52 @@ async def with_service(folder: Path, act: Any) -> Any:
         return await act(service, orders)
 
 
+@pytest.mark.parametrize("parts", [1, 3])
 def test_the_bytes_of_a_report_are_hashed_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: int
 ) -> None:
     hashes = Hashes()
 
     async def act(service: Service, orders: Orders) -> None:
         client, order = next(iter(orders.items()))
         content = content_of(client, order)
-        message = Message(service.topics.report(client, 0), part_of(content).to_bytes())
-        monkeypatch.setattr(hashlib, "blake2b", hashes.new)
-        item = service.reader.item(message)
-        assert isinstance(item, Arrived)
-        await service.acceptance.take([item], 1.0)
+        messages = messages_of(service, client, content, parts)
+        hashes.watch(monkeypatch)
+        items = [service.reader.item(message) for message in messages]
+        report = items[-1]
+        assert isinstance(report, Arrived)
+        await service.acceptance.take([report], 1.0)
         monkeypatch.undo()
         assert service.run.spool.who(order.step) == [client]
-        assert hashes.bytes == len(content)
+        for part in parts_of(content, parts):
+            assert hashes.of(part.data) == 1
+        assert hashes.bytes < len(content) + MAX_FIELDS_BYTES * parts
 
     asyncio.run(with_service(tmp_path, act))
+
+
+def test_an_agent_that_sends_a_report_hashes_none_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = bytes(range(256)) * 40
+    outbox = Outbox(tmp_path, durable=False)
+    outbox.switch("r1")
+    report, _ = outbox.places(1)
+    report.write_bytes(content)
+    name = digest(content)
+    outbox.put(1, name, len(content), part_bytes=1024, with_memory=False)
+    hashes = Hashes()
+
+    async def act() -> None:
+        broker = MemoryBroker()
+        async with broker.link("pi") as link:
+            hashes.watch(monkeypatch)
+            assert await ReportSender(outbox, "report").send(link, 1)
+            monkeypatch.undo()
+
+    asyncio.run(act())
+    assert len(hashes.inputs) == 10
+    assert hashes.bytes < MAX_FIELDS_BYTES * 10
 
 
 def test_reports_that_came_together_start_to_be_written_before_the_first_wait(
@@ -171,23 +199,52 @@ def test_reports_that_came_together_start_to_be_written_before_the_first_wait(
     asyncio.run(with_service(tmp_path, act))
 
 
+@pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize("place", range(9))
-def test_a_damaged_byte_of_a_report_is_refused_as_damage(place: int) -> None:
-    """Bytes of the content at nine places; its digest alone finds all of them."""
+def test_a_damaged_byte_of_a_report_is_refused_by_its_digest(
+    tmp_path: Path, place: int, parts: int
+) -> None:
+    """Bytes of the content at nine places. The report is dropped whole, and may come again."""
     content = bytes(range(256))
-    payload = bytearray(part_of(content).to_bytes())
-    start = payload.index(content)
-    payload[start + 28 * place] ^= 1
-    with pytest.raises(DecodeError) as refusal:
-        Part.read(bytes(payload))
-    assert refusal.value.reason == "checksum"
+
+    async def act(service: Service, orders: Orders) -> None:
+        client = next(iter(orders))
+        damaged = bytearray(content)
+        damaged[28 * place] ^= 1
+        whole = parts_of(content, parts)
+        bad = parts_of(bytes(damaged), parts)
+        for part, lie in zip(whole, bad, strict=True):
+            forged = part.model_copy(update={"data": lie.data})
+            topic = service.topics.report(client, part.index)
+            item = service.reader.item(Message(topic, forged.to_bytes(REPORT_VERSION)))
+            assert item is None
+        assert service.roster.refusals == {"wrong digest": 1}
+        messages = messages_of(service, client, content, parts)
+        items = [service.reader.item(message) for message in messages]
+        assert isinstance(items[-1], Arrived)
+
+    asyncio.run(with_service(tmp_path, act))
 
 
-def test_a_digest_of_another_content_is_not_taken_for_a_comparison() -> None:
-    part = Part(digest=digest(b"other"), index=0, count=1, size=3, about=1, data=b"abc")
-    read, compared = Part.read(part.to_bytes())
-    assert read == part
-    assert not compared
+def test_a_report_of_an_agent_of_an_earlier_version_is_accepted(tmp_path: Path) -> None:
+    async def act(service: Service, orders: Orders) -> None:
+        client, order = next(iter(orders.items()))
+        newer = ReportContent.from_bytes(content_of(client, order), verified=True)
+        content = Packed.to_bytes(newer)
+        (part,) = parts_of(content)
+        item = service.reader.item(Message(service.topics.report(client, 0), part.to_bytes()))
+        assert isinstance(item, Arrived)
+        await service.acceptance.take([item], 1.0)
+        assert service.run.spool.who(order.step) == [client]
+        # without the checksum that this version has
+        content = content[:1] + bytes(8) + content[9:]
+        (part,) = parts_of(content)
+        item = service.reader.item(Message(service.topics.report(client, 0), part.to_bytes()))
+        assert isinstance(item, Arrived)
+        await service.acceptance.take([item], 1.0)
+        assert service.roster.refusals == {"checksum": 1}
+
+    asyncio.run(with_service(tmp_path, act))
 
 
 def test_a_seal_of_an_earlier_version_is_compared_as_before(
