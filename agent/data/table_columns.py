@@ -19,6 +19,7 @@ MISSING_LABELS = frozenset({"", "nan", "na", "null"})
 NUMERIC_TYPES = {str, int, float, bool}  # of cells that may hold a number
 CORRECT = "correct numbers that are not finite"
 FILL = "fill empty cells in, or name the features in task.columns and set task.impute"
+DECIMAL_COMMA = "write numbers with a decimal point, such as 0.5"
 NO_WORDS = "correct words among numbers, leave the column out, or list a column of words in task.categories"
 
 Float32 = npt.NDArray[np.float32]
@@ -135,7 +136,9 @@ def _no_number(place: CellPlace, block: Block, index: int, cell: object) -> BadC
         seen = f"{text:.40}; expected a finite number"
         return place.bad_cell(block, index, seen, "is not a finite number", advice)
     seen = f"{quoted(text)} is not a number"
-    return place.bad_cell(block, index, seen, "is not a number", NO_WORDS)
+    has_decimal_comma = "," in text and is_number(text.replace(",", ".", 1))
+    advice = DECIMAL_COMMA if has_decimal_comma else NO_WORDS
+    return place.bad_cell(block, index, seen, "is not a number", advice)
 
 
 class Words:

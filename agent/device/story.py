@@ -36,6 +36,7 @@ from covey.agent.device.events import (
     YieldId,
 )
 from covey.shared.mqtt.link import Down, Up
+from covey.shared.strategies.phase_names import occasion
 from covey.shared.wire.messages import CoordinatorStatus, OrderMessage
 
 MAX_LINES = 200
@@ -168,6 +169,6 @@ def _of_invitation(before: OrderMessage | None, order: OrderMessage) -> Iterator
         return
     if before is not None and (before.run, before.step) == (order.run, order.step):
         return
-    round_ = order.work.round + 1  # people count from one, as the coordinator's display does
     phase = order.work.phase
-    yield f"Invited to round {round_} of run {order.run}: step {order.step}, {phase}."
+    when = occasion(phase, order.work.round)
+    yield f"Invited to {when} of run {order.run}: step {order.step}, {phase}."

@@ -56,11 +56,11 @@ async def carry_out(
                         await link.subscribe([watched])
                     case Down(why) if asked:  # so some brokers treat users without the right
                         raise UserError(
-                            f"{broker}: {why}; only the coordinator's credentials may send commands"
+                            f"{why}; only the coordinator's credentials may send commands"
                         )
                     case Down(why):
                         raise UserError(
-                            f"{broker}: {why}; check the address with `broker doctor {broker}`"
+                            f"{why}; check the address with `broker doctor {broker}`"
                         )
                     case Message(topic, payload) if topic.startswith(watched) and payload:
                         if about_agent:

@@ -84,7 +84,7 @@ async def from_broker(url: BrokerUrl, federation: str) -> dict[str, Any]:
                         await link.subscribe([topics.coordinator_status, topics.roster])
                     case Down(why):
                         raise UserError(
-                            f"{url}: {why}; check the address with `broker doctor {url}`"
+                            f"{why}; check the address with `broker doctor {url}`"
                         )
                     case Message(topic, payload) if topic == topics.metrics:
                         account = _account(payload)

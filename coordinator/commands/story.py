@@ -15,6 +15,7 @@ from covey.coordinator.run.audit_trail import FILE
 from covey.shared import json_text
 from covey.shared.errors import UserError
 from covey.shared.strategies.base import ClientId
+from covey.shared.strategies.phase_names import occasion
 
 SHOWN_AGENTS = 5  # named in the message about an agent that the log does not mention
 
@@ -80,9 +81,8 @@ def _sentence(agent: ClientId, event: str, fields: Fields, *, invited: bool) -> 
         return f"{count} more of these were only counted: {kind}." if count else ""
     match event:
         case "order" if agent in fields["cohort"]:
-            # people count rounds from one
-            number = fields["round"] + 1
-            return f"Invited to round {number}: step {fields['step']}, {fields['phase']}."
+            when = occasion(fields["phase"], fields["round"])
+            return f"Invited to {when}: step {fields['step']}, {fields['phase']}."
         case "fold" if agent in fields["reporters"]:
             return f"Step {fields['step']} was folded with its report."
         case "fold" if agent in fields["missing"]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from covey.coordinator.deploy.log import note
+from covey.coordinator.deploy.log import note, publications
 from covey.coordinator.deploy.publish import publish
 from covey.coordinator.run.notices import ModelsNotPublished, ModelsPublished, Observer
 from covey.coordinator.run.run import Run
@@ -13,11 +13,16 @@ from covey.shared.wire.topics import Topics
 
 
 async def publish_finished(run: Run, link: Link, observer: Observer) -> None:
-    """Publish the models of a finished run. A failure is a notice: the run has its result all the same."""
+    """Publish the models of a finished run, once. A failure is a notice: the run has its result all the same.
+
+    A run that is resumed after its end leaves the devices alone: an operator may have chosen another version since.
+    """
     wish = run.scenario.rounds.publish
     if wish == "none":
         return
     try:
+        if any(one.act == "finish" for one in publications(run.folder)):
+            return
         version = _version(run, best=wish == "best")
         if not version.models:  # they never left the devices
             return

@@ -31,6 +31,7 @@ from covey.coordinator.engine.events import (
     Void,
 )
 from covey.shared.strategies.base import ClientId
+from covey.shared.strategies.phase_names import occasion
 
 MAX_NAMES = 100_000  # of agents in all kept sentences together; bounds the memory
 
@@ -103,8 +104,8 @@ def _of_event(event: Event) -> Sentences:
 def _of_action(action: Action) -> Sentences:
     match action:
         case Open(step=step, round=number, phase=phase, cohort=cohort):
-            # people count rounds from one
-            yield cohort, f"Invited to round {number + 1}: step {step}, {phase.name}."
+            when = occasion(phase.name, number)
+            yield cohort, f"Invited to {when}: step {step}, {phase.name}."
         case Invite(step, client):
             yield (client,), f"Invited to step {step}, in the place of another agent."
         case Give(orders):

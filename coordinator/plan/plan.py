@@ -67,7 +67,8 @@ class Plan:
         ]
         for phase in self.phases:
             traffic = _both_ways(phase.down_bytes, phase.up_bytes)
-            label = f"{phase.name}, {phase.times} times"
+            times = "once" if phase.times == 1 else f"{phase.times} times"
+            label = f"{phase.name}, {times}"
             text = f"{phase.invited} agents, each {traffic}"
             rows.append((label, text))
         return [

@@ -225,6 +225,7 @@ class Service:
                     self.observer(notice)
                 case Done(why):
                     over = why
+        was_over = over is not None
         if over is None and self.run.engine.paused:
             # it was paused when it was stopped; without this nobody would see why nothing happens
             self._tell_control("pause")
@@ -246,7 +247,8 @@ class Service:
                 self._tell_of_waiting()
                 await self._roster_show.publish(self.now())
                 self._own_status.store()
-            await self._roster_show.publish_all()
+            if not was_over:  # no agent has joined since: the roster of the run's end stays
+                await self._roster_show.publish_all()
             self._own_status.store(stopped=over is None)
             await self._own_status.publish(stopped=over is None)
             reader.cancel()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -54,6 +56,8 @@ class Simulation(Driver):
                 failure = answer["failure"]
                 raise UserError(f"{client}: {failure}")
             report = self._report(client)
+            if answer.get("disk_full"):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(report))
             # no name for the content: the run drops the last reference to it
             effects += self.run.accept(client, report.read_bytes(), self._now)
             self._settle(client)

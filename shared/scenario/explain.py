@@ -233,7 +233,7 @@ def _shortened(seen: Any) -> str:
 def _line(path: Path, complaints: Sequence[_Complaint], source: Source) -> str:
     """The line `key: seen, line 3; expectation`. Expectations of several members of a union are joined by "or"."""
     words = map(str, path)
-    key = ".".join(words) or "the file"
+    key = ".".join(words)
     first = complaints[0]
     seen = first.seen
     place = source.place(path)
@@ -242,8 +242,10 @@ def _line(path: Path, complaints: Sequence[_Complaint], source: Source) -> str:
         if complaint.expected not in expectations:
             expectations.append(complaint.expected)
     expected = ", or ".join(expectations)
+    text = expected
     if seen and place:
-        return f"{key}: {seen}, {place}; {expected}"
-    if seen or place:
-        return f"{key}: {seen or place}; {expected}"
-    return f"{key}: {expected}"
+        text = f"{seen}, {place}; {expected}"
+    elif seen or place:
+        text = f"{seen or place}; {expected}"
+    # a rule of several sections names their keys itself
+    return f"{key}: {text}" if key else text

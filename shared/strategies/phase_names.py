@@ -16,3 +16,10 @@ ESTIMATE = "estimate"  # clients estimate the share of each cluster in their dat
 EVALUATE = "evaluate"  # clients measure their model
 MOMENTS = "moments"  # clients send sums over their features
 OF_THE_RUN = (EVALUATE, MOMENTS)
+
+
+def occasion(phase: str, rounds_done: int) -> str:
+    """When a phase takes place, for people, who count rounds from one: "round 3", "the evaluation after round 2"."""
+    if phase == EVALUATE:
+        return f"the evaluation after round {rounds_done}"
+    return f"round {rounds_done + 1}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 
 from covey.agent.data.proposal_data import describe
 from covey.agent.training.predict import predict
+from covey.agent.worker import worker
 from covey.coordinator.run.result import write_models
 from covey.coordinator.run.run import Run
+from covey.shared.errors import UserError, os_errors_as_user_errors
 from covey.shared.proposal.choices import Choice
 from covey.shared.proposal.proposal import checked, propose
 from tests.agent.test_task_columns import written
@@ -105,3 +108,15 @@ def test_a_proposal_trains(tmp_path: Path) -> None:
     proposal.sections["rounds"]["count"] = Choice(3)
     run = devices(tmp_path / "run", checked(proposal), files)
     assert tuned(run, "mse") ** 0.5 < 150  # in units of the rent, whose deviation is 290
+
+
+def test_a_simulation_without_room_on_the_disk_names_the_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left on the device")
+
+    monkeypatch.setattr(worker, "write_atomically", no_room)
+    files = {"a": flats(tmp_path, 0), "b": flats(tmp_path, 1)}
+    with pytest.raises(UserError, match="the disk is full"), os_errors_as_user_errors():
+        devices(tmp_path / "run", scenario(FLATS), files)

@@ -108,3 +108,13 @@ def test_the_story_is_bounded_and_forgets_the_oldest_first() -> None:
         story.add(f"step {step}", float(step))
     assert len(story.lines) == MAX_LINES
     assert story.lines[0].text == "step 10"
+
+
+def test_an_evaluation_belongs_to_the_round_before_it() -> None:
+    session = fresh()
+    session.handle(Up(), 0.0)
+    session.handle(e.CoordinatorSeen(status(task=True)), 1.0)
+    session.handle(e.OrderSeen(order(7, REF, round_=5, phase="evaluate")), 2.0)
+    assert sentences(session)[-1] == (
+        "Invited to the evaluation after round 5 of run run-1: step 7, evaluate."
+    )

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from covey.broker.testing.memory_broker import MemoryBroker
-from covey.coordinator.commands.control import carry_out
+from covey.coordinator.commands.control import carry_out, send
+from covey.coordinator.commands.status import from_broker
 from covey.coordinator.commands.story import story_of
 from covey.coordinator.engine.events import Paused
 from covey.coordinator.run.run import Run
 from covey.shared.errors import UserError
 from covey.shared.json_text import loads
+from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.link import Message, Up
 from covey.shared.wire.messages import Control, CoordinatorStatus
 from covey.shared.wire.topics import Topics
@@ -203,3 +205,11 @@ def test_a_busy_run_still_names_each_command_in_the_audit_log(tmp_path: Path) ->
 
     clock.run(program())
     assert [one["why"] for one in audited(tmp_path, "control")] == ["pause", "resume"]
+
+
+@pytest.mark.parametrize("ask", ["status", "pause"])
+def test_a_broker_that_is_down_is_named_once_before_the_reason(ask: str) -> None:
+    url = BrokerUrl.parse("mqtt://127.0.0.1:1")
+    asked = from_broker(url, "default") if ask == "status" else send(url, "default", Control(command="pause"))
+    with pytest.raises(UserError, match=r"^mqtt://127\.0\.0\.1:1: \[Errno 111\]"):
+        asyncio.run(asked)

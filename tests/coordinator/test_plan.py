@@ -255,3 +255,8 @@ def test_a_phase_for_the_drawn_agents_costs_as_many_agents_as_were_drawn() -> No
     assert [(phase(of, name).invited, phase(of, name).times) for name in ("train", "layer1")] == [
         (10, 200)
     ] * 2
+
+
+def test_a_phase_that_takes_place_once_is_not_named_in_the_plural() -> None:
+    rows = dict(planned(scenario({"name": "fedclust"})).rows())
+    assert "signature, once" in rows

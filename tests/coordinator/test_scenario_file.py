@@ -655,3 +655,9 @@ def test_fine_tuning_uses_images_unchanged(file: Path) -> None:
     assert scenario.tuning.epochs == 3
     assert scenario.training.model_dump()["augment"] == "shift_flip"
     assert "augment" not in load(file).training.model_dump()
+
+
+def test_a_rule_of_several_sections_begins_with_the_key_it_is_about(file: Path) -> None:
+    overrides = ("strategy.name=fedavg", "rounds.mode=buffered", "rounds.quorum=2")
+    [error] = errors(file, *overrides)
+    assert error.startswith("rounds.mode buffered: rounds.quorum is about")

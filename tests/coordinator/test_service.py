@@ -11,9 +11,11 @@ import pytest
 
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.engine.events import Paused
+from covey.coordinator.run.roster_files import read_roster
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve import intake
 from covey.coordinator.serve.roster import MAX_UNKNOWN, Roster
+from covey.coordinator.serve.service import Service
 from covey.shared.mqtt.link import Message
 from covey.shared.wire.messages import AgentStatus, Control, Part, RosterMessage, digest
 from covey.shared.wire.topics import Topics
@@ -321,3 +323,20 @@ def test_an_agents_status_names_a_refused_subscription_and_it_works_once_it_is_g
         == f"the broker refuses the subscription to {TOPICS.order('agent-3')}; check its access rules for this agent"
     )
     assert takes_part
+
+
+def test_a_run_that_is_resumed_after_its_end_keeps_the_roster_of_its_end(tmp_path: Path) -> None:
+    scene, broker = scenario("fedavg", rounds={"count": 1}), MemoryBroker()
+    own_rules = rules(scene)
+
+    async def program() -> None:
+        async with Fleet(tmp_path, scene, own_rules, broker, clients()) as fleet:
+            await fleet.serve()
+        now = asyncio.get_running_loop().time()
+        again, first = Run.resume(tmp_path / "run", scene, setup(scene), own_rules, now)
+        async with broker.link("coordinator") as link:
+            assert await Service(again, link).serve(first) == ""
+
+    clock.run(program())
+    roster = read_roster(tmp_path / "run")
+    assert len(roster.agents) == 8

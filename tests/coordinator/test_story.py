@@ -29,7 +29,7 @@ def test_a_whole_run_is_in_it_in_order(tmp_path: Path) -> None:
         "Invited to round 1: step 1, train.",
         "Its report of step 1 was accepted.",
         "Step 1 was folded with its report.",
-        "Invited to round 2: step 2, evaluate.",
+        "Invited to the evaluation after round 1: step 2, evaluate.",
         "Its report of step 2 was accepted.",
         "Step 2 was folded with its report.",
         "The run was finished.",
