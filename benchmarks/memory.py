@@ -29,6 +29,7 @@ from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.numerics.vectors import Layout
 from covey.shared.wire.codec import Codec, encode
 from covey.shared.wire.messages import (
+    REPORT_VERSION,
     AgentStatus,
     CoordinatorStatus,
     Encoded,
@@ -97,7 +98,8 @@ class Parrot:
             about=order.step,
         )
         for part in parts:
-            await link.publish(TOPICS.report(self.name, part.index), part.to_bytes())
+            payload = part.to_bytes(REPORT_VERSION)
+            await link.publish(TOPICS.report(self.name, part.index), payload)
 
     def content(self, order: OrderMessage) -> bytes:
         """A report with random weights, or with nothing to evaluate on."""

@@ -160,7 +160,7 @@ class Fetching:
         """
         before = self._subscribed
         self._subscribed = self._needed_topics(last_order, everything)
-        if not is_up:
+        if not is_up or self._subscribed == before:
             return []
         actions: Actions = []
         old = tuple(topic for topic in before if topic not in self._subscribed)

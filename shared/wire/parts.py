@@ -24,6 +24,7 @@ from covey.shared.wire.messages import DIGEST_BYTES, Part
 MAX_FINISHED = 64
 # charged for a pending content in addition to its size: tiny contents take memory too
 OVERHEAD_BYTES = 1024
+BLOCK_BYTES = 1 << 18  # of a file that is hashed
 
 
 def part_count(size: int, part_bytes: int) -> int:
@@ -144,25 +145,37 @@ class MemorySink:
 
 
 class FileSink:
-    """A content in a file, sparse until it is written. No descriptor stays open between parts: many agents send at once."""
+    """A content in a file, sparse until it is written. No descriptor stays open between parts: many agents send at once.
+
+    Parts mostly arrive in order. Those are hashed on arrival, and the rest once the content is complete.
+    """
 
     def __init__(self, path: Path, size: int) -> None:
         self.path = path
+        self._hash = _new_hash()
+        self._hashed = 0  # bytes at the beginning of the content that are in `_hash`
         with path.open("wb") as file:
             file.truncate(size)
 
     def write(self, offset: int, data: bytes) -> None:
+        start = offset
         with self.path.open("r+b", buffering=0) as file:
             view = memoryview(data)
             while view:  # a write may stop early, at 2 GiB or on a signal
                 written = os.pwrite(file.fileno(), view, offset)
                 view = view[written:]
                 offset += written
+        if start == self._hashed:
+            self._hash.update(data)
+            self._hashed = offset
 
     def digest(self) -> bytes:
         with self.path.open("rb") as file:
-            content_hash = hashlib.file_digest(file, _new_hash)
-        return content_hash.digest()
+            file.seek(self._hashed)
+            while block := file.read(BLOCK_BYTES):
+                self._hash.update(block)
+                self._hashed += len(block)
+        return self._hash.digest()
 
     def discard(self) -> None:
         self.path.unlink(missing_ok=True)

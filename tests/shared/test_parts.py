@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from covey.shared.wire.parts import (
     part_count,
     split,
 )
+from tests.hashes import Hashes
 
 CONTENT = bytes(range(10))
 
@@ -308,6 +310,21 @@ def test_a_file_takes_parts_in_any_order_and_knows_its_digest(tmp_path: Path) ->
     sinks = [together.feed("a", part, 0.0) for part in reversed(cut(CONTENT))]
     assert isinstance(sinks[-1], FileSink)
     assert sinks[-1].path.read_bytes() == CONTENT
+
+
+@given(order=st.permutations(range(5)))
+def test_a_file_is_hashed_once_in_whatever_order_it_is_written(order: list[int]) -> None:
+    content = bytes(range(50))
+    hashes = Hashes()
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        hashes.watch(patch)
+        sink = FileSink(Path(folder) / "content", len(content))
+        for index in order:
+            start = 10 * index
+            sink.write(start, content[start : start + 10])
+        found = sink.digest()
+    assert found == digest(content)
+    assert hashes.bytes == len(content)
 
 
 def test_a_content_that_is_given_up_leaves_no_file(tmp_path: Path) -> None:
