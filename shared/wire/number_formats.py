@@ -23,6 +23,7 @@ IN_CACHE = (
 
 FLOAT16 = np.dtype("<f2")
 FLOAT32 = np.dtype("<f4")
+UINT8 = np.dtype(np.uint8)
 UINT16 = np.dtype("<u2")
 UINT32 = np.dtype("<u4")
 UINT64 = np.dtype("<u8")
@@ -34,7 +35,7 @@ MAX_BFLOAT16_BITS = np.uint32(0x7F7F0000)
 MAX_BFLOAT16 = MAX_BFLOAT16_BITS.view(np.float32)
 
 MAX_FLOAT16 = np.float32(65504)
-SIGN16 = np.uint32(0x8000)
+SIGN16 = np.uint16(15)  # the place of the sign in a float16
 EXPONENT = np.uint32(0xFF << 23)  # of a float32
 SMALLEST_NORMAL = np.uint32(127 - 14 << 23)  # 2**-14, the exponent of the subnormal float16 too
 LOST_BITS = np.uint32(23 - 10)  # a float32 has 23 bits after the point, a float16 10
@@ -68,7 +69,7 @@ class Scratch:
             "bits": np.empty(size, np.uint32),
             "more_bits": np.empty(size, np.uint32),
             "short": np.empty(size, UINT16),
-            "bytes": np.empty(size, np.uint8),
+            "is_negative": np.empty(size, np.bool_),
         }
 
     def __repr__(self) -> str:
@@ -81,7 +82,8 @@ class Scratch:
         return part
 
 
-Conversion = Callable[[Vector, Scratch], Array]  # from values (n,) to their short form (n,)
+Conversion = Callable[[Vector, Array, Scratch], None]  # writes the short form (n,) of values (n,)
+Writer = Callable[[Array], None]
 
 
 def finite(values: Vector) -> Vector:
@@ -133,13 +135,27 @@ def from_bfloat16(data: bytes) -> Vector:
 
 
 def _in_blocks(values: Vector, limit: np.float32, convert: Conversion) -> bytes:
-    scratch = Scratch(min(values.size, IN_CACHE))
-    content = BytesIO()  # it grows in place, and gives its bytes away without a copy
-    for span in blocks(values.size, IN_CACHE):
-        block = _within(values[span], limit)
-        short = convert(block, scratch)
-        content.write(short.data)
-    return content.getvalue()
+    def write(out: Array) -> None:
+        size = min(values.size, IN_CACHE)
+        scratch = Scratch(size)
+        for span in blocks(values.size, IN_CACHE):
+            block = _within(values[span], limit)
+            convert(block, out[span], scratch)
+
+    return _written(values.size, UINT16, write)
+
+
+def _written(length: int, dtype: np.dtype[Any], write: Writer) -> bytes:
+    """The bytes of an array (length,) that `write` fills. It must not keep the array.
+
+    They are written in place. Bytes that grow block by block move, and lose their large pages when they do.
+    """
+    size = length * dtype.itemsize
+    zeros = bytes(size)
+    content = BytesIO(zeros)
+    del zeros  # or `content` would copy them before the first change
+    write(np.frombuffer(content.getbuffer(), dtype))
+    return content.getvalue()  # no copy, because the array is gone
 
 
 def _within(values: Vector, limit: np.float32) -> Vector:
@@ -151,14 +167,14 @@ def _within(values: Vector, limit: np.float32) -> Vector:
     return np.clip(finite(values), -limit, limit)
 
 
-def _float16(values: Vector, scratch: Scratch) -> Array:
-    """What `values.astype(np.float16)` returns (n,), in half of the time: that function takes one value after the other.
+def _float16(values: Vector, out: Array, scratch: Scratch) -> None:
+    """What `values.astype(np.float16)` returns (n,), in less time: that function takes one value after the other.
 
     Next to a number 2**13 times as large as its own power of two, a float32 keeps as many bits as a float16 has. So the
     sum of both ends in the digits of the float16, rounded by the processor to nearest, ties to even.
     """
-    bits = values.view(np.uint32)
     power = scratch.first("bits", values.size)
+    bits = values.view(np.uint32)
     np.bitwise_and(bits, EXPONENT, out=power)
     np.clip(power, SMALLEST_NORMAL, EXPONENT, out=power)
     power += TIMES_2_TO_13 + BIAS
@@ -168,13 +184,16 @@ def _float16(values: Vector, scratch: Scratch) -> Array:
     rounded += power.view(np.float32)
     power >>= LOST_BITS
     digits += power  # the exponent, above the digits
-    sign = np.right_shift(bits, HALF_BITS, out=power)
-    sign &= SIGN16
-    digits |= sign
-    return _lower_half(digits, scratch)
+    np.copyto(out, digits, casting="unsafe")  # the lower half
+    is_negative = scratch.first("is_negative", values.size)
+    np.signbit(values, out=is_negative)  # of -0.0 too
+    sign = scratch.first("short", values.size)
+    np.copyto(sign, is_negative)
+    sign <<= SIGN16
+    out |= sign
 
 
-def _bfloat16(values: Vector, scratch: Scratch) -> Array:
+def _bfloat16(values: Vector, out: Array, scratch: Scratch) -> None:
     bits = values.view(np.uint32)
     rounded = scratch.first("bits", values.size)
     np.right_shift(bits, HALF_BITS, out=rounded)
@@ -183,13 +202,7 @@ def _bfloat16(values: Vector, scratch: Scratch) -> Array:
     rounded += ALMOST_HALF
     rounded += bits
     rounded >>= HALF_BITS
-    return _lower_half(rounded, scratch)
-
-
-def _lower_half(bits: Array, scratch: Scratch) -> Array:
-    short = scratch.first("short", bits.size)
-    np.copyto(short, bits, casting="unsafe")
-    return short
+    np.copyto(out, rounded, casting="unsafe")
 
 
 # -- int8 --------------------------------------------------------------------------------------------------------------
@@ -228,21 +241,25 @@ def to_int8(values: Vector, block: int, rng: Generator) -> tuple[bytes, bytes]:
     block = block_length(values.size, count)
     seed = rng.integers(1 << 63)
     random_bits = np.random.SFC64(int(seed))
-    steps = BytesIO()
     scales = np.empty(count, FLOAT32)
-    scratch = Scratch(min(values.size, max(block, IN_CACHE)))
-    for span in _spans(values.size, block):
-        chunk = values[span]
-        fractions = scratch.first("bits", chunk.size).view(np.float32)
-        np.abs(chunk, out=fractions)
-        scale = _scale_of_blocks(fractions, block)
-        first = span.start // block
-        end = first + scale.size
-        scales[first:end] = scale
-        _multiply_blocks(chunk, FRACTIONS / scale, block, out=fractions)
-        rounded = _rounded_steps(fractions, random_bits, scratch)
-        steps.write(rounded.data)
-    return steps.getvalue(), scales.tobytes()
+
+    def write(steps: Array) -> None:
+        longest = max(block, IN_CACHE)
+        scratch = Scratch(min(values.size, longest))
+        for span in _spans(values.size, block):
+            chunk = values[span]
+            fractions = scratch.first("bits", chunk.size).view(np.float32)
+            np.abs(chunk, out=fractions)
+            scale = _scale_of_blocks(fractions, block)
+            first = span.start // block
+            end = first + scale.size
+            scales[first:end] = scale
+            factors = FRACTIONS / scale
+            _multiply_blocks(chunk, factors, block, out=fractions)
+            _round_steps(fractions, random_bits, steps[span], scratch)
+
+    steps = _written(values.size, UINT8, write)
+    return steps, scales.tobytes()
 
 
 def from_int8(data: bytes, scale: Vector) -> Vector:
@@ -305,10 +322,10 @@ def _multiply_blocks(chunk: Vector, factors: Vector, block: int, out: Vector) ->
     np.multiply(chunk[end:], factors[whole:], out=out[end:])
 
 
-def _rounded_steps(
-    fractions: Vector, random_bits: np.random.BitGenerator, scratch: Scratch
-) -> Array:
-    """Steps (n,) from 256ths of steps, rounded up with a probability equal to the fraction: right on average.
+def _round_steps(
+    fractions: Vector, random_bits: np.random.BitGenerator, out: Array, scratch: Scratch
+) -> None:
+    """Write steps (n,) from 256ths of steps, rounded up with a probability equal to the fraction: right on average.
 
     Each value gets a random byte, the 256ths of a random number between 0 and 1. All values of a call share the five bits
     below, because a byte alone would round the value to a 256th of a step first. So the mean of many roundings differs
@@ -324,7 +341,5 @@ def _rounded_steps(
     np.copyto(fixed, fractions, casting="unsafe")  # rounds down, because no value is negative
     fixed += raw.view(np.uint8)[: fixed.size]
     fixed >>= FRACTION_BITS
-    steps = scratch.first("bytes", fractions.size)
-    np.copyto(steps, fixed, casting="unsafe")
-    steps ^= SIGN8  # minus 128, for `ABOVE_ZERO`
-    return steps
+    np.copyto(out, fixed, casting="unsafe")
+    out ^= SIGN8  # minus 128, for `ABOVE_ZERO`

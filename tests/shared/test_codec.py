@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import tracemalloc
+import zlib
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +21,7 @@ from covey.shared.wire.number_formats import MAX_BFLOAT16, MAX_FLOAT16, MIN_SCAL
 
 NAMES: tuple[Name, ...] = ("float32", "float16", "bfloat16", "int8", "topk")
 DIGEST = b"b" * DIGEST_BYTES
+MAX_SHORT_BFLOAT16 = 0x7F7F  # its bits without the sign
 FLOATS = st.floats(-1e4, 1e4, width=32)
 VECTORS = hnp.arrays(np.float32, st.integers(0, 70), elements=FLOATS)
 
@@ -118,6 +123,73 @@ def test_float16_has_the_bytes_of_numpys_conversion_at_every_boundary() -> None:
     assert number_formats.to_float16(values) == values.astype("<f2").tobytes()
 
 
+FLOAT32_BITS = hnp.arrays(np.uint32, st.integers(0, 70), elements=st.integers(0, 2**32 - 1))
+
+
+@given(bits=FLOAT32_BITS)
+def test_float16_of_any_bits_is_numpys_conversion_or_an_error(bits: npt.NDArray[np.uint32]) -> None:
+    values = bits.view(np.float32)
+    if not np.isfinite(values).all():
+        with pytest.raises(ValueError, match="NaN"):
+            number_formats.to_float16(values)
+        return
+    within = np.clip(values, -MAX_FLOAT16, MAX_FLOAT16)
+    assert number_formats.to_float16(values) == within.astype("<f2").tobytes()
+
+
+@given(bits=FLOAT32_BITS)
+def test_bfloat16_of_any_bits_is_the_nearest_and_of_two_the_even_one(
+    bits: npt.NDArray[np.uint32],
+) -> None:
+    values = bits.view(np.float32)
+    if not np.isfinite(values).all():
+        with pytest.raises(ValueError, match="NaN"):
+            number_formats.to_bfloat16(values)
+        return
+    expected = []
+    for pattern in bits.tolist():
+        short, rest = divmod(pattern, 1 << 16)
+        is_odd = short % 2
+        if rest + is_odd > 1 << 15 and short % (1 << 15) < MAX_SHORT_BFLOAT16:
+            short += 1
+        expected.append(short)
+    assert number_formats.to_bfloat16(values) == np.array(expected, "<u2").tobytes()
+
+
+@pytest.mark.parametrize(
+    ("codec", "checksum"),
+    [
+        (Codec(), 2170159467),
+        (Codec("float16"), 727758515),
+        (Codec("bfloat16"), 3676516571),
+        (Codec("int8"), 4001801017),
+        (Codec("int8", block=1000), 98836783),
+        (Codec("topk", delta=True), 910510169),
+    ],
+)
+def test_the_bytes_of_a_vector_stay_what_they_are(codec: Codec, checksum: int) -> None:
+    """300 000 values are more than two blocks that are converted together."""
+    numbers = np.arange(300_000, dtype=np.uint32) * np.uint32(2_654_435_769)
+    values = numbers.view(np.int32).astype(np.float32) / np.float32(2**33)
+    base = np.roll(values, 1)
+    encoded, _ = encode(values, codec, base=base, base_digest=DIGEST, rng=rng())
+    assert zlib.crc32(encoded.data + encoded.scale + encoded.index) == checksum
+
+
+@pytest.mark.parametrize(
+    ("name", "bytes_per_value"), [("float16", 2), ("bfloat16", 2), ("int8", 1)]
+)
+def test_a_vector_is_encoded_without_a_second_copy(name: Name, bytes_per_value: int) -> None:
+    values = np.ones(1 << 21, np.float32)
+    tracemalloc.start()
+    encoded, _ = encode(values, Codec(name), rng=rng())
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(encoded.data) == bytes_per_value * values.size
+    for_blocks = 16 * number_formats.IN_CACHE
+    assert peak < 1.1 * len(encoded.data) + for_blocks
+
+
 def test_values_beyond_the_range_of_a_short_float_become_its_largest() -> None:
     largest = vector(3.4028235e38, -3.4028235e38)
     assert there_and_back(largest, Codec("float16")).tolist() == [65504, -65504]
@@ -160,7 +232,8 @@ def mean_step(steps: float) -> float:
     for shared in range(1 << number_formats.SHARED_BITS):
         fractions = np.full(256, steps * 256, np.float32)
         scratch = number_formats.Scratch(256)
-        rounded = number_formats._rounded_steps(fractions, EveryDraw(shared), scratch)  # type: ignore[arg-type]
+        rounded = np.empty(256, np.uint8)
+        number_formats._round_steps(fractions, EveryDraw(shared), rounded, scratch)  # type: ignore[arg-type]
         means.append(rounded.view(np.int8).mean())
     return float(np.mean(means))
 
