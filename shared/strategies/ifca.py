@@ -13,6 +13,8 @@ Our deviations.
 - Ties go to the first hypothesis.
 - A client that is evaluated chooses again, by its training loss.
 - `select_on: test` repeats a published leak of test data and exists to reproduce it only.
+- `freeze_after` ends the choice: from then on a client keeps its latest hypothesis. It exists for
+  comparisons with clusters that do not follow the data.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.vectors import Vector, combine
@@ -150,6 +152,21 @@ class Ifca(ManyModels[IfcaState]):
         description="The data on which a client chooses. test: choose by test accuracy, a leak "
         "that some published results contain.",
     )
+    freeze_after: int | None = Field(
+        None,
+        ge=1,
+        description="Freeze the clusters after this many rounds: from then on an agent trains, and is "
+        "evaluated with, the hypothesis that it chose last; one that has none yet chooses once. "
+        "null: agents choose again in every round.",
+    )
+
+    @model_serializer(mode="wrap")
+    def _only_what_is_set(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Clusters that stay free are stored as before there was `freeze_after`."""
+        settings: dict[str, Any] = serialize(self)
+        if self.freeze_after is None:
+            settings.pop("freeze_after", None)
+        return settings
 
     @model_validator(mode="before")
     @classmethod
@@ -169,6 +186,17 @@ class Ifca(ManyModels[IfcaState]):
         if has_several != is_chosen:
             raise ValueError(
                 "restarts of 2 or more and initial: restarts belong together: set both or neither"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _clients_choose_before_the_freeze(self) -> Self:
+        if self.freeze_after is None or self.initial != "warmup":
+            return self
+        if self.freeze_after <= self.warmup_rounds:
+            raise ValueError(
+                f"freeze_after {self.freeze_after} would freeze the random groups of the warm-up; expected more than "
+                f"warmup_rounds, {self.warmup_rounds}"
             )
         return self
 
@@ -243,9 +271,7 @@ class Ifca(ManyModels[IfcaState]):
             return self._choosing_order(state, client)
         draw = generator(state.seed, "group", client)
         drawn = draw.integers(self.n_clusters)
-        group = int(drawn)
-        keys = self._keys([group])
-        return Order(models=keys, numbers={"choice": group})
+        return self._order_of_one(int(drawn))
 
     def serve(self, state: IfcaState, client: ClientId) -> Order:
         if not state.models:
@@ -257,7 +283,18 @@ class Ifca(ManyModels[IfcaState]):
         every_model = range(len(state.models))
         keys = self._keys(every_model)
         latest = state.assign.get(client)
+        if latest is not None and self._is_frozen(state):
+            return self._order_of_one(latest, cluster=latest)
         return Order(models=keys, cluster=latest)
+
+    def _order_of_one(self, number: int, cluster: int | None = None) -> Order:
+        """One hypothesis, which the client does not choose."""
+        keys = self._keys([number])
+        return Order(models=keys, cluster=cluster, numbers={"choice": number})
+
+    def _is_frozen(self, state: IfcaState) -> bool:
+        """Do clients keep their hypotheses from now on?"""
+        return self.freeze_after is not None and state.round >= self.freeze_after
 
     def model(self, state: IfcaState, key: str) -> Vector:
         head = slice(*state.head)
@@ -399,7 +436,8 @@ class Ifca(ManyModels[IfcaState]):
         idle = _idle(state, chosen)
         state = replace(state, idle=idle)
         state = joined(state, chosen)
-        if self.reseed_dead:
+        # frozen clients cannot leave a hypothesis, however rarely they are drawn
+        if self.reseed_dead and not self._is_frozen(state):
             valid = [(client, report) for client, report in reports if client in chosen]
             state = self._reseeded(state, valid)
         return replace(state, round=state.round + 1)

@@ -231,3 +231,37 @@ def test_ifca_warns_where_everybody_chooses_the_same_hypothesis() -> None:
     for rounds, warned in ((4, False), (5, True)):
         end = run(Ifca(initial="random"), locals_, ONE, flat(1, 1), flat(-90, -90), rounds=rounds)
         assert ("warning_clusters" in end.strategy.notes(end.state)) == warned
+
+
+def test_frozen_clusters_do_not_follow_the_data() -> None:
+    """After three rounds all clients move to the other group's data."""
+    locals_ = two_groups()
+    moved = {
+        client: locals_[other] for client, other in zip(locals_, reversed(locals_), strict=True)
+    }
+    ends: dict[int | None, dict[str, int]] = {}
+    for freeze_after in (None, 2):
+        strategy = Ifca(initial="random", freeze_after=freeze_after)
+        end = run(strategy, locals_, ONE, *STARTS, rounds=3)
+        end.locals = moved
+        ends[freeze_after] = end.rounds(6).state.assign
+    before = alternating(locals_)
+    assert ends[2] == before
+    assert ends[None] == {client: 1 - cluster for client, cluster in before.items()}
+
+
+def test_a_frozen_client_gets_its_hypothesis_alone() -> None:
+    strategy = Ifca(initial="random", freeze_after=2)
+    end = run(strategy, two_groups(), ONE, *STARTS, rounds=2)
+    phase = Phase()
+    own = end.state.assign["c01"]
+    for order in (strategy.order(end.state, phase, "c01"), strategy.serve(end.state, "c01")):
+        assert order.models == (str(own),)
+    assert len(strategy.order(end.state, phase, "newcomer").models) == 2
+
+
+def test_the_random_groups_of_the_warmup_are_not_frozen() -> None:
+    with pytest.raises(ValidationError, match="random groups of the warm-up"):
+        Ifca(freeze_after=3)
+    assert Ifca(freeze_after=4).model_dump()["freeze_after"] == 4
+    assert "freeze_after" not in Ifca().model_dump()  # as before there was such a key
