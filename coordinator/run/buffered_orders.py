@@ -3,6 +3,9 @@
 An order names versions of models: a version has a key of its own, the cluster and the start of its digest, and stays
 readable until neither an open order nor a report that waits has begun with it. The work of each of them is in a file,
 `outgoing/order-<step>`, so that a restarted coordinator publishes the very order that the agent has.
+
+An order is brief where it can be. Brokers retain one content that orders share, the newest. It changes with the learning
+rate, as at an evaluation with settings of its own: an older order that is published again then is whole.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from covey.shared.files import write_atomically
 from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId, Phase, Setup
+from covey.shared.wire.brief_work import brief_of
 from covey.shared.wire.messages import ModelRef, OrderMessage, Work, digest
 
 Kind = tuple[str, tuple[str, ...], int | None]  # a phase, keys of models, and a cluster
@@ -49,9 +53,12 @@ class BufferedOrderBook(OrderBook):
         self.evaluates_busy = False
         self.durable = True  # files survive a power cut; a simulation does not wait for the disk
         self._begun: dict[int, Work] = {}  # of open orders and of reports that wait, by step
+        # digests of what these orders share with others; those that an earlier process made have none
+        self._settings: dict[int, bytes] = {}
         self._useless: list[Path] = []  # files that the next checkpoint does not need
         # of this state: agents with the same models share one object, which is made and checked once
         self._newest: dict[Kind, Work] = {}
+        self._newest_settings: dict[Kind, bytes] = {}  # what these share with others: its digest
         self._present: dict[str, SendModel] = {}  # versions of the models of this state, by key
         self._versions: dict[str, SendModel] = {}  # those and older ones, by their own keys
 
@@ -68,7 +75,10 @@ class BufferedOrderBook(OrderBook):
         if work is None or work.numbers != numbers:
             work = self._work_with(phase, order, models)
             self._newest[kind] = work
+            self._newest_settings.pop(kind, None)
         self._begun[number] = work
+        if self.readers:
+            self._share(kind, number, work)
         message = self._message(
             client,
             number,
@@ -77,6 +87,30 @@ class BufferedOrderBook(OrderBook):
         content = message.to_bytes()
         path = self._file(number)
         self._write(path, content)
+
+    def _share(self, kind: Kind, number: int, work: Work) -> None:
+        """Let the brokers retain what this order shares with others."""
+        settings = self._newest_settings.get(kind)
+        shared = self.shared
+        if shared is None or shared.ref.digest != settings:
+            shared = self._new_shared(work, number)
+            self.shared = shared
+            settings = shared.ref.digest
+            self._newest_settings[kind] = settings
+        self._settings[number] = settings
+
+    def _is_brief(self, client: ClientId, number: int) -> bool:
+        """Can an order leave out what all share? Only while the brokers retain that, and its agent knows the form."""
+        if client not in self.readers or number not in self._settings:
+            return False
+        return not self.is_outdated(number)
+
+    def is_outdated(self, number: int) -> bool:
+        """Was an order brief, and do the brokers no longer retain what it left out?"""
+        settings = self._settings.get(number)
+        if settings is None or self.shared is None:
+            return False
+        return settings != self.shared.ref.digest
 
     def work_of(self, number: int) -> Work:
         """The work of an open order, or of one whose report waits."""
@@ -88,6 +122,9 @@ class BufferedOrderBook(OrderBook):
             return super().order_of(client, state)
         work = self._begun[order.step]
         message = self._message(client, order.step, work)
+        if self.shared is not None and self._is_brief(client, order.step):
+            brief = brief_of(work, self.shared.ref)
+            message = message.model_copy(update={"work": None, "brief": brief})
         return SendOrder(client, message)
 
     def _is_asked_first(self, client: ClientId) -> bool:
@@ -117,6 +154,7 @@ class BufferedOrderBook(OrderBook):
         super().forget_models()
         self._present.clear()
         self._newest.clear()
+        self._newest_settings.clear()
 
     def tidy(self) -> list[DropModel]:
         """Forget orders that are over, and versions that nobody needs any more."""
@@ -124,6 +162,7 @@ class BufferedOrderBook(OrderBook):
         over = self._begun.keys() - needed
         for number in over:
             del self._begun[number]
+            self._settings.pop(number, None)
             path = self._file(number)
             self._useless.append(path)
         named: set[str] = set()

@@ -21,7 +21,15 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from covey.coordinator.engine.buffered import BufferedEngine
-from covey.coordinator.engine.events import Close, Event, Failed, Give, Refused, Reported
+from covey.coordinator.engine.events import (
+    Close,
+    Event,
+    Failed,
+    Give,
+    Joined,
+    Refused,
+    Reported,
+)
 from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.step import Step
 from covey.coordinator.engine.stream import Stream
@@ -90,7 +98,17 @@ class BufferedRun(Run):
             # an agent at work; reports of a step of all agents are safe in the spool
             is_at_work = event.client in self.engine.stream.orders
             self._has_changed = self._has_changed or is_at_work
-        return super().handle(event, now)
+        effects = super().handle(event, now)
+        if isinstance(event, Joined):
+            effects += self._whole_order(event.client)
+        return effects
+
+    def _whole_order(self, client: ClientId) -> Effects:
+        """An agent that is back may have lost what its brief order shares with others, and the brokers may have it no more."""
+        order = self.engine.stream.orders.get(client)
+        if order is None or not self.orders.is_outdated(order.step):
+            return []
+        return [self.order_of(client)]
 
     def _phase_of(self, client: ClientId, number: int) -> Phase:
         if not self.engine.is_at_work(client, number):

@@ -59,9 +59,17 @@ class Publisher:
             else:
                 self.unpublished.add(client)
 
-        placed = [send for send in orders if self._placement.reaches(send.client)]
+        placed = [self._current(send) for send in orders if self._placement.reaches(send.client)]
         await self._shared_by(placed)
         await asyncio.gather(*map(publish, placed))
+
+    def _current(self, send: SendOrder) -> SendOrder:
+        """The order, made again if it shares a content that is not the newest: brokers retain that one alone."""
+        brief = send.order.brief
+        shared = self._run.orders.shared
+        if brief is None or shared is None or brief.shared.digest == shared.ref.digest:
+            return send
+        return self._run.order_of(send.client)
 
     async def _shared_by(self, orders: Sequence[SendOrder]) -> None:
         """Publish what these orders share, unless that is retained since the link came up."""

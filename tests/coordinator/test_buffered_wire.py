@@ -12,8 +12,9 @@ import pytest
 from covey.agent.worker import frames
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.engine.events import Joined, Reported
+from covey.coordinator.run.buffered_orders import BufferedOrderBook
 from covey.coordinator.run.buffered_run import BufferedRun
-from covey.coordinator.run.effects import Effect
+from covey.coordinator.run.effects import Effect, SendOrder
 from covey.coordinator.run.event_log import Arrival, Restarted, arrivals_of
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
@@ -22,7 +23,7 @@ from covey.coordinator.simulate.replaying import compared, replayable
 from covey.coordinator.simulate.simulation import GivenUpError, InProcess, Work
 from covey.shared.errors import UserError
 from covey.shared.scenario.scenario import Scenario
-from covey.shared.strategies.base import ClientId
+from covey.shared.strategies.base import ClientId, Phase
 from covey.shared.wire.messages import OrderMessage
 from tests import clock, small_run, timed_run
 from tests.small_fleet import Fleet, Numpy
@@ -112,6 +113,56 @@ def test_slow_agents_hold_nobody_up_and_the_replay_has_the_same_bytes(
     versions = [topic for topic in retained if "." in topic]
     assert versions
     assert len(versions) <= AGENTS + 2  # versions that no order names are cleared
+    assert fingerprint(replayed(tmp_path / "replay", run)) == fingerprint(run)
+
+
+class Watched(BufferedOrderBook):
+    """Notes which orders of single agents were brief."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.made: set[int] = set()  # numbers
+        self.brief: set[int] = set()  # of these, those that were brief
+        self.outdated: list[SendOrder] = []  # of agents at work, during an evaluation
+
+    def make(self, client: ClientId, number: int, phase: Phase, state: Any) -> None:
+        super().make(client, number, phase, state)
+        self.made.add(number)
+
+    def order_of(self, client: ClientId, state: Any) -> SendOrder:
+        send = super().order_of(client, state)
+        if send.order.brief is None:
+            return send
+        self.brief.add(send.order.step)
+        for worker, order in self._engine.stream.orders.items():
+            if self.is_outdated(order.step):
+                self.outdated.append(super().order_of(worker, state))
+        return send
+
+
+class WatchedRun(BufferedRun):
+    order_book = Watched
+
+
+def test_orders_are_brief_while_brokers_retain_what_they_leave_out(tmp_path: Path) -> None:
+    """This evaluation trains at another rate: an older order that is published again meanwhile is whole."""
+    scene = scenario("fedavg", evaluation={"every": 2, "tune": {"lr": 0.05}})
+
+    async def whole() -> Run:
+        now = asyncio.get_running_loop().time()
+        start = small_run.setup(scene)
+        run = WatchedRun.start(tmp_path / "run", scene, start, rules_of(scene), "r1", now)
+        async with fleet_of(tmp_path, scene) as fleet:
+            return await fleet.serve(run)
+
+    run = clock.run(whole())
+    orders = run.orders
+    assert isinstance(orders, Watched)
+    assert run.engine.round == 8
+    assert orders.made
+    assert orders.made <= orders.brief
+    assert orders.outdated
+    assert all(send.order.work is not None for send in orders.outdated)
     assert fingerprint(replayed(tmp_path / "replay", run)) == fingerprint(run)
 
 
