@@ -92,18 +92,25 @@ class BufferedOrderBook(OrderBook):
         """Let the brokers retain what this order shares with others."""
         settings = self._newest_settings.get(kind)
         shared = self.shared
-        if shared is None or shared.ref.digest != settings:
+        is_retained = shared is not None and shared.ref.digest == settings
+        if shared is None or not is_retained:
             shared = self._new_shared(work, number)
             self.shared = shared
-            settings = shared.ref.digest
-            self._newest_settings[kind] = settings
+        settings = shared.ref.digest
+        self._newest_settings[kind] = settings
         self._settings[number] = settings
 
-    def _is_brief(self, client: ClientId, number: int) -> bool:
-        """Can an order leave out what all share? Only while the brokers retain that, and its agent knows the form."""
-        if client not in self.readers or number not in self._settings:
-            return False
-        return not self.is_outdated(number)
+    def _brief_form(self, message: OrderMessage, number: int, work: Work) -> OrderMessage:
+        """The order without what all share, as long as brokers retain that."""
+        shared = self.shared
+        if shared is None:
+            return message
+        settings = self._settings.get(number)
+        if settings != shared.ref.digest:
+            return message
+        brief = brief_of(work, shared.ref)
+        changes = {"work": None, "brief": brief}
+        return message.model_copy(update=changes)
 
     def is_outdated(self, number: int) -> bool:
         """Was an order brief, and do the brokers no longer retain what it left out?"""
@@ -120,11 +127,11 @@ class BufferedOrderBook(OrderBook):
         order = self._engine.stream.orders.get(client)
         if order is None or self._is_asked_first(client):
             return super().order_of(client, state)
-        work = self._begun[order.step]
-        message = self._message(client, order.step, work)
-        if self.shared is not None and self._is_brief(client, order.step):
-            brief = brief_of(work, self.shared.ref)
-            message = message.model_copy(update={"work": None, "brief": brief})
+        number = order.step
+        work = self._begun[number]
+        message = self._message(client, number, work)
+        if client in self.readers:
+            message = self._brief_form(message, number, work)
         return SendOrder(client, message)
 
     def _is_asked_first(self, client: ClientId) -> bool:
@@ -241,7 +248,12 @@ class BufferedOrderBook(OrderBook):
         if path in self._useless:  # the models of a fold can be those of an earlier state
             self._useless.remove(path)
         self._write(path, content)
-        send = SendModel(ref, path, number, model.size)
+        send = SendModel(
+            ref=ref,
+            path=path,
+            about=number,
+            values=model.size,
+        )
         self._present[key] = send
         self._versions[ref.key] = send
         return send
@@ -265,7 +277,12 @@ class BufferedOrderBook(OrderBook):
             self._begun[number] = order.work
             for ref in order.work.models:
                 path = self._folder / ref.key
-                self._versions[ref.key] = SendModel(ref, path, number, values)
+                self._versions[ref.key] = SendModel(
+                    ref=ref,
+                    path=path,
+                    about=number,
+                    values=values,
+                )
 
 
 def saved_order(folder: Path, number: int) -> OrderMessage | None:

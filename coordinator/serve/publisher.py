@@ -59,15 +59,21 @@ class Publisher:
             else:
                 self.unpublished.add(client)
 
-        placed = [self._current(send) for send in orders if self._placement.reaches(send.client)]
+        placed: list[SendOrder] = []
+        for send in orders:
+            if self._placement.reaches(send.client):
+                current = self._current(send)
+                placed.append(current)
         await self._shared_by(placed)
         await asyncio.gather(*map(publish, placed))
 
     def _current(self, send: SendOrder) -> SendOrder:
         """The order, made again if it shares a content that is not the newest: brokers retain that one alone."""
         brief = send.order.brief
-        shared = self._run.orders.shared
-        if brief is None or shared is None or brief.shared.digest == shared.ref.digest:
+        newest = self._run.orders.shared
+        if brief is None or newest is None:
+            return send
+        if brief.shared.digest == newest.ref.digest:
             return send
         return self._run.order_of(send.client)
 

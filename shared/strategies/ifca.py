@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -88,6 +88,8 @@ class IfcaState(Clustered):
     round: int = 0  # rounds that are complete
     idle: tuple[int, ...] = ()  # rounds since each hypothesis was last chosen
     spare: Models = ()  # initial models that are not used yet
+    # freeze_after: the latest choice of each client, without the groups of the warm-up; empty without a freeze
+    kept: dict[ClientId, int] = field(default_factory=dict)
 
     # initial: kmeans++
     candidates: tuple[Candidate, ...] = ()  # those that are no hypothesis yet
@@ -101,6 +103,8 @@ class IfcaState(Clustered):
 
 class Ifca(ManyModels[IfcaState]):
     """The server clusters nothing: clients choose again in every round."""
+
+    client_fields: ClassVar[tuple[str, ...]] = ("assign", "asked", "kept")
 
     summary: ClassVar[str] = "K models; each client trains the one with its lowest training loss"
     source: ClassVar[str] = "Ghosh et al. 2020, Mansour et al. 2020"
@@ -156,7 +160,7 @@ class Ifca(ManyModels[IfcaState]):
         None,
         ge=1,
         description="Freeze the clusters after this many rounds: from then on an agent trains, and is "
-        "evaluated with, the hypothesis that it chose last; one that has none yet chooses once. "
+        "evaluated with, the hypothesis that it chose last; one that has not chosen yet chooses once. "
         "null: agents choose again in every round.",
     )
 
@@ -266,8 +270,7 @@ class Ifca(ManyModels[IfcaState]):
     def order(self, state: IfcaState, phase: Phase, client: ClientId) -> Order:
         if phase.name == SEED:
             return Order(models=(START,))
-        is_warmup = self.initial == "warmup" and state.round < self.warmup_rounds
-        if not is_warmup:
+        if not self._is_warmup(state):
             return self._choosing_order(state, client)
         draw = generator(state.seed, "group", client)
         drawn = draw.integers(self.n_clusters)
@@ -282,15 +285,20 @@ class Ifca(ManyModels[IfcaState]):
         """All hypotheses, of which the client chooses one."""
         every_model = range(len(state.models))
         keys = self._keys(every_model)
+        kept = state.kept.get(client)
+        if kept is not None and self._is_frozen(state):
+            return self._order_of_one(kept, cluster=kept)
         latest = state.assign.get(client)
-        if latest is not None and self._is_frozen(state):
-            return self._order_of_one(latest, cluster=latest)
         return Order(models=keys, cluster=latest)
 
     def _order_of_one(self, number: int, cluster: int | None = None) -> Order:
         """One hypothesis, which the client does not choose."""
         keys = self._keys([number])
         return Order(models=keys, cluster=cluster, numbers={"choice": number})
+
+    def _is_warmup(self, state: IfcaState) -> bool:
+        """Do clients train the hypothesis of a random group?"""
+        return self.initial == "warmup" and state.round < self.warmup_rounds
 
     def _is_frozen(self, state: IfcaState) -> bool:
         """Do clients keep their hypotheses from now on?"""
@@ -435,12 +443,21 @@ class Ifca(ManyModels[IfcaState]):
             return replace(state, trial_round=state.trial_round + 1)
         idle = _idle(state, chosen)
         state = replace(state, idle=idle)
-        state = joined(state, chosen)
+        state = self._joined(state, chosen)
         # frozen clients cannot leave a hypothesis, however rarely they are drawn
         if self.reseed_dead and not self._is_frozen(state):
             valid = [(client, report) for client, report in reports if client in chosen]
             state = self._reseeded(state, valid)
         return replace(state, round=state.round + 1)
+
+    def _joined(self, state: IfcaState, choices: Mapping[ClientId, int]) -> IfcaState:
+        """The state with these choices. `round` is that of the reports."""
+        with_choices = joined(state, choices)
+        if self.freeze_after is None or self._is_warmup(state):
+            return with_choices
+        kept = {**state.kept, **choices}
+        in_order = sorted(kept.items())
+        return replace(with_choices, kept=dict(in_order))
 
     def _choices(self, reports: Reports) -> dict[ClientId, int]:
         """The hypothesis that each client chose; clients without a valid choice are left out."""
@@ -586,7 +603,7 @@ class Ifca(ManyModels[IfcaState]):
         """Not during the initialisation: its rounds are drawn for all hypotheses together."""
         if len(state.models) < self.n_clusters or self._is_trying(state):
             return False
-        return self.initial != "warmup" or state.round >= self.warmup_rounds
+        return not self._is_warmup(state)
 
     def buffer_of(self, state: IfcaState, client: ClientId, report: Report) -> int:
         """The hypothesis that the client chose."""
@@ -631,8 +648,8 @@ class Ifca(ManyModels[IfcaState]):
         self, state: IfcaState, models: Models, choices: Mapping[ClientId, int]
     ) -> IfcaState:
         idle = _idle(state, choices)
-        state = replace(state, models=models, idle=idle, round=state.round + 1)
-        return joined(state, choices)
+        state = self._joined(state, choices)
+        return replace(state, models=models, idle=idle, round=state.round + 1)
 
     def check_local_privacy(self) -> None:
         raise ValueError(

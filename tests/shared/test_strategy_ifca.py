@@ -265,3 +265,18 @@ def test_the_random_groups_of_the_warmup_are_not_frozen() -> None:
         Ifca(freeze_after=3)
     assert Ifca(freeze_after=4).model_dump()["freeze_after"] == 4
     assert "freeze_after" not in Ifca().model_dump()  # as before there was such a key
+
+
+def test_a_client_that_was_in_the_warmup_alone_chooses_once() -> None:
+    strategy = Ifca(initial="warmup", warmup_rounds=1, freeze_after=2)
+    locals_ = two_groups()
+
+    def away(phase: str, round_: int, client: str) -> bool:
+        return client == "c00" and round_ == 1
+
+    end = run(strategy, locals_, ONE, *STARTS, rounds=2, drop=away)
+    assert set(end.state.kept) == set(locals_) - {"c00"}
+    assert len(strategy.order(end.state, Phase(), "c00").models) == 2
+    later = end.rounds(3).state
+    assert strategy.order(later, Phase(), "c00").models == (str(later.kept["c00"]),)
+    assert "c00" not in strategy.forget(later, "c00").kept
