@@ -43,10 +43,12 @@ from covey.coordinator.engine.events import (
     Planned,
     Reported,
 )
-from covey.coordinator.engine.rounds import Actions, RoundEngine, Stage
+from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.rules import Rules
 from covey.coordinator.engine.sampling import cohort_size, invitation_order
+from covey.coordinator.engine.stage import Stage
 from covey.coordinator.engine.step import Step
+from covey.coordinator.engine.step_engine import Actions
 from covey.coordinator.engine.stream import Stream, WaitingReport
 from covey.shared.strategies.base import ClientId, Phase
 from covey.shared.strategies.phase_names import TRAIN

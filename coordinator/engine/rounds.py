@@ -5,25 +5,14 @@
     OPEN       reports come, agents come and go       -> Close     -> FOLDING, or Void -> GATHERING
     FOLDING    until the reports have been folded     -> Plan      -> PLANNING
 
-The rules:
+The rules, besides those of a step (`step_engine`):
 - A step number names one attempt at one phase and is never used twice. `round` counts folded rounds.
-- A phase closes when its target of reports is reached, when everybody alive has reported, when the
-  grace period after the quorum is over, or at the deadline. Without a quorum it is void and drawn again.
-- A vanished agent's slot is refilled during the first half of the deadline, where somebody is free.
-- An agent that is silent until a step closes is asked whether it is there. It has left if it does not answer within
-  `rollcall_s`: an agent that cannot announce its end costs one deadline, not one per round.
 - An agent that left counts as present for `absence_s` more: a lost session that comes back costs nothing.
 - While the link is down nobody leaves and no time passes. After it came back, and after a restart,
   agents have `rollcall_s` to answer, and a large fleet longer; until then those who were there count as present. A fleet
   that starts again with the coordinator has `start_wait_s`, as at its first start.
-- A client whose reports were refused in `quarantine_after` steps is not invited any more until it is released. While a
-  step is open, a refused report leaves its slot vacant as a failed one does.
 - A client that the operator has forgotten is not known any more, and its report of an open step does not count.
 - Newcomers of the rules take part in nothing before the last round was folded; from then on they are agents like others.
-- A report that cannot be read when its step is closed opens the step again, with a deadline of its own.
-- With a rule for deadlines, or over-selection by drop-outs, both follow from earlier steps (`timing`).
-- A step in which an agent works for the first time has `first_work_s` more: its training process starts then.
-- A run is given up after `void_limit` void attempts in a row, or after `alike_limit` that failed for the same reason.
 - What a peer does wrong is an `Ignored` action; what we do wrong is an exception.
 """
 
@@ -31,14 +20,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from enum import Enum
 from typing import Any, Self
 
 from covey.coordinator.engine.cohort import Pool
 from covey.coordinator.engine.events import (
-    Action,
-    Ask,
-    Close,
     Event,
     Failed,
     Finished,
@@ -47,16 +32,13 @@ from covey.coordinator.engine.events import (
     Forget,
     Forgotten,
     Ignored,
-    Invite,
     Joined,
     Left,
     LinkBack,
     LinkLost,
-    Open,
     Paused,
     Plan,
     Planned,
-    Quarantined,
     Refused,
     Release,
     Released,
@@ -66,63 +48,31 @@ from covey.coordinator.engine.events import (
     SetAside,
     Tick,
     Unreadable,
-    Void,
 )
-from covey.coordinator.engine.presence import Presence
-from covey.coordinator.engine.repeated import RepeatedFailure
 from covey.coordinator.engine.rules import Rules
+from covey.coordinator.engine.stage import Stage
 from covey.coordinator.engine.step import Step
+from covey.coordinator.engine.step_engine import Actions, StepEngine
 from covey.coordinator.engine.story import Story, StoryLine
-from covey.coordinator.engine.timing import Timing
 from covey.shared.strategies.base import ClientId, Phase, View
 from covey.shared.wire.roll_call import extra_s
 
-Actions = list[Action]
-
 ASK_AGAIN_S = 1.0  # after a plan for which too few agents were there
-FIRST_PAUSE_S = 0.5  # after a void step; doubled with each one that follows
-LONGEST_PAUSE_S = 30.0
-MAX_DOUBLINGS = 6
-NEVER_REFUSED = (0, 0)
 
 
-class Stage(Enum):
-    GATHERING = "gathering"
-    PLANNING = "planning"
-    OPEN = "open"
-    STREAMING = "buffered"  # of `buffered.BufferedEngine` alone
-    FOLDING = "folding"
-    DONE = "finished"
-
-
-class RoundEngine:
+class RoundEngine(StepEngine):
     """Feed it events with the time they happened; carry out the actions it returns, in order."""
 
     def __init__(self, rules: Rules, now: float = 0.0) -> None:
-        self.rules = rules
-        self.stage = Stage.GATHERING
-        self.round = 0  # rounds folded; it only grows
-        self.number = 0  # of the newest step; never reused
-        self.attempt = 0  # void attempts at the coming phase: each draws another cohort
-        self.step: Step | None = None  # there is one while OPEN or FOLDING, and only then
-        # steps with a refused report, and the last of these steps, by client
-        self.refused: dict[ClientId, tuple[int, int]] = {}
-        self.quarantined: dict[ClientId, str] = {}  # known; why each is not invited any more
-        self.presence = Presence(self.quarantined.keys())
+        super().__init__(rules)
         self.paused = False  # by the operator: no phase opens
         self.started = False  # a plan was asked for: `start_agents` does not matter any more
-        self.timing = Timing(rules.deadline, over_selects=rules.auto_over_select)
         self._story = Story()
         self._link_lost_at: float | None = None  # while the link is down no time passes
-        self._voids = 0  # of the attempts, those since the start of this process
-        self._alike = RepeatedFailure(rules.alike_limit)  # of these attempts
-        # those who did some work since the start of this process: their training processes have started before
-        self._worked: set[ClientId] = set()
         self._start_is_overdue = False  # the time to wait for a full start is over
         self._gather_until: float | None = None  # then the start is overdue
         if rules.start_wait_s is not None:
             self._gather_until = now + rules.start_wait_s
-        self._not_before: float | None = None  # no plan is asked for before this time
 
     def __repr__(self) -> str:
         present = len(self.present)
@@ -131,16 +81,6 @@ class RoundEngine:
         agents = f"{present} of {known} agents present"
         rounds = f"round {self.round} of {self.rules.rounds}"
         return f"<RoundEngine {stage}: {rounds}, step {self.number}, {agents}>"
-
-    @property
-    def known(self) -> set[ClientId]:
-        """Everybody ever seen and not forgotten."""
-        return self.presence.known
-
-    @property
-    def present(self) -> set[ClientId]:
-        """Some of the known: who can be invited."""
-        return self.presence.present
 
     @property
     def expected(self) -> int:
@@ -291,6 +231,29 @@ class RoundEngine:
             self._not_before = None
         return self._settle(now)
 
+    def _release(self, event: Event, client: ClientId, now: float) -> Actions:
+        if client not in self.quarantined:
+            return [Ignored(event, f"{client} is not in quarantine")]
+        del self.quarantined[client]
+        self.presence.unbar(client)
+        if self.step is not None:
+            self.step.free.offer(client)
+        self.refused.pop(client, None)
+        settled = self._settle(now)
+        return [Released(client), *settled]
+
+    def _forget(self, event: Event, client: ClientId, now: float) -> Actions:
+        if client not in self.known:
+            return [Ignored(event, f"{client} is not known")]
+        self.presence.forget(client)
+        self.timing.forget(client)
+        self.quarantined.pop(client, None)
+        self.refused.pop(client, None)
+        if self.step is not None:
+            self.step.forget(client)
+        settled = self._settle(now)
+        return [Forgotten(client), *settled]
+
     # -- before a phase ----------------------------------------------------------------------------
 
     def _gather(self, now: float) -> Actions:
@@ -379,274 +342,7 @@ class RoundEngine:
             self.stage = Stage.GATHERING
             self._not_before = now + ASK_AGAIN_S
             return []
-        self.number += 1
-        allowance_s = 0.0
-        if not self._worked.issuperset(cohort.invited):
-            allowance_s = self.rules.first_work_s
-        limit_s = self.timing.deadline_s(phase.name, cohort.invited, self.rules.deadline_s)
-        self.step = Step(
-            number=self.number,
-            phase=phase,
-            cohort=cohort.invited,
-            spare=cohort.spare,
-            target=cohort.target,
-            quorum=cohort.quorum,
-            opened=now,
-            deadline=now + limit_s + allowance_s,
-            allowance_s=allowance_s,
-            over_select=over_select,
-            adapted_s=None if self.rules.deadline is None else limit_s,
-        )
-        self.step.look_around(self.present)
-        self.stage = Stage.OPEN
-        invited = sorted(cohort.invited)
-        opened = Open(
-            step=self.number,
-            round=self.round,
-            attempt=self.attempt,
-            phase=phase,
-            cohort=tuple(invited),
-        )
-        settled = self._settle(now)
-        return [opened, *settled]
-
-    # -- while a phase is open -----------------------------------------------------------------------
-
-    def _reported(self, event: Event, client: ClientId, number: int, now: float) -> Actions:
-        why = self.refusal(client, number)
-        if why:
-            return [Ignored(event, why)]
-        step = self._open_step()
-        self._worked.add(client)
-        step.report_came(client, now)
-        return self._settle(now)
-
-    def _reported_together(self, clients: Collection[ClientId], number: int, now: float) -> Actions:
-        """Count all of them before the step may close: their sum cannot be divided."""
-        for client in clients:
-            why = self.refusal(client, number)
-            if why:
-                raise ValueError(why)
-        step = self._open_step()
-        for client in clients:
-            self._worked.add(client)
-            step.report_came(client, now)
-        return self._settle(now)
-
-    def _unreadable(self, clients: Collection[ClientId], number: int, now: float) -> Actions:
-        """The step is open again, without these reports: their agents have them still."""
-        step = self._open_step()
-        is_folded = self.stage is Stage.FOLDING
-        if not is_folded or step.number != number:
-            raise RuntimeError(f"step {number} is not being folded")
-        self.stage = Stage.OPEN
-        limit_s = step.adapted_s or self.rules.deadline_s
-        step.deadline = max(step.deadline, now + limit_s)
-        step.reports_lost(clients, self.present)
-        return self._settle(now)
-
-    def _failed(
-        self, event: Event, client: ClientId, number: int, reason: str, now: float
-    ) -> Actions:
-        why = self.refusal(client, number)
-        if why:
-            return [Ignored(event, why)]
-        step = self._open_step()
-        step.has_failed(client, reason)
-        self._worked.add(client)
-        return self._settle(now)
-
-    def _refused(self, client: ClientId, why: str, now: float) -> Actions:
-        """Count it against the client, once per step, and let another take its slot."""
-        step = self.step
-        if step is not None and self.stage is Stage.OPEN:
-            owes_report = step.was_invited(client) and client not in step.reported
-            if owes_report:
-                step.has_failed(client)
-        blamed = self._blame(client, why)
-        settled = self._settle(now)
-        return blamed + settled
-
-    def _blame(self, client: ClientId, why: str) -> Actions:
-        if client in self.quarantined:
-            return []
-        count, last = self.refused.get(client, NEVER_REFUSED)
-        if count and last == self.number:  # once per step
-            return []
-        count += 1
-        self.refused[client] = (count, self.number)
-        limit = self.rules.quarantine_after
-        if limit is None or count < limit:
-            return []
-        self.quarantined[client] = why
-        self.presence.bar(client)
-        return [Quarantined(client, count, why)]
-
-    def _set_aside(self, reasons: Mapping[ClientId, str], now: float) -> Actions:
-        """The step is open again without these reports: it closes, takes spare clients, or is void."""
-        step = self._folding_step()
-        step.set_aside(reasons.keys())
-        actions: Actions = []
-        for client, why in reasons.items():
-            actions += self._blame(client, why)
-        self.stage = Stage.OPEN
-        settled = self._settle(now)
-        return actions + settled
-
-    def _folding_step(self) -> Step:
-        step = self.step
-        if step is None or self.stage is not Stage.FOLDING:
-            stage = self.stage.value
-            raise RuntimeError(f"nothing was to be folded while {stage}")
-        return step
-
-    def _release(self, event: Event, client: ClientId, now: float) -> Actions:
-        if client not in self.quarantined:
-            return [Ignored(event, f"{client} is not in quarantine")]
-        del self.quarantined[client]
-        self.presence.unbar(client)
-        if self.step is not None:
-            self.step.free.offer(client)
-        self.refused.pop(client, None)
-        settled = self._settle(now)
-        return [Released(client), *settled]
-
-    def _forget(self, event: Event, client: ClientId, now: float) -> Actions:
-        if client not in self.known:
-            return [Ignored(event, f"{client} is not known")]
-        self.presence.forget(client)
-        self.timing.forget(client)
-        self.quarantined.pop(client, None)
-        self.refused.pop(client, None)
-        if self.step is not None:
-            self.step.forget(client)
-        settled = self._settle(now)
-        return [Forgotten(client), *settled]
-
-    def refusal(self, client: ClientId, number: int) -> str:
-        """Why a report cannot count; empty where it can."""
-        step = self.step
-        if step is None or self.stage is not Stage.OPEN:
-            return f"report is for step {number}, none is open"
-        if number != step.number:
-            return f"report is for step {number}, open is {step.number}"
-        if client in self.quarantined:
-            return f"{client} is in quarantine"
-        if not step.was_invited(client):
-            return f"{client} was not invited to step {number}"
-        if client in step.reported:
-            return f"{client} has reported step {number} before"
-        return ""
-
-    def _settle(self, now: float) -> Actions:
-        """Refill what is vacant, and close the step if nothing more is to be waited for."""
-        step = self.step
-        if step is None or self.stage is not Stage.OPEN:
-            return self._gather(now)
-        actions: Actions = []
-        if not self._is_over(step, now):
-            actions += self._refill(step, now)
-        if not self._is_over(step, now):
-            return actions
-        actions += self._ask(step, now)
-        if step.has_quorum:
-            actions.append(self._close(step))
-        else:
-            actions += self._void(step, now)
-        return actions
-
-    def _ask(self, step: Step, now: float) -> Actions:
-        """Those who were silent until the step closed leave, unless they answer within `rollcall_s`."""
-        if step.has_target:
-            return []
-        if not step.is_late(self.rules, now):
-            return []
-        if not step.awaited:
-            return []
-        silent = sorted(step.awaited)
-        until = now + self.rules.rollcall_s
-        self.presence.leave_at(until, silent)
-        clients = tuple(silent)
-        return [Ask(clients)]
-
-    def _is_over(self, step: Step, now: float) -> bool:
-        if step.has_target:
-            return True
-        if step.is_late(self.rules, now):
-            return True
-        if step.awaited:
-            return False
-        return self._candidate(step, now) is None
-
-    def _candidate(self, step: Step, now: float) -> ClientId | None:
-        """Who takes the next vacant slot, in the order of invitation; None where nobody could."""
-        if not self.rules.refill:
-            return None
-        if not step.may_refill(now):
-            return None
-        return step.next_free(self.presence.trusted)
-
-    def _refill(self, step: Step, now: float) -> Actions:
-        actions: Actions = []
-        for _ in range(step.vacancies()):
-            client = self._candidate(step, now)
-            if client is None:
-                break
-            step.invite(client, now)
-            actions.append(Invite(step.number, client))
-        return actions
-
-    def _close(self, step: Step) -> Close:
-        self.stage = Stage.FOLDING
-        reporters = sorted(step.reported)
-        missing = sorted(set(step.cohort) - step.reported)
-        return Close(
-            step=step.number,
-            reporters=tuple(reporters),
-            missing=tuple(missing),
-        )
-
-    def _void(self, step: Step, now: float, failure: str = "") -> Actions:
-        self.timing.learn(step)
-        self.step = None
-        self.stage = Stage.GATHERING
-        self.attempt += 1
-        self._voids += 1
-        self._not_before = now + _pause_after(self._voids)
-        common_reason = step.common_reason
-        why = failure or _too_few(step)
-        if common_reason and not failure:
-            why = f"{why}; they could not do their work: {common_reason}"
-        cohort = sorted(step.cohort)
-        void = Void(step.number, why, tuple(cohort))
-        reason = failure or common_reason
-        is_hopeless = self._alike.note(reason)
-        if self._voids >= self.rules.void_limit:
-            given_up = f"{self._voids} attempts in a row came to nothing: {why}"
-        elif is_hopeless:
-            times = self.rules.alike_limit
-            given_up = f"{times} attempts in a row failed for the same reason: {reason}"
-        else:
-            return [void]
-        self.stage = Stage.DONE
-        return [void, Finished(given_up)]
-
-    def _folded(self, now: float) -> Actions:
-        step = self._folding_step()
-        self.timing.learn(step)
-        if step.phase.ends_round:
-            self.round += 1
-        self.attempt = 0
-        self._voids = 0
-        self._alike.forget()
-        self.step = None
-        self.stage = Stage.GATHERING
-        return self._gather(now)
-
-    def _open_step(self) -> Step:
-        if self.step is None:
-            raise RuntimeError("no step is open")
-        return self.step
+        return self._open(phase, cohort, over_select, now)
 
     # -- a restart ---------------------------------------------------------------------------------
 
@@ -693,7 +389,7 @@ class RoundEngine:
         engine = cls(rules, now)
         engine.round = snapshot["round"]
         engine.number = snapshot["number"]
-        engine.attempt = snapshot["attempt"]
+        engine.attempts.number = snapshot["attempt"]
         engine.quarantined.update(snapshot.get("quarantined", {}))
         engine.presence.restore(snapshot["known"], snapshot["present"])
         refused = snapshot.get("refused", {})
@@ -719,17 +415,3 @@ class RoundEngine:
 
 def _is_past(until: float | None, now: float) -> bool:
     return until is not None and now >= until
-
-
-def _pause_after(voids: int) -> float:
-    """Seconds before the next attempt, after this many void ones in a row."""
-    doublings = min(voids - 1, MAX_DOUBLINGS)
-    pause: float = FIRST_PAUSE_S * 2**doublings
-    return min(pause, LONGEST_PAUSE_S)
-
-
-def _too_few(step: Step) -> str:
-    """Why a step without its quorum is void."""
-    came = len(step.reported)
-    invited = len(step.cohort)
-    return f"{came} reports of {invited} invited, the quorum is {step.quorum}"

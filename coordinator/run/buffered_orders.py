@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.coordinator.engine.buffered import BufferedEngine
-from covey.coordinator.engine.rounds import Stage
+from covey.coordinator.engine.stage import Stage
 from covey.coordinator.run.disk_space import Room
 from covey.coordinator.run.effects import DropModel, SendModel, SendOrder
 from covey.coordinator.run.orders import OrderBook

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from covey.coordinator.engine.rounds import RoundEngine, Stage
+from covey.coordinator.engine.rounds import RoundEngine
+from covey.coordinator.engine.stage import Stage
 from covey.coordinator.engine.step import Step
 from covey.coordinator.run.disk_space import Room
 from covey.coordinator.run.effects import SendModel, SendOrder

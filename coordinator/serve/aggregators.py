@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
-from covey.coordinator.engine.rounds import Stage
+from covey.coordinator.engine.stage import Stage
 from covey.coordinator.engine.step import Step
 from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.notices import AggregatorDown, AggregatorUp, Observer, SumRefused

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import Literal
 
-from covey.coordinator.engine.rounds import Stage
+from covey.coordinator.engine.stage import Stage
 from covey.coordinator.run.run import Run
 from covey.shared.files import write_atomically
 from covey.shared.mqtt.link import Link

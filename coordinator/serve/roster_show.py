@@ -11,7 +11,7 @@ import contextlib
 import time
 from collections.abc import Mapping, Sequence
 
-from covey.coordinator.engine.rounds import Stage
+from covey.coordinator.engine.stage import Stage
 from covey.coordinator.run.notices import PhaseFolded
 from covey.coordinator.run.roster_files import roster_file
 from covey.coordinator.run.run import Run

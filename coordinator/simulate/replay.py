@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from covey.coordinator.engine.events import Reported
-from covey.coordinator.engine.rounds import Stage
+from covey.coordinator.engine.stage import Stage
 from covey.coordinator.run.effects import Announce, Effect, SendOrder
 from covey.coordinator.run.event_log import Arrival, Restarted
 from covey.coordinator.run.run import Run

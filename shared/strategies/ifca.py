@@ -197,10 +197,12 @@ class Ifca(ManyModels[IfcaState]):
     def _clients_choose_before_the_freeze(self) -> Self:
         if self.freeze_after is None or self.initial != "warmup":
             return self
-        if self.freeze_after <= self.warmup_rounds:
+        freeze = self.freeze_after
+        warmup = self.warmup_rounds
+        if freeze <= warmup:
             raise ValueError(
-                f"freeze_after {self.freeze_after} would freeze the random groups of the warm-up; expected more than "
-                f"warmup_rounds, {self.warmup_rounds}"
+                f"freeze_after {freeze} would freeze the random groups of the warm-up; expected more than "
+                f"warmup_rounds, {warmup}"
             )
         return self
 
@@ -274,7 +276,8 @@ class Ifca(ManyModels[IfcaState]):
             return self._choosing_order(state, client)
         draw = generator(state.seed, "group", client)
         drawn = draw.integers(self.n_clusters)
-        return self._order_of_one(int(drawn))
+        group = int(drawn)
+        return self._order_of_one(group)
 
     def serve(self, state: IfcaState, client: ClientId) -> Order:
         if not state.models:
@@ -298,11 +301,15 @@ class Ifca(ManyModels[IfcaState]):
 
     def _is_warmup(self, state: IfcaState) -> bool:
         """Do clients train the hypothesis of a random group?"""
-        return self.initial == "warmup" and state.round < self.warmup_rounds
+        if self.initial != "warmup":
+            return False
+        return state.round < self.warmup_rounds
 
     def _is_frozen(self, state: IfcaState) -> bool:
         """Do clients keep their hypotheses from now on?"""
-        return self.freeze_after is not None and state.round >= self.freeze_after
+        if self.freeze_after is None:
+            return False
+        return state.round >= self.freeze_after
 
     def model(self, state: IfcaState, key: str) -> Vector:
         head = slice(*state.head)

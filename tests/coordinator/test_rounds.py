@@ -22,9 +22,10 @@ from covey.coordinator.engine.events import (
     Reported,
     Tick,
 )
-from covey.coordinator.engine.rounds import RoundEngine, Stage
+from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.rules import Rules
 from covey.coordinator.engine.sampling import invitation_order
+from covey.coordinator.engine.stage import Stage
 from covey.shared.errors import UserError
 from covey.shared.strategies.base import Phase, View
 from tests.coordinator.engines import EVERYBODY, TRAIN, cohort, feed, gathered, opened

@@ -23,8 +23,9 @@ from covey.coordinator.engine.events import (
     SetAside,
     Void,
 )
-from covey.coordinator.engine.rounds import RoundEngine, Stage
+from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.rules import Rules
+from covey.coordinator.engine.stage import Stage
 from covey.shared.strategies.base import Expected, Phase, View
 from tests.coordinator.engines import TRAIN, cohort, feed, opened
 

@@ -1,0 +1,74 @@
+"""Attempts at a phase that came to nothing: how long to wait before the next one, and when to give the run up. Pure."""
+
+from __future__ import annotations
+
+from covey.coordinator.engine.repeated import RepeatedFailure
+from covey.coordinator.engine.rules import Rules
+from covey.coordinator.engine.step import Step
+
+FIRST_PAUSE_S = 0.5  # after a void step; doubled with each one that follows
+LONGEST_PAUSE_S = 30.0
+MAX_DOUBLINGS = 6
+
+
+class Attempts:
+    """The void attempts at the coming phase.
+
+    Args:
+        rules: how many of them are too many.
+    """
+
+    def __init__(self, rules: Rules) -> None:
+        self._limit = rules.void_limit
+        self._alike_limit = rules.alike_limit
+        self.number = 0  # void attempts at the coming phase: each draws another cohort
+        self._voids = 0  # of these, those since the start of this process
+        self._alike = RepeatedFailure(rules.alike_limit)  # of these
+
+    def __repr__(self) -> str:
+        return f"<Attempts: {self.number} void>"
+
+    @property
+    def pause_s(self) -> float:
+        """Seconds before the next attempt, after this many void ones in a row."""
+        doublings = min(self._voids - 1, MAX_DOUBLINGS)
+        pause: float = FIRST_PAUSE_S * 2**doublings
+        return min(pause, LONGEST_PAUSE_S)
+
+    def failed(self, step: Step, failure: str) -> tuple[str, str]:
+        """Count a void step.
+
+        Args:
+            step: the void one.
+            failure: why its fold failed; empty if it had no quorum.
+
+        Returns:
+            why it is void, and why the run is given up; the latter is empty while another attempt may succeed.
+        """
+        self.number += 1
+        self._voids += 1
+        common_reason = step.common_reason
+        why = failure or _too_few(step)
+        if common_reason and not failure:
+            why = f"{why}; they could not do their work: {common_reason}"
+        reason = failure or common_reason
+        is_hopeless = self._alike.note(reason)
+        if self._voids >= self._limit:
+            return why, f"{self._voids} attempts in a row came to nothing: {why}"
+        if is_hopeless:
+            times = self._alike_limit
+            return why, f"{times} attempts in a row failed for the same reason: {reason}"
+        return why, ""
+
+    def succeeded(self) -> None:
+        """A phase was folded."""
+        self.number = 0
+        self._voids = 0
+        self._alike.forget()
+
+
+def _too_few(step: Step) -> str:
+    """Why a step without its quorum is void."""
+    came = len(step.reported)
+    invited = len(step.cohort)
+    return f"{came} reports of {invited} invited, the quorum is {step.quorum}"

@@ -1,0 +1,14 @@
+"""The stages of a round engine."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Stage(Enum):
+    GATHERING = "gathering"
+    PLANNING = "planning"
+    OPEN = "open"
+    STREAMING = "buffered"  # of `buffered.BufferedEngine` alone
+    FOLDING = "folding"
+    DONE = "finished"

@@ -1,0 +1,324 @@
+"""One step of the round engine, from its opening to its fold: reports, failures, refusals, vacant slots, its end.
+
+The rules:
+- A phase closes when its target of reports is reached, when everybody alive has reported, when the
+  grace period after the quorum is over, or at the deadline. Without a quorum it is void and drawn again.
+- A vanished agent's slot is refilled during the first half of the deadline, where somebody is free.
+- An agent that is silent until a step closes is asked whether it is there. It has left if it does not answer within
+  `rollcall_s`: an agent that cannot announce its end costs one deadline, not one per round.
+- A client whose reports were refused in `quarantine_after` steps is not invited any more until it is released. While a
+  step is open, a refused report leaves its slot vacant as a failed one does.
+- A report that cannot be read when its step is closed opens the step again, with a deadline of its own.
+- With a rule for deadlines, or over-selection by drop-outs, both follow from earlier steps (`timing`).
+- A step in which an agent works for the first time has `first_work_s` more: its training process starts then.
+- A run is given up after `void_limit` void attempts in a row, or after `alike_limit` that failed for the same reason.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
+
+from covey.coordinator.engine.attempts import Attempts
+from covey.coordinator.engine.cohort import Cohort
+from covey.coordinator.engine.events import (
+    Action,
+    Ask,
+    Close,
+    Event,
+    Finished,
+    Ignored,
+    Invite,
+    Open,
+    Quarantined,
+    Void,
+)
+from covey.coordinator.engine.presence import Presence
+from covey.coordinator.engine.rules import Rules
+from covey.coordinator.engine.stage import Stage
+from covey.coordinator.engine.step import Step
+from covey.coordinator.engine.timing import Timing
+from covey.shared.strategies.base import ClientId, Phase
+
+Actions = list[Action]
+
+NEVER_REFUSED = (0, 0)
+
+
+class StepEngine(ABC):
+    """What a round engine does with its step. Its subclass calls `_open` for a phase, and `_settle` after each change.
+
+    Args:
+        rules: of the run.
+    """
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.stage = Stage.GATHERING
+        self.round = 0  # rounds folded; it only grows
+        self.number = 0  # of the newest step; never reused
+        self.step: Step | None = None  # there is one while OPEN or FOLDING, and only then
+        self.attempts = Attempts(rules)  # at the coming phase
+        # steps with a refused report, and the last of these steps, by client
+        self.refused: dict[ClientId, tuple[int, int]] = {}
+        self.quarantined: dict[ClientId, str] = {}  # known; why each is not invited any more
+        self.presence = Presence(self.quarantined.keys())
+        self.timing = Timing(rules.deadline, over_selects=rules.auto_over_select)
+        # those who did some work since the start of this process: their training processes have started before
+        self._worked: set[ClientId] = set()
+        self._not_before: float | None = None  # no plan is asked for before this time
+
+    @property
+    def attempt(self) -> int:
+        """Void attempts at the coming phase: each draws another cohort."""
+        return self.attempts.number
+
+    @property
+    def known(self) -> set[ClientId]:
+        """Everybody ever seen and not forgotten."""
+        return self.presence.known
+
+    @property
+    def present(self) -> set[ClientId]:
+        """Some of the known: who can be invited."""
+        return self.presence.present
+
+    @abstractmethod
+    def _gather(self, now: float) -> Actions:
+        """What follows while no step is open."""
+
+    # -- the opening -------------------------------------------------------------------------------
+
+    def _open(self, phase: Phase, cohort: Cohort, over_select: float, now: float) -> Actions:
+        """Open a step for this cohort, and whatever follows from that at once."""
+        self.number += 1
+        allowance_s = 0.0
+        if not self._worked.issuperset(cohort.invited):
+            allowance_s = self.rules.first_work_s
+        limit_s = self.timing.deadline_s(phase.name, cohort.invited, self.rules.deadline_s)
+        self.step = Step(
+            number=self.number,
+            phase=phase,
+            cohort=cohort.invited,
+            spare=cohort.spare,
+            target=cohort.target,
+            quorum=cohort.quorum,
+            opened=now,
+            deadline=now + limit_s + allowance_s,
+            allowance_s=allowance_s,
+            over_select=over_select,
+            adapted_s=None if self.rules.deadline is None else limit_s,
+        )
+        self.step.look_around(self.present)
+        self.stage = Stage.OPEN
+        invited = sorted(cohort.invited)
+        opened = Open(
+            step=self.number,
+            round=self.round,
+            attempt=self.attempt,
+            phase=phase,
+            cohort=tuple(invited),
+        )
+        settled = self._settle(now)
+        return [opened, *settled]
+
+    # -- reports -----------------------------------------------------------------------------------
+
+    def _reported(self, event: Event, client: ClientId, number: int, now: float) -> Actions:
+        why = self.refusal(client, number)
+        if why:
+            return [Ignored(event, why)]
+        step = self._open_step()
+        self._worked.add(client)
+        step.report_came(client, now)
+        return self._settle(now)
+
+    def _reported_together(self, clients: Collection[ClientId], number: int, now: float) -> Actions:
+        """Count all of them before the step may close: their sum cannot be divided."""
+        for client in clients:
+            why = self.refusal(client, number)
+            if why:
+                raise ValueError(why)
+        step = self._open_step()
+        for client in clients:
+            self._worked.add(client)
+            step.report_came(client, now)
+        return self._settle(now)
+
+    def _unreadable(self, clients: Collection[ClientId], number: int, now: float) -> Actions:
+        """The step is open again, without these reports: their agents have them still."""
+        step = self._open_step()
+        is_folded = self.stage is Stage.FOLDING
+        if not is_folded or step.number != number:
+            raise RuntimeError(f"step {number} is not being folded")
+        self.stage = Stage.OPEN
+        limit_s = step.adapted_s or self.rules.deadline_s
+        step.deadline = max(step.deadline, now + limit_s)
+        step.reports_lost(clients, self.present)
+        return self._settle(now)
+
+    def _failed(
+        self, event: Event, client: ClientId, number: int, reason: str, now: float
+    ) -> Actions:
+        why = self.refusal(client, number)
+        if why:
+            return [Ignored(event, why)]
+        step = self._open_step()
+        step.has_failed(client, reason)
+        self._worked.add(client)
+        return self._settle(now)
+
+    def _refused(self, client: ClientId, why: str, now: float) -> Actions:
+        """Count it against the client, once per step, and let another take its slot."""
+        step = self.step
+        if step is not None and self.stage is Stage.OPEN:
+            owes_report = step.was_invited(client) and client not in step.reported
+            if owes_report:
+                step.has_failed(client)
+        blamed = self._blame(client, why)
+        settled = self._settle(now)
+        return blamed + settled
+
+    def _blame(self, client: ClientId, why: str) -> Actions:
+        if client in self.quarantined:
+            return []
+        count, last = self.refused.get(client, NEVER_REFUSED)
+        if count and last == self.number:  # once per step
+            return []
+        count += 1
+        self.refused[client] = (count, self.number)
+        limit = self.rules.quarantine_after
+        if limit is None or count < limit:
+            return []
+        self.quarantined[client] = why
+        self.presence.bar(client)
+        return [Quarantined(client, count, why)]
+
+    def _set_aside(self, reasons: Mapping[ClientId, str], now: float) -> Actions:
+        """The step is open again without these reports: it closes, takes spare clients, or is void."""
+        step = self._folding_step()
+        step.set_aside(reasons.keys())
+        actions: Actions = []
+        for client, why in reasons.items():
+            actions += self._blame(client, why)
+        self.stage = Stage.OPEN
+        settled = self._settle(now)
+        return actions + settled
+
+    def _folding_step(self) -> Step:
+        step = self.step
+        if step is None or self.stage is not Stage.FOLDING:
+            stage = self.stage.value
+            raise RuntimeError(f"nothing was to be folded while {stage}")
+        return step
+
+    def refusal(self, client: ClientId, number: int) -> str:
+        """Why a report cannot count; empty where it can."""
+        step = self.step
+        if step is None or self.stage is not Stage.OPEN:
+            return f"report is for step {number}, none is open"
+        if number != step.number:
+            return f"report is for step {number}, open is {step.number}"
+        if client in self.quarantined:
+            return f"{client} is in quarantine"
+        if not step.was_invited(client):
+            return f"{client} was not invited to step {number}"
+        if client in step.reported:
+            return f"{client} has reported step {number} before"
+        return ""
+
+    def _settle(self, now: float) -> Actions:
+        """Refill what is vacant, and close the step if nothing more is to be waited for."""
+        step = self.step
+        if step is None or self.stage is not Stage.OPEN:
+            return self._gather(now)
+        actions: Actions = []
+        if not self._is_over(step, now):
+            actions += self._refill(step, now)
+        if not self._is_over(step, now):
+            return actions
+        actions += self._ask(step, now)
+        if step.has_quorum:
+            actions.append(self._close(step))
+        else:
+            actions += self._void(step, now)
+        return actions
+
+    def _ask(self, step: Step, now: float) -> Actions:
+        """Those who were silent until the step closed leave, unless they answer within `rollcall_s`."""
+        if step.has_target:
+            return []
+        if not step.is_late(self.rules, now):
+            return []
+        if not step.awaited:
+            return []
+        silent = sorted(step.awaited)
+        until = now + self.rules.rollcall_s
+        self.presence.leave_at(until, silent)
+        clients = tuple(silent)
+        return [Ask(clients)]
+
+    def _is_over(self, step: Step, now: float) -> bool:
+        if step.has_target:
+            return True
+        if step.is_late(self.rules, now):
+            return True
+        if step.awaited:
+            return False
+        return self._candidate(step, now) is None
+
+    def _candidate(self, step: Step, now: float) -> ClientId | None:
+        """Who takes the next vacant slot, in the order of invitation; None where nobody could."""
+        if not self.rules.refill:
+            return None
+        if not step.may_refill(now):
+            return None
+        return step.next_free(self.presence.trusted)
+
+    def _refill(self, step: Step, now: float) -> Actions:
+        actions: Actions = []
+        for _ in range(step.vacancies()):
+            client = self._candidate(step, now)
+            if client is None:
+                break
+            step.invite(client, now)
+            actions.append(Invite(step.number, client))
+        return actions
+
+    def _close(self, step: Step) -> Close:
+        self.stage = Stage.FOLDING
+        reporters = sorted(step.reported)
+        missing = sorted(set(step.cohort) - step.reported)
+        return Close(
+            step=step.number,
+            reporters=tuple(reporters),
+            missing=tuple(missing),
+        )
+
+    def _void(self, step: Step, now: float, failure: str = "") -> Actions:
+        self.timing.learn(step)
+        self.step = None
+        self.stage = Stage.GATHERING
+        why, given_up = self.attempts.failed(step, failure)
+        self._not_before = now + self.attempts.pause_s
+        cohort = sorted(step.cohort)
+        void = Void(step.number, why, tuple(cohort))
+        if not given_up:
+            return [void]
+        self.stage = Stage.DONE
+        return [void, Finished(given_up)]
+
+    def _folded(self, now: float) -> Actions:
+        step = self._folding_step()
+        self.timing.learn(step)
+        if step.phase.ends_round:
+            self.round += 1
+        self.attempts.succeeded()
+        self.step = None
+        self.stage = Stage.GATHERING
+        return self._gather(now)
+
+    def _open_step(self) -> Step:
+        if self.step is None:
+            raise RuntimeError("no step is open")
+        return self.step
