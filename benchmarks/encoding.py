@@ -2,10 +2,9 @@
 
     python -m benchmarks.encoding [--times 7] [--values 11191300]
 
-The floor is `np.copy` of the vector. Two codecs have a floor of their own that no code of ours can pass: numpy converts
-to float16 one value at a time, and int8 draws one random number for each value. They are rows as well. `content` is the
-whole report as it travels, with its digest; its floor is the two hashes in it, one of the content and one of its body.
-All is measured in a process with the settings of a worker.
+The floor is `np.copy` of the vector. Other rows are parts: numpy's own conversion to float16 works on one value at a time,
+and int8 draws one random number for each value. `content` is the whole report as it travels, with its digest; its floor
+is the two hashes in it, one of the content and one of its body. All is measured in a process with the settings of a worker.
 """
 
 from __future__ import annotations
@@ -21,9 +20,11 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.measuring import OUT, Row, cost_of, foreign_load, in_turns, show
+from covey.agent.training.torch_learner import configure_torch
 from covey.shared.client import encode_model
 from covey.shared.numerics.vectors import Vector
 from covey.shared.python_process import worker_environment
+from covey.shared.wire import number_formats
 from covey.shared.wire.codec import Codec, encode
 from covey.shared.wire.messages import CHECKSUM_BYTES, DIGEST_BYTES, digest
 
@@ -51,6 +52,7 @@ def rows(values: int, times: int) -> list[Row]:
 
     for name, codec in CODECS.items():
         compare(name, vector.copy, partial(encoded, vector, codec, base))
+    compare("  float16 without torch", vector.copy, partial(encoded_without_torch, vector))
     compare("  numpy's conversion to float16", vector.copy, lambda: vector.astype(np.float16))
     compare(
         "  one random number for each value",
@@ -64,6 +66,16 @@ def rows(values: int, times: int) -> list[Row]:
 def encoded(vector: Vector, codec: Codec, base: Vector) -> object:
     rng = np.random.default_rng(1)
     return encode(vector, codec, base=base, base_digest=BASE_DIGEST, rng=rng)
+
+
+def encoded_without_torch(vector: Vector) -> object:
+    """In float16, as in a process that trains with numpy alone."""
+    with_torch = number_formats.CONVERSIONS["float16"]
+    number_formats.CONVERSIONS["float16"] = number_formats._float16
+    try:
+        return encoded(vector, CODECS["float16"], vector)
+    finally:
+        number_formats.CONVERSIONS["float16"] = with_torch
 
 
 def content(vector: Vector) -> bytes:
@@ -90,6 +102,7 @@ def main() -> None:
         settings = worker_environment(threads="1") | {"PYTHONSAFEPATH": ""}
         subprocess.run(command, env=settings, check=True)
         return
+    configure_torch()
     with foreign_load() as load:
         found = rows(options.values, options.times)
     title = f"a vector of {options.values:,} values"

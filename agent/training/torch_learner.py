@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from covey.agent.data.dataset import Dataset
     from covey.agent.training.learner import TorchLocal
     from covey.agent.training.nets import Nets
-    from covey.shared.numerics.vectors import Layout
+    from covey.shared.numerics.vectors import Layout, Vector
     from covey.shared.strategies.base import Training
+    from covey.shared.wire.number_formats import Array, Scratch
 
 COMPILER_FLAG = "TORCHINDUCTOR_DETERMINISTIC"
 
@@ -74,6 +75,8 @@ class TorchLearner:
 def configure_torch(threads: int = 1) -> None:
     """Set the number of threads, one by default, and algorithms that give the same result each time.
 
+    From then on torch converts to float16 in this process, with the same bytes.
+
     `torch.use_deterministic_algorithms` sets the same flags, but imports torch's compiler to do so: that doubles the
     time that a worker takes to start, and adds 70 MB. Only a user's own model that compiles itself needs the compiler,
     which then reads its flag from the environment.
@@ -82,9 +85,25 @@ def configure_torch(threads: int = 1) -> None:
     _import_torch()
     import torch
 
+    from covey.shared.wire import number_formats
+
     if torch.get_num_threads() != threads:
         torch.set_num_threads(threads)
     torch.set_deterministic_debug_mode("warn")
+    number_formats.CONVERSIONS["float16"] = write_float16
+
+
+def write_float16(values: Vector, out: Array, _: Scratch) -> None:
+    """What `values.astype(np.float16)` writes to `out` (n,). torch converts many values at once, numpy one.
+
+    float16 only: for bfloat16, some processors have an instruction that replaces the smallest values by zero.
+    """
+    import numpy as np
+    import torch
+
+    writable = np.require(values, requirements="W")  # torch warns about other arrays
+    halves = torch.from_numpy(out.view(np.float16))
+    halves.copy_(torch.from_numpy(writable))
 
 
 def _import_torch() -> None:

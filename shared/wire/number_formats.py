@@ -108,7 +108,7 @@ def to_float16(values: Vector) -> bytes:
     Raises:
         ValueError: a value is not finite.
     """
-    return _in_blocks(values, MAX_FLOAT16, _float16)
+    return _in_blocks(values, MAX_FLOAT16, CONVERSIONS["float16"])
 
 
 def from_float16(data: bytes) -> Vector:
@@ -123,7 +123,7 @@ def to_bfloat16(values: Vector) -> bytes:
     Raises:
         ValueError: a value is not finite.
     """
-    return _in_blocks(values, MAX_BFLOAT16, _bfloat16)
+    return _in_blocks(values, MAX_BFLOAT16, CONVERSIONS["bfloat16"])
 
 
 def from_bfloat16(data: bytes) -> Vector:
@@ -203,6 +203,10 @@ def _bfloat16(values: Vector, out: Array, scratch: Scratch) -> None:
     rounded += bits
     rounded >>= HALF_BITS
     np.copyto(out, rounded, casting="unsafe")
+
+
+# A process may put a faster function here if it writes the same bytes.
+CONVERSIONS: dict[str, Conversion] = {"float16": _float16, "bfloat16": _bfloat16}
 
 
 # -- int8 --------------------------------------------------------------------------------------------------------------

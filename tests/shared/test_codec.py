@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from covey.agent.training.torch_learner import write_float16
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.vectors import BLOCK, Vector
 from covey.shared.scenario.wire import Wire
@@ -110,7 +111,16 @@ def test_bfloat16_rounds_to_nearest_and_ties_to_even(bits: int, rounded: int) ->
     assert encode(value, Codec("bfloat16"), rng=rng())[0].data == rounded.to_bytes(2, "little")
 
 
-def test_float16_has_the_bytes_of_numpys_conversion_at_every_boundary() -> None:
+CONVERSIONS_TO_FLOAT16 = pytest.mark.parametrize(
+    "conversion", [number_formats._float16, write_float16]
+)
+
+
+@CONVERSIONS_TO_FLOAT16
+def test_float16_has_the_bytes_of_numpys_conversion_at_every_boundary(
+    conversion: number_formats.Conversion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(number_formats.CONVERSIONS, "float16", conversion)
     halves = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float32)
     ties = (halves[1:] + halves[:-1]) / 2
     exact = np.concatenate([halves, ties])
@@ -126,15 +136,21 @@ def test_float16_has_the_bytes_of_numpys_conversion_at_every_boundary() -> None:
 FLOAT32_BITS = hnp.arrays(np.uint32, st.integers(0, 70), elements=st.integers(0, 2**32 - 1))
 
 
+@CONVERSIONS_TO_FLOAT16
 @given(bits=FLOAT32_BITS)
-def test_float16_of_any_bits_is_numpys_conversion_or_an_error(bits: npt.NDArray[np.uint32]) -> None:
+def test_float16_of_any_bits_is_numpys_conversion_or_an_error(
+    conversion: number_formats.Conversion, bits: npt.NDArray[np.uint32]
+) -> None:
     values = bits.view(np.float32)
-    if not np.isfinite(values).all():
-        with pytest.raises(ValueError, match="NaN"):
-            number_formats.to_float16(values)
-        return
-    within = np.clip(values, -MAX_FLOAT16, MAX_FLOAT16)
-    assert number_formats.to_float16(values) == within.astype("<f2").tobytes()
+    values.flags.writeable = False
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(number_formats.CONVERSIONS, "float16", conversion)
+        if not np.isfinite(values).all():
+            with pytest.raises(ValueError, match="NaN"):
+                number_formats.to_float16(values)
+            return
+        within = np.clip(values, -MAX_FLOAT16, MAX_FLOAT16)
+        assert number_formats.to_float16(values) == within.astype("<f2").tobytes()
 
 
 @given(bits=FLOAT32_BITS)
