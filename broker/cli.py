@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import ipaddress
+import shlex
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -204,8 +205,9 @@ def init(
 ) -> None:
     """Create the folder of a broker with TLS, passwords and access rules, and the coordinator's credentials."""
     made = BrokerFolder.create(home, host, port, days, ca_days)
+    typed = shlex.quote(str(home))
     print(
-        f"created {home}; run `broker up --home {home}`, add an agent with `broker enroll NAME --home {home}`"
+        f"created {home}; run `broker up --home {typed}`, add an agent with `broker enroll NAME --home {typed}`"
     )
     print(f"the coordinator's credentials: {made.file(COORDINATOR)}")
 

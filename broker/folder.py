@@ -17,6 +17,7 @@ import datetime
 import fcntl
 import os
 import secrets
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -64,8 +65,13 @@ class BrokerFolder:
     def __post_init__(self) -> None:
         if not self._address.is_file():
             raise UserError(
-                f"{self.folder}: not a broker's folder; create one with `broker init --home {self.folder} --host NAME`"
+                f"{self.folder}: not a broker's folder; create one with `broker init --home {self._typed} --host NAME`"
             )
+
+    @property
+    def _typed(self) -> str:
+        """The folder as a user types it in a shell."""
+        return shlex.quote(str(self.folder))
 
     @classmethod
     def create(
@@ -296,7 +302,7 @@ class BrokerFolder:
         now = datetime.datetime.now(datetime.UTC)
         expiries = self._expiries()
         for name, cure in (
-            ("server.pem", f"run `broker renew --home {self.folder}`"),
+            ("server.pem", f"run `broker renew --home {self._typed}`"),
             ("ca.pem", "create a new folder with `broker init` and enroll every user again"),
         ):
             if name not in expiries:

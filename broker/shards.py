@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -60,7 +61,8 @@ def _check_elsewhere(folders: Sequence[BrokerFolder], own: int, names: Sequence[
         known = folder.entries()
         for name in names:
             if name in known:
+                typed = shlex.quote(str(folder.folder))
                 raise UserError(
                     f"{name} is enrolled at {folder.folder}, and belongs to {folders[own].folder} now; first run "
-                    f"`broker expel {name} --home {folder.folder}`, or name the old one with --shard {number}"
+                    f"`broker expel {name} --home {typed}`, or name the old one with --shard {number}"
                 )

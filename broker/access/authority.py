@@ -156,4 +156,13 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 def _general_name(host: str) -> x509.GeneralName:
     with contextlib.suppress(ValueError):
         return x509.IPAddress(ipaddress.ip_address(host))
+    if not host.isascii():
+        raise ValueError(f"certificates name hosts in ASCII; write {host} as {_ascii_form(host)}")
     return x509.DNSName(host)
+
+
+def _ascii_form(host: str) -> str:
+    """The name of an internationalised host in the DNS (RFC 5890, A-label)."""
+    with contextlib.suppress(UnicodeError):
+        return host.encode("idna").decode()
+    return "xn--..."

@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
-from covey.coordinator.cli.options import command_group, show_line
+from covey.coordinator.cli.options import command_group, ensure_role, show_line
 from covey.shared.cli import LOCAL_BROKER, Allow, Connection, with_connection
 from covey.shared.consent import AllowedCode
+from covey.shared.mqtt.credentials import COORDINATOR
 
 commands = command_group()
 
@@ -38,6 +39,7 @@ def aggregate(
     """
     from covey.coordinator.aggregate.command import serve
 
+    ensure_role(connection, "aggregator", COORDINATOR)
     with suppress(KeyboardInterrupt):
         asyncio.run(
             serve(connection.url(), federation, AllowedCode.parse(allow), hold_s, show_line)

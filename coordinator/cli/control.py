@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from covey.coordinator.cli.options import command_group, show_line
+from covey.coordinator.cli.options import command_group, ensure_role, show_line
 from covey.shared.cli import LOCAL_BROKER, Connection, with_connection
+from covey.shared.mqtt.credentials import COORDINATOR
 
 commands = command_group()
 
@@ -24,6 +25,7 @@ def _send(connection: Connection, federation: str, command: str, agent: str | No
     from covey.coordinator.commands.control import send
     from covey.shared.wire.messages import Control
 
+    ensure_role(connection, COORDINATOR)
     control = Control.model_validate({"command": command, "agent": agent})
     return asyncio.run(send(connection.url(), federation, control))
 

@@ -11,7 +11,7 @@ import typer
 from covey.shared.cli import Connection, broker_option
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import DEFAULT_BROKER, BrokerUrl, Tls
-from covey.shared.mqtt.credentials import COORDINATOR
+from covey.shared.mqtt.credentials import COORDINATOR, check_role
 from covey.shared.mqtt.credentials import read as read_credentials
 from covey.shared.terminal import Terminal
 
@@ -115,13 +115,27 @@ def refuse_contradictions(context: typer.Context) -> None:
             raise UserError(f"{option} {reason}: omit {others}, or omit {option}")
 
 
+READERS = (COORDINATOR, "observer")  # roles that may read a run's status
+
+
+def ensure_role(connection: Connection, *roles: str) -> None:
+    """Raise a UserError if the command connects with credentials of another role than these.
+
+    If the user has typed another address than that of the file, only the trusted certificates come from it.
+    """
+    file = connection.credentials
+    if file is not None and read_credentials(file).broker in connection.brokers:
+        check_role(file, roles)
+
+
 def several_brokers(connection: Connection, shards: Sequence[Path] | None) -> list[BrokerUrl]:
     """The brokers that the options name, by their numbers; none if they name one or none.
 
-    Raises UserError for an address that is malformed or given twice, or a file that is no credentials file.
+    Raises UserError for an address that is malformed or given twice, or a file that is not the coordinator's.
     """
     urls: list[BrokerUrl] = []
     for file in shards or ():
+        check_role(file, (COORDINATOR,))
         credentials = read_credentials(file)
         tls = Tls(ca=Path(credentials.ca))
         urls.append(BrokerUrl.parse(credentials.broker, tls))

@@ -14,6 +14,7 @@ from covey.coordinator.cli.options import (
     AuditKey,
     Shards,
     command_group,
+    ensure_role,
     out,
     several_brokers,
     show_line,
@@ -22,6 +23,7 @@ from covey.shared import json_text
 from covey.shared.cli import Allow, Connection, Json, ProgramFormat, with_connection
 from covey.shared.consent import AllowedCode
 from covey.shared.errors import UserError
+from covey.shared.mqtt.credentials import COORDINATOR
 
 if TYPE_CHECKING:
     from covey.coordinator.commands.promote import Promoted
@@ -62,6 +64,7 @@ def promote(
     from covey.coordinator.commands import promote as command
 
     version = command.chosen(folder, number, best=best)
+    ensure_role(connection, COORDINATOR)
     urls = several_brokers(connection, shard) or [connection.url()]
     sent = command.send(folder, version, "promote", urls, federation, audit_key)
     _show_promoted(asyncio.run(sent), as_json=as_json)
@@ -85,6 +88,7 @@ def rollback(
     from covey.coordinator.commands import promote as command
 
     version = command.before(folder)
+    ensure_role(connection, COORDINATOR)
     urls = several_brokers(connection, shard) or [connection.url()]
     sent = command.send(folder, version, "rollback", urls, federation, audit_key)
     _show_promoted(asyncio.run(sent), as_json=as_json)

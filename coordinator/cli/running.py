@@ -25,6 +25,7 @@ from covey.coordinator.cli.options import (
     Track,
     command_group,
     complain,
+    ensure_role,
     only_broker,
     out,
     refuse_contradictions,
@@ -34,6 +35,7 @@ from covey.coordinator.cli.options import (
 from covey.shared.cli import Allow, Connection, DataRoot, Json, failed, stopped, with_connection
 from covey.shared.consent import AllowedCode
 from covey.shared.errors import UserError
+from covey.shared.mqtt.credentials import COORDINATOR
 
 commands = command_group()
 
@@ -122,6 +124,8 @@ def run(
         from covey.coordinator.serve.prometheus import address
 
         metrics_address = address(metrics)
+    if not (in_process or embedded):
+        ensure_role(connection, COORDINATOR)
     loaded = load(scenario, overrides or [])
     options = Options(
         folder or Path("runs") / loaded.name,
@@ -281,6 +285,8 @@ def compare(
     from covey.shared.scenario.load import load
 
     refuse_contradictions(context)
+    if not (in_process or embedded or executor):
+        ensure_role(connection, COORDINATOR)
     loaded = load(scenario, overrides or [])
     options = Options(
         folder or Path("runs") / loaded.name,

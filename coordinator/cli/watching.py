@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from covey.coordinator.cli.options import command_group, out, show_line
+from covey.coordinator.cli.options import READERS, command_group, ensure_role, out, show_line
 from covey.shared.cli import Connection, Json, broker_option, with_connection
 from covey.shared.mqtt.broker_url import DEFAULT_BROKER
 
@@ -45,6 +45,7 @@ def status(
     if folder is not None:
         seen = command.from_folder(folder)
     else:
+        ensure_role(connection, *READERS)
         seen = asyncio.run(command.from_broker(connection.url(), federation))
     if as_json:
         json_line(seen)
@@ -63,6 +64,7 @@ def _watch(folder: Path | None, connection: Connection, federation: str, *, as_j
 
     url = None
     if connection.broker is not None or folder is None:
+        ensure_role(connection, *READERS)
         url = connection.url()
     with suppress(KeyboardInterrupt), command.opened(folder, url, federation) as hub:
         command.watch(hub, out, json_line if as_json else None)
@@ -89,6 +91,7 @@ def dashboard(
 
     url = None
     if connection.broker is not None or folder is None:
+        ensure_role(connection, *READERS)
         url = connection.url()
     role = read(connection.credentials).role if connection.credentials is not None else ""
     with suppress(KeyboardInterrupt):

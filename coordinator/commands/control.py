@@ -59,9 +59,7 @@ async def carry_out(
                             f"{why}; only the coordinator's credentials may send commands"
                         )
                     case Down(why):
-                        raise UserError(
-                            f"{why}; check the address with `broker doctor {broker}`"
-                        )
+                        raise UserError(f"{why}; check the address with `broker doctor {broker}`")
                     case Message(topic, payload) if topic.startswith(watched) and payload:
                         if about_agent:
                             await _take_page(link, topics, pages, incoming)

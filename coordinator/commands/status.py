@@ -83,9 +83,7 @@ async def from_broker(url: BrokerUrl, federation: str) -> dict[str, Any]:
                         )  # first, because nothing waits for it
                         await link.subscribe([topics.coordinator_status, topics.roster])
                     case Down(why):
-                        raise UserError(
-                            f"{why}; check the address with `broker doctor {url}`"
-                        )
+                        raise UserError(f"{why}; check the address with `broker doctor {url}`")
                     case Message(topic, payload) if topic == topics.metrics:
                         account = _account(payload)
                     case Message(topic, payload) if topic == topics.coordinator_status:

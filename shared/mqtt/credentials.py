@@ -93,6 +93,24 @@ def _parsed(file: Path) -> Credentials:
     return credentials
 
 
+def check_role(file: Path, roles: Sequence[str]) -> None:
+    """Check that a user's role gives the rights that a command needs. Its broker would only be silent.
+
+    A file without a role, of an earlier version or another maker, is accepted.
+
+    Raises:
+        UserError: the credentials belong to a user with another role.
+    """
+    credentials = read(file)
+    if credentials.role in ("", *roles):
+        return
+    expected = " or ".join(roles)
+    raise UserError(
+        f"{file}: these credentials belong to {credentials.id}, with the role {credentials.role}; "
+        f"expected a file with the role {expected}, from `broker init` or `broker enroll --role`"
+    )
+
+
 def check_agent(file: Path, agent: str, brokers: Sequence[str]) -> None:
     """Check that credentials are those of an agent. Their broker would accept a wrong one, and cut it off later.
 

@@ -135,6 +135,6 @@ def test_parquet_without_pyarrow_names_the_package_to_install(
 
 def test_a_decimal_comma_is_answered_with_the_decimal_point(tmp_path: Path) -> None:
     table = written(tmp_path, "a;b;label\n0,5;1,25;cat\n1,5;2;dog\n")
-    with pytest.raises(DataError, match="with a decimal point, such as 0.5") as error:
+    with pytest.raises(DataError, match="with a decimal point") as error:
         load(table)
     assert "words" not in str(error.value)

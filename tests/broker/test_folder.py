@@ -414,3 +414,16 @@ def test_a_folder_of_an_older_version_keeps_its_users_when_one_is_enrolled(
     home.enroll("pi-8")
     assert set(home.entries()) == {"coordinator", "pi-7", "pi-8"}
     assert home.entries()["coordinator"].role == "coordinator"
+
+
+def test_a_host_with_an_umlaut_is_answered_with_its_form_in_the_dns(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"write böse\.local as xn--bse-sna\.local"):
+        BrokerFolder.create(tmp_path / "home", ["127.0.0.1", "böse.local"], 8883)
+
+
+def test_a_hint_about_a_folder_with_a_space_can_be_typed(tmp_path: Path) -> None:
+    folder = tmp_path / "our broker"
+    made = CliRunner().invoke(app, ["init", "--home", str(folder), "--host", "127.0.0.1"])
+    assert f"`broker up --home '{folder}'`" in made.stdout
+    with pytest.raises(UserError, match=r"--home 'a b' --host NAME"):
+        BrokerFolder(Path("a b"))

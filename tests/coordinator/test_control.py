@@ -210,6 +210,10 @@ def test_a_busy_run_still_names_each_command_in_the_audit_log(tmp_path: Path) ->
 @pytest.mark.parametrize("ask", ["status", "pause"])
 def test_a_broker_that_is_down_is_named_once_before_the_reason(ask: str) -> None:
     url = BrokerUrl.parse("mqtt://127.0.0.1:1")
-    asked = from_broker(url, "default") if ask == "status" else send(url, "default", Control(command="pause"))
+    asked = (
+        from_broker(url, "default")
+        if ask == "status"
+        else send(url, "default", Control(command="pause"))
+    )
     with pytest.raises(UserError, match=r"^mqtt://127\.0\.0\.1:1: \[Errno 111\]"):
         asyncio.run(asked)

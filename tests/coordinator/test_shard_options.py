@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from typer.testing import CliRunner
 
+from covey.coordinator.cli import app
 from covey.coordinator.cli.options import several_brokers
 from covey.coordinator.commands.run import addresses
 from covey.coordinator.run.options import Options
@@ -16,9 +18,11 @@ from covey.shared.cli import Connection
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl, Tls, environment_of
 from covey.shared.mqtt.credentials import render
+from tests.processes import ROOT
 from tests.small_run import scenario
 
 FLEET = {"agents": 8}
+DEVICES = ROOT / "scenarios" / "devices.yaml"
 TWO = ["mqtt://a", "mqtts://b"]
 
 
@@ -80,3 +84,30 @@ def test_a_simulated_fleet_gets_all_addresses_and_refuses_different_tls_files() 
     encrypted = [BrokerUrl(host, 8883, Tls(ca=Path(f"{host}.pem"))) for host in ("a", "b")]
     with pytest.raises(UserError, match="different TLS files"):
         environment_of(encrypted)
+
+
+@pytest.mark.parametrize(
+    ("role", "command", "expected"),
+    [
+        ("agent", ["run", "SCENARIO"], "coordinator"),
+        ("agent", ["run", "SCENARIO", "--shard"], "coordinator"),
+        ("observer", ["pause"], "coordinator"),
+        ("agent", ["status"], "coordinator or observer"),
+        ("agent", ["status", "--watch"], "coordinator or observer"),
+        ("agent", ["dashboard"], "coordinator or observer"),
+        ("agent", ["aggregate"], "aggregator or coordinator"),
+    ],
+)
+def test_credentials_without_the_rights_that_a_command_needs_are_refused_at_once(
+    tmp_path: Path, role: str, command: list[str], expected: str
+) -> None:
+    url = BrokerUrl("127.0.0.1", 1, Tls(), "pi-7", "secret")
+    file = tmp_path / "pi-7.pem"
+    file.write_text(render("pi-7", url, "-----BEGIN CERTIFICATE-----\n", role=role))
+    words = [str(DEVICES) if word == "SCENARIO" else word for word in command]
+    option = [] if "--shard" in words else ["--credentials"]
+    shown = CliRunner().invoke(app, [*words, *option, str(file)])
+    assert shown.exit_code == 2
+    assert f"belong to pi-7, with the role {role}; expected a file with the role {expected}" in (
+        shown.stderr
+    )
