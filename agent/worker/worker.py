@@ -21,24 +21,23 @@ Every job has `source` (where the data comes from) and `policy`, `allow` and `le
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from covey.agent.learner_choice import TORCH
-from covey.agent.learning import Learner, load_learner
-from covey.agent.policy import Policy, PolicyError, Rules, values_of
+from covey.agent.learning import load_learner
+from covey.agent.policy import PolicyError, Rules, values_of
 from covey.agent.worker import frames
 from covey.agent.worker.memory_file import DiskFull, MemoryDamaged, load_memory, save_memory
+from covey.agent.worker.memory_limit import memory_limited
 from covey.agent.worker.model_cache import ModelCache, is_named_by_digest
+from covey.agent.worker.process import end_with_parent, prepared, threads, words_after
 from covey.shared.consent import NO_CODE, AllowedCode, consented
 from covey.shared.errors import CoveyError, public_text
 from covey.shared.files import is_full, write_atomically
@@ -66,7 +65,7 @@ def main() -> None:
     verbose = "--verbose" in sys.argv
     if "--warm" in sys.argv:
         # a simulated fleet is certain to train: import torch now, so that no round waits for it
-        load_learner(TORCH, NO_CODE).prepare(_threads())
+        load_learner(TORCH, NO_CODE).prepare(threads())
     allowed = AllowedCode.parse(words_after("--allow", sys.argv))
     with consented(allowed):
         while (job := frames.read(sys.stdin.buffer)) is not None:
@@ -74,11 +73,6 @@ def main() -> None:
                 answers.write(frames.pack(answer(job, verbose=verbose)))
             except BrokenPipeError:
                 return
-
-
-def words_after(option: str, words: Sequence[str]) -> list[str]:
-    """The value of each occurrence of an option that takes one."""
-    return [value for word, value in pairwise(words) if word == option]
 
 
 def answer(job: frames.Job, *, verbose: bool = False) -> frames.Job:
@@ -117,16 +111,6 @@ def answer(job: frames.Job, *, verbose: bool = False) -> frames.Job:
         return {"failure": _line(public_text(error)), "detail": _explain(error, verbose=verbose)}
 
 
-def end_with_parent() -> None:
-    """Ask the kernel to end this process when its parent ends. On other systems than Linux, stdin closes instead."""
-    if sys.platform == "linux":
-        import ctypes
-        import signal
-
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
-
-
 def _inspect(job: frames.Job) -> frames.Job:
     """Describe the data for a task. Data that does not fit is an answer, not a failure; its detail stays on the device."""
     from covey.agent.worker.sources import describe, source_of
@@ -135,7 +119,7 @@ def _inspect(job: frames.Job) -> frames.Job:
 
     task = Task.model_validate(job["task"])
     try:
-        with _memory_limited(Rules.from_wire(job), learner_first=False):
+        with memory_limited(Rules.from_wire(job), learner_first=False):
             data = source_of(job["source"]).dataset(task)
             return describe(data, task)
     except DataError as error:
@@ -172,7 +156,7 @@ def _start(job: frames.Job) -> frames.Job:
 def _superclasses(job: frames.Job) -> frames.Job:
     """Measure the models of a finished simulation on each super-class."""
     rules = Rules.from_wire(job)
-    _prepared(rules)
+    prepared(rules)
 
     from covey.agent.training.superclasses import accuracies
     from covey.shared.scenario.load import load_without_files
@@ -193,11 +177,11 @@ def _adopt(job: frames.Job) -> frames.Job:
     from covey.shared.wire.deployments import Deployment
 
     rules = Rules.from_wire(job)
-    _prepared(rules)
+    prepared(rules)
     deployment = Deployment.from_bytes(job["deployment"])
     try:
         contents = [_model_content(Path(path)) for path in job["models"]]
-        with _memory_limited(rules, learner_first=True):
+        with memory_limited(rules, learner_first=True):
             kept = adopt(
                 deployment,
                 job["clusters"],
@@ -222,7 +206,7 @@ def _bench(job: frames.Job) -> frames.Job:
     """The fields of a `Benchmark`. The import of the learner is measured, too, so this is the process's first job."""
     rules = Rules.from_wire(job)
     began = time.perf_counter()
-    _prepared(rules)
+    prepared(rules)
     import_s = time.perf_counter() - began
 
     from covey.agent.training.bench import measure, peak_memory_mb, task_of
@@ -235,7 +219,7 @@ def _bench(job: frames.Job) -> frames.Job:
     return {
         **asdict(figures),
         "batch": job["batch"],
-        "threads": _threads(),
+        "threads": threads(),
         "import_s": import_s,
         "memory_mb": peak_memory_mb(),
     }
@@ -251,7 +235,7 @@ def _perform(job: frames.Job, *, verbose: bool) -> frames.Job:
     memory_digest = b""
     kept: frames.Job | None = None
     try:
-        with _memory_limited(Rules.from_wire(job), learner_first=True):
+        with memory_limited(Rules.from_wire(job), learner_first=True):
             content, memory_digest, kept = _work(job, order, memory_out)
     except MemoryDamaged:
         return {"memory_damaged": True}
@@ -391,96 +375,9 @@ def _model_content(path: Path) -> bytes:
     return content
 
 
-@contextlib.contextmanager
-def _memory_limited(rules: Rules, *, learner_first: bool) -> Iterator[None]:
-    """Limit the data memory of this process while it works. Linux only.
-
-    RLIMIT_DATA counts what a process writes to. RLIMIT_AS would count the address space, too, of which torch reserves
-    many times what it uses.
-
-    Args:
-        rules: `max_memory_mb` comes on top of the learner's libraries and our own code, `memory_limit_mb` includes them.
-        learner_first: load the learner before the limit applies, so that a lack of memory has a name and not a
-            traceback from inside torch.
-
-    Raises:
-        PolicyError: the work ran out of memory, or the learner alone takes more than the limit.
-    """
-    policy = rules.policy
-    has_limit = policy.memory_limit_mb is not None or (learner_first and policy.max_memory_mb)
-    if not has_limit or sys.platform != "linux":
-        yield
-        return
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    own_bytes = 0
-    if learner_first:
-        _prepared(rules)
-        own_bytes = _own_data_bytes()
-    limit_bytes, rule = _strictest_limit(policy, own_bytes, rules.learner)
-    resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, hard))
-    try:
-        yield
-    except Exception as error:
-        if not _is_out_of_memory(error):
-            raise
-        raise PolicyError(
-            f"policy of this device: {rule}: the work takes more than the allowed {getattr(policy, rule)} MB"
-        ) from error
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
-
-
-def _strictest_limit(policy: Policy, own_bytes: int, learner: str = TORCH) -> tuple[int, str]:
-    """The lower one of the limits in bytes, and its key in the policy.
-
-    Args:
-        policy: has at least one of the two limits.
-        own_bytes: data memory of the learner and our code; 0 if they are not imported yet, and then not limited.
-        learner: its name, for the message.
-
-    Raises:
-        PolicyError: the learner and our code leave nothing of the limit.
-    """
-    limits: list[tuple[int, str]] = []
-    if policy.max_memory_mb is not None and own_bytes:
-        limits.append((own_bytes + (policy.max_memory_mb << 20), "max_memory_mb"))
-    if policy.memory_limit_mb is not None:
-        if own_bytes >= policy.memory_limit_mb << 20:
-            raise PolicyError(
-                f"policy of this device: memory_limit_mb: {learner} alone takes {own_bytes >> 20} MB of the allowed "
-                f"{policy.memory_limit_mb} MB"
-            )
-        limits.append((policy.memory_limit_mb << 20, "memory_limit_mb"))
-    return min(limits)
-
-
-def _is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether this error, or one that caused it, is a lack of memory."""
-    while error is not None:
-        if isinstance(error, MemoryError):
-            return True
-        if isinstance(error, RuntimeError) and "memory" in str(error):  # torch raises no other type
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
-@cache
-def _own_data_bytes() -> int:
-    """The data memory of this process in bytes, before its first work and with all imports done. 0 if unknown."""
-    import covey.shared.client  # noqa: F401
-
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmData:"):
-            return int(line.split()[1]) << 10
-    return 0
-
-
 def _local(source: Source, work: Work, layout: Any, rng: np.random.Generator, rules: Rules) -> Any:
     """The learner on this device's data; in the phase that only describes it, the description of its columns."""
-    learner = _prepared(rules)  # before any other module imports torch
+    learner = prepared(rules)  # before any other module imports torch
 
     from covey.agent.data.survey import DataSurvey
     from covey.shared.order_settings import settings_of, task_of
@@ -493,19 +390,6 @@ def _local(source: Source, work: Work, layout: Any, rng: np.random.Generator, ru
     task = resolved(task, work.scaling)
     _, training = settings_of(work)
     return learner.local(data, task, layout, training, rng, rules)
-
-
-def _prepared(rules: Rules) -> Learner:
-    """The learner of this device, with its libraries loaded."""
-    learner = load_learner(rules.learner, rules.allowed)
-    learner.prepare(_threads())
-    return learner
-
-
-def _threads() -> int:
-    """The number of threads that the command line chose; 1 without a choice."""
-    chosen = words_after("--threads", sys.argv)
-    return int(chosen[-1]) if chosen else 1
 
 
 def _write(path: Path, content: bytes | memoryview, *, durable: bool) -> None:

@@ -17,7 +17,8 @@ from covey.agent.device import events as e
 from covey.agent.device.readings import read
 from covey.agent.device.session import Session
 from covey.agent.policy import Policy, PolicyError, Rules, memory_mb
-from covey.agent.worker import worker
+from covey.agent.worker.memory_limit import strictest_limit
+from covey.agent.worker.process import prepared
 from covey.shared.errors import UserError
 from covey.shared.python_process import environment
 from tests.agent.orders import order, ref
@@ -150,20 +151,20 @@ def test_sizes_of_memory_have_a_unit() -> None:
 
 def test_the_lower_limit_counts_and_one_below_torch_itself_is_named() -> None:
     both = Policy(max_memory_mb=100, memory_limit_mb=400)
-    assert worker._strictest_limit(both, 200 * MB) == (300 * MB, "max_memory_mb")
-    assert worker._strictest_limit(both, 350 * MB) == (400 * MB, "memory_limit_mb")
-    assert worker._strictest_limit(both, 0) == (400 * MB, "memory_limit_mb")
+    assert strictest_limit(both, 200 * MB) == (300 * MB, "max_memory_mb")
+    assert strictest_limit(both, 350 * MB) == (400 * MB, "memory_limit_mb")
+    assert strictest_limit(both, 0) == (400 * MB, "memory_limit_mb")
     with pytest.raises(PolicyError, match="torch alone takes 500 MB of the allowed 400 MB"):
-        worker._strictest_limit(both, 500 * MB)
+        strictest_limit(both, 500 * MB)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA covers mappings on Linux")
 def test_data_that_does_not_fit_into_memory_is_a_refusal_with_a_name() -> None:
     code = (
         "from covey.agent.policy import Policy, PolicyError, Rules\n"
-        "from covey.agent.worker.worker import _memory_limited\n"
+        "from covey.agent.worker.memory_limit import memory_limited\n"
         "try:\n"
-        "    with _memory_limited(Rules(Policy(memory_limit_mb=200)), learner_first=False):\n"
+        "    with memory_limited(Rules(Policy(memory_limit_mb=200)), learner_first=False):\n"
         "        bytearray(1 << 30)\n"
         "except PolicyError as error:\n"
         "    print(error, len(bytearray(1 << 28)))\n"
@@ -189,7 +190,7 @@ def test_threads_are_the_cores_but_one_and_one_without_an_option(
     try:
         for words, threads in ((["--threads", "2"], 2), ([], 1)):
             monkeypatch.setattr("sys.argv", ["worker", *words])
-            worker._prepared(Rules())
+            prepared(Rules())
             assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
