@@ -85,7 +85,7 @@ class StepEngine(ABC):
 
     @abstractmethod
     def _gather(self, now: float) -> Actions:
-        """What follows while no step is open."""
+        """The actions that follow as long as no step is open."""
 
     # -- the opening -------------------------------------------------------------------------------
 
