@@ -21,6 +21,7 @@ from covey.coordinator.serve.intake import Intake
 from covey.coordinator.serve.items import Items, Wake
 from covey.coordinator.serve.own_status import OwnStatus
 from covey.coordinator.serve.placement import Placement, SilentShards
+from covey.coordinator.serve.postponed import PostponedOrders
 from covey.coordinator.serve.publisher import Publisher
 from covey.coordinator.serve.roster_show import RosterShow
 from covey.shared.mqtt.link import Down, Link, Up
@@ -40,6 +41,7 @@ class Connections:
         items: woken when subscriptions work again.
         intake: calls the roll again after refused subscriptions.
         publisher: publishes models.
+        postponed: gets the orders that nobody waits for.
         own_status: is published on each broker that comes up.
         aggregators: leave some of the reports to others.
         show: publishes the roster again where a broker may have forgotten it.
@@ -60,6 +62,7 @@ class Connections:
         items: Items,
         intake: Intake,
         publisher: Publisher,
+        postponed: PostponedOrders,
         own_status: OwnStatus,
         aggregators: Aggregators,
         show: RosterShow,
@@ -76,6 +79,7 @@ class Connections:
         self._items = items
         self._intake = intake
         self._publisher = publisher
+        self._postponed = postponed
         self._own_status = own_status
         self._aggregators = aggregators
         self._show = show
@@ -141,11 +145,12 @@ class Connections:
     async def retained_by(self, shard: int) -> list[Effect]:
         """All that a broker should retain: models, then the orders of the agents that live there.
 
-        With several brokers the models are published here, because the others have them.
+        Only orders with work are among the effects; the others are postponed. With several brokers the models are published here, because the others have them.
         """
         desired = await asyncio.to_thread(self._run.desired)
+        accepted = self._run.facts.accepted
         if len(self._shards) == 1:
-            return desired
+            return self._postponed.keep_idle(desired, accepted)
         orders: list[Effect] = []
         for effect in desired:
             match effect:
@@ -153,7 +158,7 @@ class Connections:
                     await self._publisher.model(effect, self._shards[shard])
                 case SendOrder(client) if self._placement.where(client) == shard:
                     orders.append(effect)
-        return orders
+        return self._postponed.keep_idle(orders, accepted)
 
     def close(self) -> None:
         """Ask for refused subscriptions no longer."""

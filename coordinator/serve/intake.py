@@ -110,7 +110,7 @@ class Intake:
         if size > largest:
             raise DecodeError("too long", f"{size} bytes of JSON, at most {largest}")
         rates = self._rates
-        if agent not in self._roster.entries:
+        if self._is_unknown(agent):
             if rates.stranger(size, now):
                 return self._read(agent, payload, retained, shard)
             self._drop(agent, "too many statuses of agents that nobody knows")
@@ -125,6 +125,16 @@ class Intake:
             self._drop(agent, "too many statuses; only the newest is kept")
         late[agent] = (payload, retained, shard)
         return None
+
+    def _is_unknown(self, agent: str) -> bool:
+        """Neither the roster nor the run has this agent.
+
+        After a restart the roster is empty, but the run knows its agents. All of them answer the roll call at once, and
+        their retained statuses come as well. If they counted as unknown, many would be dropped.
+        """
+        if agent in self._roster.entries:
+            return False
+        return agent not in self._run.engine.known
 
     def _read(self, agent: str, payload: bytes, retained: bool, shard: int) -> Seen | None:
         status = AgentStatus.from_bytes(payload)
@@ -235,7 +245,9 @@ class Intake:
         self._parts.expire(now)
         rates = self._rates
         entries = self._roster.entries
-        known = len(entries)
+        in_the_roster = len(entries)
+        in_the_run = len(self._run.engine.known)
+        known = max(in_the_roster, in_the_run)
         if len(rates) > 2 * known:
             rates.keep(entries.keys())
         self._placement.tidy(entries.keys())

@@ -52,6 +52,7 @@ from covey.coordinator.serve.intake import Arrived, Intake, Seen
 from covey.coordinator.serve.items import MAX_TOGETHER, Item, Items, Repeat, Stop, Wake
 from covey.coordinator.serve.own_status import OwnStatus, State
 from covey.coordinator.serve.placement import Placement, SilentShards
+from covey.coordinator.serve.postponed import PostponedOrders
 from covey.coordinator.serve.publisher import Publisher
 from covey.coordinator.serve.reader import Reader
 from covey.coordinator.serve.roster import Roster
@@ -113,6 +114,7 @@ class Service:
         self._items = Items()
         self._intake = Intake(run, self.roster, self.placement)
         self._publisher = Publisher(run, link, self.topics, self.placement)
+        self._postponed = PostponedOrders()
         self._shown = Flood(singly=300)  # limits the notices about peers
         self._stopping = False
         self._full: DiskFullError | None = None
@@ -154,6 +156,7 @@ class Service:
             items=self._items,
             intake=self._intake,
             publisher=self._publisher,
+            postponed=self._postponed,
             own_status=self._own_status,
             aggregators=self.aggregators,
             show=self._roster_show,
@@ -240,6 +243,8 @@ class Service:
                 try:
                     effects = await self._decide(item)
                     over = await self._carry_out(effects)
+                    if self._postponed and over is None:
+                        await self._publish_postponed()
                 except DiskFullError as error:
                     # the operator has stopped us while we waited for room
                     self._full = error
@@ -298,6 +303,8 @@ class Service:
             self.aggregators.wake_at,
         )
         times = [time for time in timers if time is not None]
+        if self._postponed:
+            times.append(self.now())
         timeout: float | None = None
         if times:
             first = min(times)
@@ -409,6 +416,7 @@ class Service:
         effects = await self._handle(Forget(agent))
         self.roster.forget(agent)
         self._intake.forget(agent)
+        self._postponed.drop(agent)
         await self._publisher.forget(agent)
         self._roster_show.publish_at(self.now())
         return effects
@@ -434,6 +442,7 @@ class Service:
                 case SendOrder(client):
                     if not self.roster.is_expelled(client):
                         orders[client] = effect  # only the newest state of an agent matters
+                        self._postponed.drop(client)
                 case Question(client):
                     await self._ask(client)
                 case Announce(notice):
@@ -456,6 +465,14 @@ class Service:
             now = self.now()
             self._again_due = self._again_due or now + ORDER_AGAIN_S
         return over
+
+    async def _publish_postponed(self) -> None:
+        """Publish the next of the orders that were postponed, as they are now."""
+        orders: list[Effect] = []
+        for client in self._postponed.take():
+            order = self.run.order_of(client)
+            orders.append(order)
+        await self._carry_out(orders)
 
     async def _announce(self, notice: Notice) -> None:
         """Show a notice to the observer, and publish it where it is the record of a phase."""

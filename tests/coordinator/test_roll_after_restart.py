@@ -1,0 +1,105 @@
+"""A coordinator that restarts with many agents: nobody's status is dropped, and reports do not wait for all orders."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from covey.broker.testing.memory_broker import MemoryBroker
+from covey.coordinator.run.effects import Announce, Effect, SendOrder
+from covey.coordinator.run.notices import Notice, PhaseFolded, RunWaits
+from covey.coordinator.run.run import Run
+from covey.coordinator.serve import postponed, publisher
+from covey.coordinator.serve.postponed import PostponedOrders
+from covey.coordinator.serve.publisher import Publisher
+from covey.shared.wire.messages import OrderMessage
+from tests import clock
+from tests.small_fleet import PATIENT, Fleet
+from tests.small_run import clients, rules, scenario, setup
+
+AGENTS = 40
+ORDER_S = 1.0  # that a slow broker takes for an order
+Prepare = Callable[[], None]
+
+
+def after_a_restart(folder: Path, prepare: Prepare) -> tuple[float, dict[str, int]]:
+    """Stop a coordinator while agents train, `prepare`, and resume: seconds until the next fold, and the refusals."""
+    scene = scenario("fedavg", rounds={"participation": 0.05, "start_agents": AGENTS, "count": 2})
+    patient = rules(scene, **PATIENT)
+
+    async def program() -> tuple[float, dict[str, int]]:
+        loop = asyncio.get_running_loop()
+        fleet = Fleet(folder, scene, patient, MemoryBroker(), clients(AGENTS))
+        folds: list[float] = []
+
+        def observe(notice: Notice) -> None:
+            if isinstance(notice, PhaseFolded):
+                now = loop.time()
+                folds.append(now)
+
+        fleet.jobs.takes_s = 2.0
+        async with fleet, asyncio.TaskGroup() as group:
+            first = group.create_task(fleet.serve())
+            await asyncio.sleep(3.0)  # agents have been inspected, and two of them train
+            assert fleet.service is not None
+            assert fleet.service.run.engine.step is not None
+            fleet.service.stop()
+            await first
+            prepare()
+            began = loop.time()
+            again, _ = Run.resume(folder / "run", scene, setup(scene), patient, began)
+            await fleet.serve(again, observe)
+            return folds[0] - began, dict(fleet.service.roster.refusals)
+
+    return clock.run(program())
+
+
+def test_agents_that_the_run_knows_are_not_limited_as_unknown_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def limit() -> None:
+        monkeypatch.setattr("covey.coordinator.serve.rate.UNKNOWN_STATUSES", (0.01, 5.0))
+
+    _, refusals = after_a_restart(tmp_path, limit)
+    assert refusals == {}
+
+
+def test_reports_do_not_wait_until_every_idle_agent_has_its_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish = Publisher.publish
+
+    async def slowly(self: Publisher, topic: str, payload: bytes) -> bool:
+        if topic.endswith("/order"):
+            await asyncio.sleep(ORDER_S)
+        return await publish(self, topic, payload)
+
+    def slow_down() -> None:
+        monkeypatch.setattr(postponed, "ORDERS_AT_ONCE", 1)
+        monkeypatch.setattr(publisher, "PUBLISHERS", 1)
+        monkeypatch.setattr(Publisher, "publish", slowly)
+
+    fold_s, _ = after_a_restart(tmp_path, slow_down)
+    assert fold_s < AGENTS * ORDER_S / 2
+
+
+def order(client: str, step: int) -> SendOrder:
+    message = OrderMessage(run="r", step=step, accepted=0, closed=0)
+    return SendOrder(client, message)
+
+
+def test_orders_with_work_are_not_postponed_and_the_newest_accepted_come_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(postponed, "ORDERS_AT_ONCE", 2)
+    waiting = PostponedOrders()
+    notice = Announce(RunWaits("nobody is there", 1))
+    works = order("works", 3)
+    effects: list[Effect] = [order("new", 0), notice, order("old", 0), works, order("newest", 0)]
+    assert waiting.keep_idle(effects, {"old": 1, "newest": 3}) == [notice, works]
+    assert waiting.take() == ["newest", "old"]
+    waiting.drop("new")
+    assert waiting.take() == []
