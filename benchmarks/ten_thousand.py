@@ -104,7 +104,8 @@ class RollCall:
     url: str
     topics: Topics = field(default_factory=lambda: Topics("default"))
     epoch: bytes = b""  # of the newest roll call
-    called_at: float = 0.0  # on the monotonic clock
+    calls: int = 0  # of the present coordinator; more than one if it has missed answers
+    called_at: float = 0.0  # the newest, on the monotonic clock
     answered_at: float = 0.0  # when the newest agent answered for the first time
     answered: set[str] = field(default_factory=set)
 
@@ -127,6 +128,7 @@ class RollCall:
     def forget(self) -> None:
         """The coordinator was killed: only the roll call of the next one counts."""
         self.epoch = b""
+        self.calls = 0
         self.answered.clear()
 
     def _called(self, payload: bytes) -> None:
@@ -134,6 +136,7 @@ class RollCall:
         epoch = status["epoch"].encode()
         if status["online"] and epoch != self.epoch:
             self.epoch = epoch
+            self.calls += 1
             self.called_at = time.monotonic()
             self.answered.clear()
 
@@ -342,14 +345,17 @@ def kill_and_resume(this: Stage) -> Figures:
     this.coordinator.kill()
     this.roll_call.forget()
     spooled = _spooled(spool)
+    folded = max(this.rounds_over, half)
     began = time.monotonic()
     this.start_coordinator("--resume")
+    # the fold may come before the last answer, or after it
+    until(lambda: this.rounds_over > folded, WITHIN_S, this.coordinator)
+    recovered_s = time.monotonic() - began
     until(lambda: len(this.roll_call.answered) >= plan.agents, WITHIN_S, this.coordinator)
     answers_s = this.roll_call.answered_at - this.roll_call.called_at
-    this.wait_for_rounds(half + 1)
-    recovered_s = time.monotonic() - began
     return {
         "reports_at_the_kill": spooled,
+        "roll_calls": this.roll_call.calls,
         "roll_call_s": round(answers_s, 1),
         "next_fold_s": round(recovered_s, 1),
     }
