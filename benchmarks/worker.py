@@ -3,7 +3,8 @@
     python -m benchmarks.worker [--times 7] [--jobs 200]
 
 `cold` is a process that starts, does its first order (one step of SGD on LeNet-5) and ends; its floor is a process that
-imports torch and ends; its memory is printed as well. `warm` is an order in a process that has done others; its floor is
+imports torch and ends. The memory of both is printed: PSS, which counts pages shared with other processes in part, and
+the anonymous pages, which do not depend on other processes. `warm` is an order in a process that has done others; its floor is
 the same step of SGD in bare torch. `evaluation` is an order to evaluate all three modes on 240 samples; its floor is the
 same epoch of fine-tuning and the same three passes over 60 test samples in bare torch.
 """
@@ -11,9 +12,11 @@ same epoch of fine-tuning and the same three passes over 60 test samples in bare
 from __future__ import annotations
 
 import argparse
+import statistics
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +40,7 @@ EVALUATED = 240
 TESTED = 60
 BATCH = 20
 TASK = Task(features=(1, 28, 28), classes=10, model=Model(name="lenet5", options={}))
-IMPORT_TORCH = "import torch"
+IMPORT_TORCH = "import sys, torch; print(flush=True); sys.stdin.read()"
 WORKER = "covey.agent.worker.worker"
 
 
@@ -112,8 +115,31 @@ def job(folder: Path, form: Layout, phase: str = "train") -> dict[str, Any]:
 # -- the start of a process --------------------------------------------------------------------------------------------
 
 
-def run_worker(order: dict[str, Any], memory: list[float]) -> None:
-    """A new worker process does one order; `memory` gets its proportional memory in MB."""
+@dataclass(frozen=True)
+class Memory:
+    """Memory of a process in MB."""
+
+    pss_mb: float
+    anonymous_mb: float
+
+    @classmethod
+    def of(cls, pid: int) -> Memory:
+        full = psutil.Process(pid).memory_full_info()
+        anonymous = full.rss - full.shared
+        return cls(full.pss / 1e6, anonymous / 1e6)
+
+
+Memories = list[Memory]
+
+
+def median_of(memories: Memories) -> Memory:
+    pss_mb = statistics.median(memory.pss_mb for memory in memories)
+    anonymous_mb = statistics.median(memory.anonymous_mb for memory in memories)
+    return Memory(pss_mb, anonymous_mb)
+
+
+def run_worker(order: dict[str, Any], memories: Memories) -> None:
+    """A new worker process does one order; `memories` gets its memory."""
     settings = worker_environment(threads="1")
     with subprocess.Popen(
         [sys.executable, "-m", WORKER],
@@ -128,27 +154,38 @@ def run_worker(order: dict[str, Any], memory: list[float]) -> None:
         answer = read(process.stdout)
         assert answer is not None
         assert not answer.get("failed"), answer
-        memory.append(psutil.Process(process.pid).memory_full_info().pss / 1e6)
+        memories.append(Memory.of(process.pid))
         process.stdin.close()
 
 
-def import_torch() -> None:
+def import_torch(memories: Memories) -> None:
+    """A new process imports torch; `memories` gets its memory."""
     settings = environment(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
-    subprocess.run([sys.executable, "-c", IMPORT_TORCH], env=settings, check=True)
+    with subprocess.Popen(
+        [sys.executable, "-c", IMPORT_TORCH],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=settings,
+    ) as process:
+        assert process.stdin is not None  # both are pipes
+        assert process.stdout is not None
+        process.stdout.readline()
+        memories.append(Memory.of(process.pid))
+        process.stdin.close()
 
 
-def cold(order: dict[str, Any], times: int) -> Row:
-    """The first order of a process next to `import torch`."""
-    memory: list[float] = []
+def cold(order: dict[str, Any], times: int) -> tuple[Row, dict[str, Memory]]:
+    """The first order of a process next to `import torch`, and the memory of both."""
+    of_import: Memories = []
+    of_order: Memories = []
     row = in_turns(
         "first order of a process",
-        lambda: cost_of_children(import_torch),
-        lambda: cost_of_children(lambda: run_worker(order, memory)),
+        lambda: cost_of_children(lambda: import_torch(of_import)),
+        lambda: cost_of_children(lambda: run_worker(order, of_order)),
         times,
     )
-    return Row(
-        row.what, row.floor, row.product, times, {"pss_mb": sorted(memory)[len(memory) // 2]}
-    )
+    memories = {"import torch": median_of(of_import), row.what: median_of(of_order)}
+    return row, memories
 
 
 # -- an order of a warm process ----------------------------------------------------------------------------------------
@@ -242,12 +279,17 @@ def main() -> None:
         folder = Path(name)
         training = job(folder, form)
         evaluation = job(folder, form, "evaluate")
-        rows = [cold(training, options.times)]
+        row, memories = cold(training, options.times)
+        rows = [row]
         for what, order, floor in (
             ("order of a warm process", training, bare_step()),
             ("order to evaluate", evaluation, bare_evaluation()),
         ):
             rows.append(warm(what, order, floor, options.times, options.jobs))
+    for what, memory in memories.items():
+        print(f"{what}: {memory.pss_mb:.0f} MB (PSS), of these {memory.anonymous_mb:.0f} anonymous")
+        load[f"{what}, pss_mb"] = round(memory.pss_mb, 1)
+        load[f"{what}, anonymous_mb"] = round(memory.anonymous_mb, 1)
     show_rows("worker", "a training process", rows, load, options.out)
 
 
