@@ -26,7 +26,8 @@ from covey.shared.numerics.vectors import Vector
 from covey.shared.python_process import worker_environment
 from covey.shared.wire import number_formats
 from covey.shared.wire.codec import Codec, encode
-from covey.shared.wire.messages import CHECKSUM_BYTES, DIGEST_BYTES, digest
+from covey.shared.wire.framing import CHECKSUM_BYTES
+from covey.shared.wire.messages import DIGEST_BYTES, digest
 
 BASE_DIGEST = bytes(DIGEST_BYTES)
 CODECS = {

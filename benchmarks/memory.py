@@ -28,8 +28,8 @@ from covey.shared.mqtt.link import Message, Up, Will
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.numerics.vectors import Layout
 from covey.shared.wire.codec import Codec, encode
+from covey.shared.wire.framing import REPORT_VERSION
 from covey.shared.wire.messages import (
-    REPORT_VERSION,
     AgentStatus,
     CoordinatorStatus,
     Encoded,

@@ -23,7 +23,8 @@ from covey.agent.kept.verdict import DEFAULT_MARGIN
 from covey.agent.kept.versions import Version
 from covey.shared.files import folder_lock
 from covey.shared.wire.deployments import Deployment
-from covey.shared.wire.messages import MAX_TEXT, ModelInUse, OrderMessage
+from covey.shared.wire.framing import MAX_TEXT
+from covey.shared.wire.messages import ModelInUse, OrderMessage
 
 KEPT_PHASES = frozenset({"train", "evaluate"})  # whose orders may name a model for use
 

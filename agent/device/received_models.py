@@ -13,7 +13,8 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from covey.shared.files import make_folder
-from covey.shared.wire.messages import CHECKSUM_BYTES, Part
+from covey.shared.wire.framing import CHECKSUM_BYTES
+from covey.shared.wire.messages import Part
 from covey.shared.wire.parts import Assembler, FileSink, Sink
 
 MAX_MODEL_BYTES = 8 << 30

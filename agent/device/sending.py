@@ -6,7 +6,7 @@ import asyncio
 
 from covey.agent.device.outbox import Outbox
 from covey.shared.mqtt.link import Link
-from covey.shared.wire.messages import REPORT_VERSION
+from covey.shared.wire.framing import REPORT_VERSION
 from covey.shared.wire.parts import split
 
 

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, RootModel, Validatio
 from covey.broker.access.acl import ANY, Member, Role
 from covey.shared.errors import UserError
 from covey.shared.files import write_private
-from covey.shared.wire.messages import Name
+from covey.shared.wire.framing import Name
 from covey.shared.wire.topics import is_name
 
 

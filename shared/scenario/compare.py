@@ -17,7 +17,7 @@ from covey.shared.plain_name import as_section
 from covey.shared.scenario.partition import PartitionOrFile
 from covey.shared.scenario.section import Section, repeated
 from covey.shared.strategies.registry import AnyStrategy
-from covey.shared.wire.messages import Name
+from covey.shared.wire.framing import Name
 
 Metric = Literal["last", "server", "tuned", "global", "newcomers"]
 Measured = Literal["accuracy", "f1", "rmse", "mae", "r2", "mse"]

@@ -27,7 +27,7 @@ from covey.shared.scenario.task import IMAGE_AXES, Task
 from covey.shared.scenario.wire import Wire
 from covey.shared.strategies.base import Training
 from covey.shared.strategies.registry import AnyStrategy
-from covey.shared.wire.messages import Name
+from covey.shared.wire.framing import Name
 
 FILE_KEYS = (("task", "init"), ("fleet", "partition"), ("rounds", "participants"))
 BrokerCount = Annotated[int, Field(ge=1, le=64, strict=True)]

@@ -11,20 +11,17 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from covey.shared.errors import DecodeError
-from covey.shared.wire.messages import (
-    DIGEST_BYTES,
+from covey.shared.wire.framing import (
     IGNORES_UNKNOWN,
     Count,
-    DeviceKind,
-    Digest,
     Document,
     Message,
-    ModelRef,
     Name,
     Numbers,
     Packed,
     Text,
 )
+from covey.shared.wire.messages import DIGEST_BYTES, DeviceKind, Digest, ModelRef
 
 ArrayName = Annotated[str, Field(pattern=f"^[0-9a-f]{{{2 * DIGEST_BYTES}}}$")]
 Reason = Annotated[str, Field(pattern="^[a-z0-9 ]{1,40}$")]  # people count by it

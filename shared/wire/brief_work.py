@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from covey.shared.errors import DecodeError
-from covey.shared.wire.messages import BriefWork, Message, ModelRef, Part, SharedWork, Work, digest
+from covey.shared.wire.framing import Message
+from covey.shared.wire.messages import BriefWork, ModelRef, Part, SharedWork, Work, digest
 from covey.shared.wire.parts import check
 
 

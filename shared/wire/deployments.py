@@ -11,7 +11,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from covey.shared.wire.messages import MAX_MODELS, Count, ModelRef, Name, Numbers, Packed
+from covey.shared.wire.framing import Count, Name, Numbers, Packed
+from covey.shared.wire.messages import MAX_MODELS, ModelRef
 from covey.shared.wire.topics import is_deployed
 
 Origin = Literal["run", "operator"]

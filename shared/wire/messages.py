@@ -1,10 +1,7 @@
 """Every message, as a frozen strict pydantic model: msgpack for training, JSON for what people read.
 
 `to_bytes` and `from_bytes` are the only ways out and in. `from_bytes` raises DecodeError, and nothing else, for any bytes.
-A msgpack message is one byte of protocol version, eight bytes of checksum (blake2b of the rest) and the body. A JSON
-message has its checksum as its last key, `check`. A damaged message is therefore refused even if it would still make
-sense. Reports travel in version 2, in which their digest takes the place of checksums over the same bytes: a report is
-hashed once by its maker and once by its receiver. Who may send which message is decided by the broker's access rules.
+`covey.shared.wire.framing` has their form on the wire. Who may send which message is decided by the broker's access rules.
 An idle agent imports this module, so it needs neither numpy nor torch.
 """
 
@@ -12,42 +9,41 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import msgpack
 from pydantic import (
     AfterValidator,
-    BaseModel,
-    ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
-    ValidationError,
     model_serializer,
 )
 
-from covey.shared import json_text
 from covey.shared.errors import DecodeError
-from covey.shared.printable import printable
+from covey.shared.wire.framing import (
+    HEAD_BYTES,
+    IGNORES_UNKNOWN,
+    REPORT_VERSION,
+    VERSION,
+    Count,
+    Document,
+    Message,
+    Name,
+    Numbers,
+    Packed,
+    Text,
+    checksum_of,
+    compare_checksum,
+)
 from covey.shared.wire.roll_call import MAX_SPREAD_S, ROLL_SPREAD_S
 from covey.shared.wire.topics import is_name
 
-VERSION = 1
-REPORT_VERSION = 2  # of reports and their parts
 DIGEST_BYTES = 16
-# items of a list or map: a header of five bytes could otherwise claim memory for as many items as there are bytes
-MAX_ITEMS = 1 << 17
 MAX_MODELS = 1024  # in one order
 SETTINGS = "order-settings"  # the key of what all orders share
 MAX_SETTINGS_BYTES = 1 << 20
 MAX_PARTS = 1 << 16  # of all models in one order: an agent subscribes to each of them
-MAX_DEPTH = 16  # levels of lists and maps in `Numbers`
-MAX_TEXT = 4096  # characters
-MAX_DOCUMENT_DEPTH = 200  # levels of a JSON message before its fields are looked at
-CHECKSUM_BYTES = 8
-HEAD_BYTES = 1 + CHECKSUM_BYTES  # version and checksum
-MAX_DETAIL = 200  # characters of a refusal: a key may be as long as the message
 MAX_ROSTER_PAGES = 1 << 12
 MAX_LABELS = 1000  # in a status
 MAX_LABELS_BYTES = 1 << 14  # of all labels of a status as JSON
@@ -61,18 +57,6 @@ ASKED = "missed a deadline: asked whether it is there"
 def digest(content: bytes | bytearray | memoryview) -> bytes:
     """The name of a content: its blake2b hash, 16 bytes."""
     return hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest()
-
-
-def _checksum(body: bytes | memoryview) -> bytes:
-    return hashlib.blake2b(body, digest_size=CHECKSUM_BYTES).digest()
-
-
-def _name(text: str) -> str:
-    if not is_name(text):
-        raise ValueError(
-            "expected a name of letters, digits, '.', '_' and '-', at most 64 characters"
-        )
-    return text
 
 
 def _model_key(text: str) -> str:
@@ -91,183 +75,10 @@ def _few_parts(refs: list[ModelRef]) -> list[ModelRef]:
     return refs
 
 
-def _finite(value: Any, depth: int = 0) -> Any:
-    """Finite numbers, short texts, and lists and maps of these with text keys. Raises ValueError for anything else."""
-    if depth > MAX_DEPTH:
-        raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
-    match value:
-        case None | bool():
-            return value
-        case str() if len(value) <= MAX_TEXT:
-            return value
-        case int() if abs(value) < 2**63:
-            return value
-        case float() if math.isfinite(value):
-            return value
-        case list() | tuple():
-            return [_finite(item, depth + 1) for item in value]
-        case dict() if all(isinstance(key, str) for key in value):
-            return {key: _finite(item, depth + 1) for key, item in value.items()}
-    raise ValueError("expected finite numbers, texts, and lists and maps of these")
-
-
 DeviceKind = Literal["cuda", "mps", "cpu"]  # what torch computes on
 DeviceWish = Literal["auto", "cpu", "cuda", "mps"]
 ALWAYS_THERE: tuple[DeviceWish, ...] = ("auto", "cpu")  # possible on every machine
-Name = Annotated[str, AfterValidator(_name)]
-# the lambda hides the second argument of `_finite`, which pydantic would fill
-Numbers = Annotated[dict[str, Any], AfterValidator(lambda value: _finite(value))]
-Count = Annotated[int, Field(ge=0, lt=2**53)]
 Digest = Annotated[bytes, Field(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
-Text = Annotated[
-    str, Field(max_length=MAX_TEXT), AfterValidator(printable)
-]  # it may be shown on terminals
-
-
-class Message(BaseModel):
-    """The base of all messages: frozen, strict types, no unknown keys, finite numbers."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-    @classmethod
-    def _refusal(cls, error: ValidationError) -> DecodeError:
-        """The refusal of a message, with its first wrong field."""
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        reason = "not json" if first["type"] == "json_invalid" else "fields"
-        detail = f"{cls.__name__}.{where}: {first['msg']}"
-        return DecodeError(reason, detail[:MAX_DETAIL])
-
-
-class Packed(Message):
-    """A msgpack message."""
-
-    # what carries weights is limited where its parts are put together
-    max_bytes: ClassVar[int] = 1 << 40
-
-    def to_bytes(self) -> bytes:
-        """Version, checksum and body."""
-        body = self._body()
-        version = bytes([VERSION])
-        return b"".join((version, _checksum(body), body))
-
-    @classmethod
-    def from_bytes(cls, payload: bytes, *, verified: bool = False) -> Self:
-        """The message in a payload.
-
-        Args:
-            payload: version, checksum and body.
-            verified: the caller has compared the digest of the payload, which is as good as the checksum.
-
-        Raises:
-            DecodeError: for one of the reasons "empty", "too long", "version", "checksum", "not msgpack", "fields".
-        """
-        version = cls._version(payload)
-        if version != VERSION:
-            raise DecodeError("version", f"{version}, expected {VERSION}")
-        body = memoryview(payload)[HEAD_BYTES:]
-        if not verified:
-            _compare(body, payload)
-        return cls._of_body(body)
-
-    def _body(self) -> bytes:
-        body: bytes = msgpack.packb(self.model_dump(), use_bin_type=True)
-        return body
-
-    @classmethod
-    def _version(cls, payload: bytes) -> int:
-        """The version of a payload of acceptable length. Raises DecodeError "empty" or "too long"."""
-        if not payload:
-            raise DecodeError("empty")
-        if len(payload) > cls.max_bytes:
-            raise DecodeError(
-                "too long", f"{len(payload)} bytes of msgpack, at most {cls.max_bytes}"
-            )
-        return payload[0]
-
-    @classmethod
-    def _of_body(cls, body: memoryview) -> Self:
-        """The message in a body. Raises DecodeError "not msgpack" or "fields"."""
-        try:
-            data = msgpack.unpackb(
-                body,
-                raw=False,
-                strict_map_key=True,
-                max_array_len=MAX_ITEMS,
-                max_map_len=MAX_ITEMS,
-                object_pairs_hook=json_text.unique,
-            )
-        except Exception as error:  # msgpack raises a dozen types, some of them bare ValueErrors
-            raise DecodeError("not msgpack", str(error)[:MAX_DETAIL]) from None
-        try:
-            return cls.model_validate(data)
-        except ValidationError as error:
-            raise cls._refusal(error) from None
-
-
-def _compare(checked: memoryview, payload: bytes) -> None:
-    """Raises DecodeError("checksum") unless the head of a payload has the checksum of these bytes."""
-    if _checksum(checked) != payload[1:HEAD_BYTES]:
-        raise DecodeError("checksum", "the message is damaged or cut short")
-
-
-class Document(Message):
-    """A JSON message."""
-
-    max_bytes: ClassVar[int] = 1 << 22
-    checked: ClassVar[bool] = True  # False: people write the message by hand, without a checksum
-
-    def to_bytes(self) -> bytes:
-        """The JSON text, with the key `check` at its end if the message is `checked`."""
-        body = self.model_dump_json().encode()
-        if not self.checked:
-            return body
-        without_brace = body[:-1]
-        return without_brace + _check_key(body)
-
-    @classmethod
-    def from_bytes(cls, payload: bytes) -> Self:
-        """The message in a payload.
-
-        Raises:
-            DecodeError: for one of the reasons "empty", "too long", "checksum", "not json", "fields".
-        """
-        if not payload:
-            raise DecodeError("empty")
-        if len(payload) > cls.max_bytes:
-            raise DecodeError("too long", f"{len(payload)} bytes of JSON, at most {cls.max_bytes}")
-        if cls.checked:
-            payload = _without_check(payload)
-        try:
-            # pydantic would take the second of two equal keys
-            json_text.loads(payload, depth=MAX_DOCUMENT_DEPTH)
-        except json_text.JsonError as error:
-            raise DecodeError("not json", str(error)) from None
-        try:
-            return cls.model_validate_json(payload)
-        except ValidationError as error:
-            raise cls._refusal(error) from None
-
-
-def _check_key(body: bytes) -> bytes:
-    """The end of a message with a checksum, in place of its closing brace."""
-    checksum = _checksum(body).hex()
-    return b',"check":"%s"}' % checksum.encode()
-
-
-def _without_check(payload: bytes) -> bytes:
-    """The JSON text without the key `check`. Raises DecodeError("checksum") unless it is right."""
-    length = len(_check_key(b""))
-    body = payload[:-length] + b"}"
-    if payload[-length:] != _check_key(body):
-        raise DecodeError("checksum", "the message is damaged or cut short")
-    return body
-
-
-# For messages that inform and ask for nothing: a peer of a newer version may inform about more, and what a receiver does not
-# know is dropped before anything reads it. An unknown field of an order, a report or a command could change what is meant,
-# such as noise that an agent has to add: all other messages refuse it.
-IGNORES_UNKNOWN = ConfigDict(extra="ignore")
 
 
 class Part(Packed):
@@ -289,7 +100,7 @@ class Part(Packed):
             return super().to_bytes()
         body = self._body()
         fields = self._without_data(memoryview(body))
-        return b"".join((bytes([version]), _checksum(fields), body))
+        return b"".join((bytes([version]), checksum_of(fields), body))
 
     @classmethod
     def from_bytes(cls, payload: bytes, *, verified: bool = False) -> Self:
@@ -303,7 +114,7 @@ class Part(Packed):
         part = cls._of_body(body)
         if not payload.endswith(part.data):
             raise DecodeError("fields", "Part.data: expected it as the last field")
-        _compare(part._without_data(body), payload)
+        compare_checksum(part._without_data(body), payload)
         return part
 
     def _without_data(self, body: memoryview) -> memoryview:
@@ -586,7 +397,7 @@ class AgentStatus(Document):
     samples: Count = 0
     test_samples: Count = 0
     # as many as `bounded_labels` returns
-    labels: Annotated[list[Text], Field(max_length=MAX_LABELS)] = []
+    labels: Annotated[list[Text], Field(max_length=MAX_LABELS)] = Field(default_factory=list)
     problem: Text | None = None  # why this agent does not take part
     cluster: int | None = None
     busy: bool = False
@@ -595,7 +406,7 @@ class AgentStatus(Document):
     accepted: Count = 0  # newest step of that run whose report was accepted, as far as it knows
     version: Text = ""
     # messages that this agent has refused, by reason
-    dropped: Annotated[dict[Text, Count], Field(max_length=64)] = {}
+    dropped: Annotated[dict[Text, Count], Field(max_length=64)] = Field(default_factory=dict)
     model: ModelInUse | None = None  # None if the device keeps none
     bench: Benchmark | None = None  # None if nobody has measured the device
     brief: bool = False  # whether orders may have a `brief`
@@ -657,8 +468,8 @@ class RosterMessage(Document):
     model_config = IGNORES_UNKNOWN
 
     run: Annotated[str, Field(max_length=64)] = ""
-    agents: dict[Name, Numbers] = {}
-    refusals: dict[Text, Count] = {}
+    agents: dict[Name, Numbers] = Field(default_factory=dict)
+    refusals: dict[Text, Count] = Field(default_factory=dict)
     pages: Annotated[int, Field(ge=1, le=MAX_ROSTER_PAGES)] = 1  # of the roster, this one included
 
     @model_serializer(mode="wrap")

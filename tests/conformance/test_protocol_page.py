@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 import yaml
 
-from covey.shared.wire.messages import REPORT_VERSION, AgentStatus, Part, RosterMessage
+from covey.shared.wire.framing import REPORT_VERSION
+from covey.shared.wire.messages import AgentStatus, Part, RosterMessage
 from tests.density import measure
 from tests.processes import (
     ROOT,

@@ -24,18 +24,11 @@ from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt.link import Down, Up
 from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.numerics.vectors import Layout
-from covey.shared.wire import messages
+from covey.shared.wire import framing, messages
 from covey.shared.wire.codec import Codec, decode
 from covey.shared.wire.frames import unpack
-from covey.shared.wire.messages import (
-    AgentStatus,
-    CoordinatorStatus,
-    Document,
-    Encoded,
-    OrderMessage,
-    Packed,
-    Part,
-)
+from covey.shared.wire.framing import Document, Packed
+from covey.shared.wire.messages import AgentStatus, CoordinatorStatus, Encoded, OrderMessage, Part
 from covey.shared.wire.parts import Assembler, Sink, split
 from covey.shared.wire.topics import Topics
 from tests.agent.orders import order, ref, status
@@ -46,11 +39,11 @@ from tests.shared.samples import SAMPLES
 
 def sealed(body: bytes) -> bytes:
     """A msgpack message with a right checksum, as a hostile peer sends it."""
-    return bytes([messages.VERSION]) + messages._checksum(body) + body
+    return bytes([framing.VERSION]) + framing.checksum_of(body) + body
 
 
 def sealed_json(kind: type[Document], body: bytes) -> bytes:
-    return body[:-1] + messages._check_key(body) if kind.checked and body else body
+    return body[:-1] + framing._check_key(body) if kind.checked and body else body
 
 
 MAX_MESSAGE = 1 << 20  # bytes: a list of a list of lists, each 300 times over, only takes time
@@ -65,7 +58,7 @@ def hostile_message(sample: Packed | Document, rng: Random) -> bytes:
     if way < 0.1:
         return mutated(rng, [whole])
     if isinstance(sample, Packed):
-        body = whole[1 + messages.CHECKSUM_BYTES :]
+        body = whole[1 + framing.CHECKSUM_BYTES :]
         changed = (
             mutated(rng, [body]) if way < 0.45 else packed(mutated_tree(rng, sample.model_dump()))
         )

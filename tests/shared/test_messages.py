@@ -14,17 +14,15 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from covey.shared.errors import DecodeError
-from covey.shared.wire import messages
+from covey.shared.wire import framing
+from covey.shared.wire.framing import REPORT_VERSION, Document, Packed
 from covey.shared.wire.messages import (
-    REPORT_VERSION,
     AgentStatus,
     Control,
     CoordinatorStatus,
-    Document,
     Encoded,
     ModelContent,
     OrderMessage,
-    Packed,
     Part,
     ReportContent,
     RosterMessage,
@@ -57,12 +55,12 @@ TREE = trees(JSON_LEAF | st.binary(max_size=5))  # msgpack has bytes as well
 def sealed(body: Any) -> bytes:
     """A msgpack message with whatever inside, and a right checksum: what a hostile peer would send."""
     raw = body if isinstance(body, bytes) else msgpack.packb(body)
-    return bytes([messages.VERSION]) + messages._checksum(raw) + raw
+    return bytes([framing.VERSION]) + framing.checksum_of(raw) + raw
 
 
 def json_sealed(kind: type[Document], body: bytes) -> bytes:
     """A JSON message with any content, and a valid checksum if the message has one."""
-    return body[:-1] + messages._check_key(body) if kind.checked else body
+    return body[:-1] + framing._check_key(body) if kind.checked else body
 
 
 def message_or_refusal(
@@ -157,7 +155,7 @@ def test_a_part_of_version_2_has_its_data_at_the_end() -> None:
     fields = SAMPLES["part"].model_dump()
     data = fields.pop("data")
     body = msgpack.packb({"data": data} | fields)
-    checksum = messages._checksum(body[: -len(data)])
+    checksum = framing.checksum_of(body[: -len(data)])
     payload = bytes([REPORT_VERSION]) + checksum + body
     assert reason(Part, payload) == "fields"
 
@@ -178,7 +176,7 @@ def test_every_proper_prefix_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in NAMES if isinstance(SAMPLES[name], Packed)])
 def test_every_proper_prefix_is_refused_even_with_a_right_checksum(name: str) -> None:
     whole = (GOLDEN / f"{name}.v1").read_bytes()
-    body = whole[messages.HEAD_BYTES :]
+    body = whole[framing.HEAD_BYTES :]
     for length in range(len(body)):
         assert isinstance(
             message_or_refusal(type(SAMPLES[name]), sealed(body[:length])), DecodeError
@@ -213,7 +211,7 @@ def test_a_mutated_body_with_a_right_checksum_is_a_message_or_refused(
 ) -> None:
     sample = SAMPLES[name]
     body = bytearray(
-        sample.to_bytes()[1 + messages.CHECKSUM_BYTES :]
+        sample.to_bytes()[1 + framing.CHECKSUM_BYTES :]
         if isinstance(sample, Packed)
         else sample.model_dump_json().encode()
     )
@@ -347,7 +345,7 @@ def test_a_header_that_claims_gigabytes_is_refused(header: bytes) -> None:
 def test_a_list_longer_than_any_of_ours_is_refused_before_memory_is_set_aside_for_it() -> None:
     report = SAMPLES["report"].model_dump()
     longest, longer = (
-        {"numbers": {"a": [0] * length}} for length in (messages.MAX_ITEMS, messages.MAX_ITEMS + 1)
+        {"numbers": {"a": [0] * length}} for length in (framing.MAX_ITEMS, framing.MAX_ITEMS + 1)
     )
     assert isinstance(message_or_refusal(ReportContent, sealed(report | longest)), ReportContent)
     assert reason(ReportContent, sealed(report | longer)) == "not msgpack"
