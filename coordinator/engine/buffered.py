@@ -20,6 +20,7 @@ The rules, besides those of `rounds`:
 - An agent that left does not take up a place. Its report counts if it returns before the deadline.
 - An agent that cannot do its work gets no order before the next fold. If that leaves nobody, the attempt is void.
 - A newcomer's entry is folded at once and alone.
+- While an evaluation is open nothing is folded. With `trains_on` an agent that is done with it gets its next order meanwhile.
 - With the last round all open orders end.
 
 Our deviation. In the paper a client may begin again with the model that it has just trained; here it rests until there
@@ -28,7 +29,7 @@ is a newer one. With m = all agents a run is therefore a synchronous one, to the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
 from typing import Any
 
 from covey.coordinator.engine.events import (
@@ -51,7 +52,9 @@ from covey.coordinator.engine.step import Step
 from covey.coordinator.engine.step_engine import Actions
 from covey.coordinator.engine.stream import Stream, WaitingReport
 from covey.shared.strategies.base import ClientId, Phase
-from covey.shared.strategies.phase_names import TRAIN
+from covey.shared.strategies.phase_names import EVALUATE, TRAIN
+
+NOBODY: frozenset[ClientId] = frozenset()
 
 
 class BufferedEngine(RoundEngine):
@@ -60,6 +63,7 @@ class BufferedEngine(RoundEngine):
     def __init__(self, rules: Rules, now: float = 0.0) -> None:
         super().__init__(rules, now)
         self.stream = Stream()
+        self.trains_on = False  # orders of rounds are given during an evaluation too
         self.now = now  # of the newest event
         self._train = Phase()  # the phase of a round, as the strategy planned it last
         self._folding: list[WaitingReport] = []  # of the buffer that is being folded
@@ -194,6 +198,24 @@ class BufferedEngine(RoundEngine):
             return self._stream(now)
         return super()._gather(now)
 
+    def _settle(self, now: float) -> Actions:
+        actions = super()._settle(now)
+        if self._may_train_on():
+            actions += self._fill(now)
+        return actions
+
+    def _may_train_on(self) -> bool:
+        """Is an evaluation open between two folds, and may agents train meanwhile?"""
+        step = self.step
+        if not self.trains_on or step is None:
+            return False
+        if self.stage is not Stage.OPEN or step.phase.name != EVALUATE:
+            return False
+        if self.paused or self._link_lost_at is not None:
+            return False
+        is_between = self.round < self.rules.rounds
+        return is_between and bool(self.stream.folds)
+
     def _stream(self, now: float) -> Actions:
         """Fold what is ready; otherwise fill the free places."""
         if self._link_lost_at is not None:
@@ -270,11 +292,15 @@ class BufferedEngine(RoundEngine):
         """The first agents of the line who could begin to work now, at most this many."""
         able = self.presence.trusted
         newcomers = self.rules.newcomers
+        evaluated: Set[ClientId] = NOBODY
+        if self.step is not None:
+            evaluated = self.step.awaited
         chosen: list[ClientId] = []
         for client in self.stream.line:
             if len(chosen) >= number:
                 break
-            if client in able and client not in newcomers:
+            is_free = client in able and client not in evaluated
+            if is_free and client not in newcomers:
                 chosen.append(client)
         return chosen
 

@@ -26,7 +26,7 @@ from covey.shared.files import write_atomically
 from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId, Phase, Setup
-from covey.shared.wire.brief_work import brief_of
+from covey.shared.wire.brief_work import brief_of, shared_of
 from covey.shared.wire.messages import ModelRef, OrderMessage, Work, digest
 
 Kind = tuple[str, tuple[str, ...], int | None]  # a phase, keys of models, and a cluster
@@ -91,14 +91,16 @@ class BufferedOrderBook(OrderBook):
     def _share(self, kind: Kind, number: int, work: Work) -> None:
         """Let the brokers retain what this order shares with others."""
         settings = self._newest_settings.get(kind)
-        shared = self.shared
-        is_retained = shared is not None and shared.ref.digest == settings
-        if shared is None or not is_retained:
-            shared = self._new_shared(work, number)
-            self.shared = shared
-        settings = shared.ref.digest
-        self._newest_settings[kind] = settings
+        if settings is None:
+            content = shared_of(work).to_bytes()
+            settings = digest(content)
+            self._newest_settings[kind] = settings
         self._settings[number] = settings
+        if not self.is_outdated(number) and self.shared is not None:
+            return
+        if self._engine.stage is Stage.OPEN:
+            return  # agents still fetch what the orders of the open step share
+        self.shared = self._new_shared(work, number)
 
     def _brief_form(self, message: OrderMessage, number: int, work: Work) -> OrderMessage:
         """The order without what all share, as long as brokers retain that."""

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from covey.coordinator.engine.buffered import BufferedEngine
 from covey.coordinator.engine.events import (
@@ -31,12 +31,15 @@ from covey.coordinator.engine.events import (
     Reported,
 )
 from covey.coordinator.engine.rounds import RoundEngine
+from covey.coordinator.engine.rules import Rules
 from covey.coordinator.engine.step import Step
 from covey.coordinator.engine.stream import Stream
 from covey.coordinator.run.buffered_orders import BufferedOrderBook, lost_orders
 from covey.coordinator.run.event_log import EventLog
 from covey.coordinator.run.fold_trial import FoldTrial
+from covey.coordinator.run.folder import IN_PROCESS
 from covey.coordinator.run.orders import OrderBook
+from covey.coordinator.run.origin import Origin
 from covey.coordinator.run.run import Effects, Performed, Run
 from covey.coordinator.run.run_state import RunState
 from covey.coordinator.run.spool import Spool
@@ -68,6 +71,29 @@ class BufferedRun(Run):
     ) -> None:
         super().__init__(folder, scenario, setup, engine, facts, audit_key)
         self.log = EventLog(folder, facts.events, self.room)
+        self.engine.trains_on = facts.trains_on
+
+    @classmethod
+    def start(
+        cls,
+        folder: Path,
+        scenario: Scenario,
+        setup: Setup,
+        rules: Rules,
+        run: str,
+        now: float,
+        audit_key: bytes | None = None,
+        origin: Origin | None = None,
+    ) -> Self:
+        this = super().start(folder, scenario, setup, rules, run, now, audit_key, origin)
+        if run != IN_PROCESS:  # there an evaluation takes no time
+            this.train_on()
+        return this
+
+    def train_on(self) -> None:
+        """Give orders during evaluations too, from the start of the run."""
+        self.facts.trains_on = True
+        self.engine.trains_on = True
 
     @classmethod
     def lost_orders(cls, folder: Path, engine: Mapping[str, Any], spool: Spool) -> Collection[int]:

@@ -85,6 +85,9 @@ class RunState:
     # Lines of arrivals.jsonl that belong to this checkpoint; 0 for synchronous rounds, which have no such file.
     events: int = 0
 
+    # Buffered rounds: whether agents get orders during an evaluation. It holds for the whole run, and for its replay.
+    trains_on: bool = False
+
     # The privacy account, as `private_fold.Ledger` keeps it; empty without a `privacy` section.
     ledger: dict[str, Json] = field(default_factory=dict)
 
@@ -95,7 +98,7 @@ class RunState:
             key = name
             if name == "clock" and value is None:
                 continue
-            if name == "events" and not value:
+            if name in ("events", "trains_on") and not value:
                 continue
             if name == "incarnation":
                 key = "again"

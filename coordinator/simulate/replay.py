@@ -90,6 +90,8 @@ class ReplayDriver(AnsweringDriver):
         """The run from its checkpoint, with the reports of the open step that its spool had."""
         engine = self.run.engine
         number = engine.number
+        if engine.step is not None:
+            number = engine.step.number
         for client in reported:
             key = (client, number)
             order = self._orders.pop(key, None)

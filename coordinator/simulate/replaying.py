@@ -120,6 +120,8 @@ def _replay(
     run.spool.durable = False
     run.orders.durable = False
     run.orders.evaluates_busy = saved["run"] == IN_PROCESS
+    if saved.get("trains_on"):
+        run.train_on()
     simulation = ReplaySimulation(run, pool, fleet.sources, observer, options.allowed)
     try:
         simulation.replay(fleet.people, arrivals)

@@ -200,6 +200,26 @@ def test_reports_that_come_during_an_evaluation_wait() -> None:
     assert close.reporters == ("b",)
 
 
+def test_an_agent_trains_on_while_others_are_evaluated() -> None:
+    engine = started("a", "b", "c", buffer=1)
+    engine.trains_on = True
+    feed(engine, 1.0, report(engine, "a"))
+    engine.handle(Folded(), 1.0)
+    engine.handle(Planned(Phase("evaluate", "all", ends_round=False)), 1.0)
+    assert engine.step is not None
+    number = engine.step.number
+    [give] = feed(engine, 2.0, Reported("a", number))
+    assert give == Give((("a", number + 1),))
+    assert feed(engine, 2.5, report(engine, "a")) == []  # it waits for the end of the evaluation
+    close = feed(engine, 3.0, Reported("b", number), Reported("c", number))[-1]
+    assert close == Close(number, ("a", "b", "c"), ())
+    [close] = folded(engine, 3.0)
+    assert isinstance(close, Close)
+    assert close.buffer is not None
+    assert close.reporters == ("a",)
+    assert close.buffer.staleness == (0,)
+
+
 def test_after_the_last_round_open_orders_end() -> None:
     engine = started("a", "b", buffer=1, rounds=1)
     number = engine.stream.orders["b"].step

@@ -84,6 +84,8 @@ def replayed(folder: Path, of: Run, arrivals: Sequence[Arrival] | None = None) -
     driver = ReplayInProcess(folder, scene, small_run.setup(scene), rules_of(scene), local_for)
     lines = arrivals_of(of.folder) if arrivals is None else arrivals
     samples = {client: (local.examples, local.examples) for client, local in people().items()}
+    assert isinstance(driver.run, BufferedRun)
+    driver.run.train_on()
     return driver.replay(samples, lines)
 
 
@@ -116,6 +118,26 @@ def test_slow_agents_hold_nobody_up_and_the_replay_has_the_same_bytes(
     assert fingerprint(replayed(tmp_path / "replay", run)) == fingerprint(run)
 
 
+def test_nobody_waits_for_the_evaluation_of_the_slowest(tmp_path: Path) -> None:
+    """The slowest agent takes five seconds for its order and then for its evaluation; the others train meanwhile."""
+    scene = scenario("fedavg", evaluation={"every": 2})
+
+    async def whole() -> tuple[Fleet, Run]:
+        async with fleet_of(tmp_path, scene) as fleet:
+            return fleet, await fleet.serve(started(tmp_path / "run", scene))
+
+    fleet, run = clock.run(whole())
+    assert run.facts.trains_on
+    evaluations = {row["step"] for row in fleet.rows if row.get("phase") == "evaluate"}
+    first, *_ = sorted(evaluations)
+    assert isinstance(fleet.pool, Uneven)
+    worked = fleet.pool.worked
+    slowest = worked.index(("agent-3", first))
+    meanwhile = [step for _, step in worked[:slowest] if step > first]
+    assert meanwhile
+    assert fingerprint(replayed(tmp_path / "replay", run)) == fingerprint(run)
+
+
 class Watched(BufferedOrderBook):
     """Notes which orders of single agents were brief."""
 
@@ -144,9 +166,13 @@ class WatchedRun(BufferedRun):
     order_book = Watched
 
 
-def test_orders_are_brief_while_brokers_retain_what_they_leave_out(tmp_path: Path) -> None:
-    """This evaluation trains at another rate: an older order that is published again meanwhile is whole."""
-    scene = scenario("fedavg", evaluation={"every": 2, "tune": {"lr": 0.05}})
+@pytest.mark.parametrize("lr", [None, 0.05])
+def test_orders_are_brief_while_brokers_retain_what_they_leave_out(
+    tmp_path: Path, lr: float | None
+) -> None:
+    """If evaluations train at another rate, orders of rounds that are published meanwhile are whole."""
+    tune = {} if lr is None else {"lr": lr}
+    scene = scenario("fedavg", evaluation={"every": 2, "tune": tune})
 
     async def whole() -> Run:
         now = asyncio.get_running_loop().time()
@@ -159,15 +185,19 @@ def test_orders_are_brief_while_brokers_retain_what_they_leave_out(tmp_path: Pat
     orders = run.orders
     assert isinstance(orders, Watched)
     assert run.engine.round == 8
-    assert orders.made
-    assert orders.made <= orders.brief
-    assert orders.outdated
+    whole_ones = orders.made - orders.brief
+    assert bool(whole_ones) == bool(tune)
+    assert bool(orders.outdated) == bool(tune)
+    assert len(whole_ones) < len(orders.made) / 2
     assert all(send.order.work is not None for send in orders.outdated)
     assert fingerprint(replayed(tmp_path / "replay", run)) == fingerprint(run)
 
 
-def test_a_coordinator_that_is_restarted_over_a_broker_can_be_replayed(tmp_path: Path) -> None:
-    scene = scenario("fedavg")
+@pytest.mark.parametrize("every", [0, 2], ids=["between folds", "during an evaluation"])
+def test_a_coordinator_that_is_restarted_over_a_broker_can_be_replayed(
+    tmp_path: Path, every: int
+) -> None:
+    scene = scenario("fedavg", evaluation={"every": every})
     folder = tmp_path / "run"
 
     async def whole() -> Run:
