@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from covey.agent.conditions import validated
 from covey.agent.learner_choice import TORCH, cannot_train
@@ -156,7 +157,7 @@ class Policy(BaseModel):
         try:
             return cls.model_validate(data)
         except ValidationError as error:
-            faults = [_describe_fault(one["loc"], one["msg"]) for one in error.errors()]
+            faults = [_describe_fault(one["loc"], _expectation(one)) for one in error.errors()]
             raise UserError(f"{source}: {'; '.join(faults)}") from None
 
 
@@ -169,6 +170,19 @@ def memory_mb(text: str) -> int:
     if not number.isascii() or not number.isdigit() or unit not in MEMORY_UNITS_MB:
         raise UserError(f"--memory-limit {text}: expected a whole number with M or G, such as 512M")
     return int(number) * MEMORY_UNITS_MB[unit]
+
+
+def _expectation(fault: ErrorDetails) -> str:
+    """What is wrong with one key, and what was expected."""
+    if fault["type"] != "extra_forbidden":
+        return fault["msg"].removeprefix("Value error, ")
+    import difflib  # an idle agent without a mistake pays nothing for it
+
+    key = str(fault["loc"][-1])
+    similar = difflib.get_close_matches(key, Policy.model_fields, n=1)
+    if similar:
+        return f"unknown key; did you mean {similar[0]}?"
+    return f"unknown key; expected {', '.join(Policy.model_fields)}"
 
 
 def _describe_fault(location: tuple[int | str, ...], message: str) -> str:

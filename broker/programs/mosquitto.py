@@ -26,9 +26,15 @@ from covey.shared.mqtt.broker_url import BrokerUrl, Tls
 READY_S = 15.0
 POLL_S = 0.02
 LOG_LINES = 8  # shown if it does not start
+PORT_TAKEN = "Address already in use"  # in its log
+FREE_PORT_ATTEMPTS = 5
 # CONNECT: MQTT 3.1.1, clean session, no client id, keep-alive of 10 s
 CONNECT_PACKET = bytes.fromhex("100c00044d5154540402000a0000")
 CONNACK_TYPE = 0x20
+
+
+class _PortTakenError(UserError):
+    """Another program took the port between our look at it and Mosquitto's."""
 
 
 def find() -> str | None:
@@ -128,6 +134,17 @@ class Mosquitto(BrokerProcess):
         self._folder: tempfile.TemporaryDirectory[str]
 
     async def __aenter__(self) -> Self:
+        """Start it. A free port may be taken before Mosquitto listens there: then another one is tried."""
+        attempts = 1 if self.options.port else FREE_PORT_ATTEMPTS
+        while True:
+            attempts -= 1
+            try:
+                return await self._start()
+            except _PortTakenError:
+                if attempts == 0:
+                    raise
+
+    async def _start(self) -> Self:
         port = free_port(self.options)
         self._folder = tempfile.TemporaryDirectory(prefix="covey-broker-")
         try:
@@ -188,8 +205,10 @@ class Mosquitto(BrokerProcess):
             if await answers(host, port, tls=self.options.tls_cert is not None):
                 return
             await asyncio.sleep(POLL_S)
-        raise UserError(
-            f"mosquitto did not start on {self.options.host}:{port}; its last messages:\n{self.log_tail()}"
+        messages = self.log_tail()
+        kind = _PortTakenError if PORT_TAKEN in messages else UserError
+        raise kind(
+            f"mosquitto did not start on {self.options.host}:{port}; its last messages:\n{messages}"
         )
 
     def log_tail(self) -> str:

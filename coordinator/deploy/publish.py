@@ -7,6 +7,7 @@ reads in between sees the previous deployment, whose models it has already.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import time
 from collections.abc import Iterable, Mapping
@@ -14,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from covey.coordinator.run.versions import ModelVersion
 from covey.shared.client import encode_model
 from covey.shared.errors import DecodeError, UserError
-from covey.shared.mqtt.link import Incoming, Link, Message
+from covey.shared.mqtt.link import Down, Incoming, Link, Message
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.codec import Codec
@@ -27,6 +28,7 @@ RETAINED_S = 1.0  # a broker sends what it retains at once
 ECHO_S = 10.0  # then a deployment that was published must have come back
 ATTEMPTS = 20  # to reach the broker
 PAUSE_S = 0.5  # between two of them
+REPORTED_S = 0.1  # what the link has reported is there at once
 PUBLISHERS = 32  # documents of agents under way at once
 
 
@@ -87,7 +89,22 @@ async def _subscribed(link: Link, topics: Topics) -> None:
         if await link.subscribe([topics.deployment]):
             return
         await asyncio.sleep(PAUSE_S)
-    raise UserError("the broker cannot be reached; check the address with `broker doctor`")
+    why = await _newest_end(link)
+    reason = f": {why}" if why else ""
+    raise UserError(
+        f"the broker cannot be reached{reason}; check address and credentials with `broker doctor`"
+    )
+
+
+async def _newest_end(link: Link) -> str:
+    """Why the newest connection ended, as far as the link has reported it."""
+    why = ""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(REPORTED_S):
+            async for incoming in link.incoming():
+                if isinstance(incoming, Down):
+                    why = incoming.why
+    return why
 
 
 async def _newest(link: Link, topics: Topics, within_s: float, least: int = 0) -> Deployment | None:

@@ -13,7 +13,7 @@ from covey.coordinator.run.notices import Observer
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.simulation import Driver, Work
 from covey.shared.consent import NO_CODE, AllowedCode
-from covey.shared.errors import UserError
+from covey.shared.errors import DecodeError, UserError
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.frames import Job
 from covey.shared.wire.messages import OrderMessage
@@ -58,10 +58,19 @@ class Simulation(Driver):
             report = self._report(client)
             if answer.get("disk_full"):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(report))
-            # no name for the content: the run drops the last reference to it
-            effects += self.run.accept(client, report.read_bytes(), self._now)
+            effects += self._accepted(client, report)
             self._settle(client)
         return effects
+
+    def _accepted(self, client: ClientId, report: Path) -> list[Effect]:
+        """What follows from a report. One that is refused ends the run: the agent would send the same one again."""
+        try:
+            # no name for the content: the run drops the last reference to it
+            return [*self.run.accept(client, report.read_bytes(), self._now)]
+        except DecodeError as error:
+            raise UserError(
+                f"{client}: its report is refused ({error}); if training diverges, choose a smaller training.lr"
+            ) from None
 
     def _as_invited(self, work: Work) -> Work:
         step = self.run.engine.step

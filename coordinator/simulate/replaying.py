@@ -55,6 +55,7 @@ def replay(record: Path, options: Options, observer: Observer) -> Replayed:
     scenario = load(record / "scenario.yaml")
     saved = replayable(record, scenario)
     check_code(scenario, options.allowed)
+    check_new(options.folder)
     fleet = scenario.fleet
     workers = 0 if fleet is None else fleet.workers
     with (
@@ -75,6 +76,14 @@ def replay(record: Path, options: Options, observer: Observer) -> Replayed:
         models=models,
         different=different,
     )
+
+
+def check_new(folder: Path) -> None:
+    """A replay begins from nothing and is never resumed. Raises UserError for a folder with files."""
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(
+            f"{folder}: there are files in it already; choose another with --out, or remove it yourself"
+        )
 
 
 def replayable(record: Path, scenario: Scenario) -> Mapping[str, Any]:

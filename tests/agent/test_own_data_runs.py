@@ -12,6 +12,7 @@ import pytest
 from covey.agent.data.proposal_data import describe
 from covey.agent.training.predict import predict
 from covey.agent.worker import worker
+from covey.coordinator.run import report_checks
 from covey.coordinator.run.result import write_models
 from covey.coordinator.run.run import Run
 from covey.shared.errors import UserError, os_errors_as_user_errors
@@ -119,4 +120,13 @@ def test_a_simulation_without_room_on_the_disk_names_the_full_disk(
     monkeypatch.setattr(worker, "write_atomically", no_room)
     files = {"a": flats(tmp_path, 0), "b": flats(tmp_path, 1)}
     with pytest.raises(UserError, match="the disk is full"), os_errors_as_user_errors():
+        devices(tmp_path / "run", scenario(FLATS), files)
+
+
+def test_a_simulation_that_diverges_names_the_agent_and_the_learning_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report_checks, "LARGEST_VALUE", 1e-9)
+    files = {"a": flats(tmp_path, 0), "b": flats(tmp_path, 1)}
+    with pytest.raises(UserError, match=r"its report is refused .*choose a smaller training\.lr"):
         devices(tmp_path / "run", scenario(FLATS), files)

@@ -179,7 +179,7 @@ def test_a_policy_comes_from_a_file_and_single_keys_from_the_command_line(tmp_pa
 @pytest.mark.parametrize(
     ("text", "limits", "why"),
     [
-        ("max_epoch: 5", [], "max_epoch: Extra inputs"),
+        ("max_epoch: 5", [], "max_epoch: unknown key; did you mean max_epochs"),
         ("max_epochs: 0", [], "max_epochs: .*greater than or equal to 1"),
         ("methods: [fedavgg]", [], "methods.0: .*unknown method 'fedavgg'"),
         ("labels: no", [], "labels: Input should be"),
@@ -218,3 +218,21 @@ def test_the_systemd_unit_contains_the_policy_and_the_allowed_code(tmp_path: Pat
     ):
         assert words in unit
     assert "--allow my_pkg.models --allow other" in unit
+
+
+@pytest.mark.parametrize(
+    ("limit", "message"),
+    [
+        ("max_epoch=5", r"^--limit: max_epoch: unknown key; did you mean max_epochs\?$"),
+        ("zzz=5", "zzz: unknown key; expected methods, refuse_phases, labels"),
+        (
+            "only_when=[noon]",
+            r"^--limit: only_when\.0: unknown condition 'noon'; expected charging",
+        ),
+    ],
+)
+def test_a_wrong_key_of_the_policy_is_answered_with_what_was_expected(
+    limit: str, message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        Policy().with_limits([limit])

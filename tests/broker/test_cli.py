@@ -1,6 +1,7 @@
 import asyncio
 import json
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from covey.broker.cli import app
+from covey.broker.programs import mosquitto
 from covey.broker.programs.embedded import EmbeddedBroker
 from covey.broker.programs.mosquitto import Mosquitto, answers
 from covey.broker.programs.start import FALLBACK, available_broker
@@ -131,6 +133,20 @@ def test_an_unusable_file_is_named_before_the_broker_reports_its_address(
 async def test_the_log_of_mosquitto_is_shown_if_it_does_not_start() -> None:
     with pytest.raises(UserError, match="Unknown configuration variable"):
         await Mosquitto(config="listener {port} 127.0.0.1\nnonsense true\n").__aenter__()
+
+
+@pytest.mark.broker
+@needs_mosquitto
+async def test_a_free_port_that_is_taken_meanwhile_is_replaced_by_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        [free] = free_ports(1)
+        ports = iter([taken, free])
+        monkeypatch.setattr(mosquitto, "free_port", lambda options: next(ports))
+        async with Mosquitto() as broker:
+            assert broker.url.port == free
 
 
 @pytest.mark.broker

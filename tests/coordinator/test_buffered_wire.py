@@ -19,7 +19,7 @@ from covey.coordinator.run.event_log import Arrival, Restarted, arrivals_of
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.replay import ReplayDriver
-from covey.coordinator.simulate.replaying import compared, replayable
+from covey.coordinator.simulate.replaying import check_new, compared, replayable
 from covey.coordinator.simulate.simulation import GivenUpError, InProcess, Work
 from covey.shared.errors import UserError
 from covey.shared.scenario.scenario import Scenario
@@ -265,3 +265,9 @@ def test_a_run_on_devices_cannot_be_replayed(tmp_path: Path) -> None:
     scene = scenario("fedavg").model_copy(update={"fleet": None})
     with pytest.raises(UserError, match="the data of this run is on its devices"):
         replayable(tmp_path, scene)
+
+
+def test_a_second_replay_in_one_folder_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "result.json").touch()
+    with pytest.raises(UserError, match="choose another with --out, or remove it yourself"):
+        check_new(tmp_path)

@@ -20,7 +20,9 @@ from covey.coordinator.run.versions import BEST, ModelVersion, save_version
 from covey.coordinator.serve.sharded_link import ShardedLink
 from covey.shared.client import decode_model
 from covey.shared.errors import UserError
+from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.link import Message, Up
+from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.numerics.vectors import Layout, Tensor
 from covey.shared.wire.deployments import Deployment, DeploymentShare
 from covey.shared.wire.messages import Part
@@ -96,6 +98,16 @@ async def test_a_broker_that_does_not_answer_is_an_error() -> None:
     async with broker.link("operator") as link:
         broker.restart(away_s=1000)
         with pytest.raises(UserError, match="cannot be reached"):
+            await publish(link, TOPICS, version(1), origin="run", part_bytes=PART_BYTES)
+
+
+async def test_a_broker_that_cannot_be_reached_is_named_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("covey.coordinator.deploy.publish.PAUSE_S", 0.05)
+    url = BrokerUrl.parse("mqtt://127.0.0.1:1")
+    async with MqttLink(url, client_id="operator") as link:
+        with pytest.raises(UserError, match=r"cannot be reached: mqtt://127\.0\.0\.1:1: .*refused"):
             await publish(link, TOPICS, version(1), origin="run", part_bytes=PART_BYTES)
 
 
