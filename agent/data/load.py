@@ -69,17 +69,17 @@ def _file(path: Path, label: str | None, task: Task | None) -> Dataset:
     may_be_images = task is None or not task.has_own_columns
     if may_be_images and image_column(path) is not None:
         return load_image_column(path, label, task)
-    if path.suffix in TABLES:
+    if path.suffix.lower() in TABLES:
         return load_table(path, label, task=task)
-    if path.suffix == ".npz":
+    if path.suffix.lower() == ".npz":
         return load_npz(path)
     if path.name.endswith((".tar.gz", ".tgz", ".tar")):
         return load_cifar(path)
     if is_idx(path):
         return load_idx(path)
-    if path.suffix == ".mat":
+    if path.suffix.lower() == ".mat":
         return load_svhn(path)
-    if path.suffix == ".json":
+    if path.suffix.lower() == ".json":
         return load_leaf(path)
     raise DataError(
         f"{path}: unknown kind of file {path.suffix!r}; expected {ACCEPTED}",
@@ -124,14 +124,14 @@ def _folder(folder: Path, label: str | None, task: Task | None) -> Dataset:
 def tables_at(place: Path) -> tuple[Path, ...]:
     """The tables that `load` reads at a path: one, or a training and a test table. None if it reads something else."""
     if place.is_file():
-        return (place,) if place.suffix in TABLES else ()
+        return (place,) if place.suffix.lower() in TABLES else ()
     if not place.is_dir() or any(is_kind(place) for is_kind in BENCHMARK_FOLDERS):
         return ()
     both = _train_and_test(place)
     if both:
         return both
     files = _tables_and_arrays(place)
-    if len(files) == 1 and files[0].suffix in TABLES:
+    if len(files) == 1 and files[0].suffix.lower() in TABLES:
         return (files[0],)
     return ()
 
@@ -154,7 +154,7 @@ def only_file(folder: Path) -> Path | None:
 def is_loadable(place: Path) -> bool:
     """Whether `load` recognises the data at a path as that of one device. Nothing is read."""
     if place.is_file():
-        return place.suffix in (*TABLES, ".npz")
+        return place.suffix.lower() in (*TABLES, ".npz")
     if not place.is_dir():
         return False
     if tables_at(place) or any(is_kind(place) for is_kind in BENCHMARK_FOLDERS):
@@ -164,10 +164,10 @@ def is_loadable(place: Path) -> bool:
 
 def _train_and_test(folder: Path) -> tuple[Path, ...]:
     """The tables called train and test; empty unless a folder has both."""
-    by_stem = {path.stem: path for path in _tables_and_arrays(folder)}
+    by_stem = {path.stem.lower(): path for path in _tables_and_arrays(folder)}
     train = by_stem.get("train")
     test = by_stem.get("test")
-    if train is None or test is None or train.suffix not in TABLES:
+    if train is None or test is None or train.suffix.lower() not in TABLES:
         return ()
     return train, test
 
@@ -177,6 +177,6 @@ def _tables_and_arrays(folder: Path) -> list[Path]:
     found: list[Path] = []
     for path in folder.iterdir():
         hidden = path.name.startswith(".")
-        if path.suffix in (*TABLES, ".npz") and not hidden:
+        if path.suffix.lower() in (*TABLES, ".npz") and not hidden:
             found.append(path)
     return sorted(found)

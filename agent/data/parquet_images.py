@@ -43,7 +43,7 @@ class ImageRows:
 
 def image_column(path: Path) -> ImageColumn | None:
     """The column of images in a Parquet file; None if it has none or several, if it is no such file, or without pyarrow."""
-    if path.suffix != SUFFIX or not path.is_file():
+    if path.suffix.lower() != SUFFIX or not path.is_file():
         return None
     try:
         import pyarrow as pa

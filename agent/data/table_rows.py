@@ -58,7 +58,7 @@ def open_table(
     Raises:
         DataError: the file cannot be read, has no header, no rows or too few columns, or names a column twice.
     """
-    if path.suffix == ".parquet":
+    if path.suffix.lower() == ".parquet":
         with _open_parquet(path, least) as table:
             yield table
     else:

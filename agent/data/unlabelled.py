@@ -61,11 +61,11 @@ def load_unlabelled(path: Path, task: Task, label: str | None = None) -> Samples
         features = pixels_of(place, cells, task)
         rows = range(1, len(features) + 1)
         return _samples(features, rows, task, str(place))
-    if place.suffix in TABLES:
+    if place.suffix.lower() in TABLES:
         table = read_table(place, label, task, label_needed=False)
         columns = table.raw_columns if task.has_own_columns else None
         return _samples(table.features, table.rows, task, str(place), columns)
-    if place.suffix == ".npz":
+    if place.suffix.lower() == ".npz":
         x = _features_of(place)
         rows = range(1, len(x) + 1)
         return _samples(x, rows, task, str(place))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from covey.shared.numerics.measures import ACCURACY, MEASURES, RMSE, Measure
+from covey.shared.numerics.measures import ACCURACY, RMSE, Measure
 
 Row = Mapping[str, Any]
 Values = Mapping[str, float]
@@ -145,13 +145,6 @@ def _sizes(row: Row) -> dict[str, int]:
         name = _text(cluster)
         sizes[name] = _count(agents)
     return sizes
-
-
-def shown_figure(measure: str, figure: float) -> str:
-    """A figure as tables show it, with a percent sign where it is a share."""
-    known = MEASURES.get(measure, ACCURACY)
-    text = known.text(figure)
-    return f"{text} %" if known.unit == ACCURACY.unit else text
 
 
 # -- values that have the expected type, or none ---------------------------------------------------

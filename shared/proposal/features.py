@@ -18,7 +18,6 @@ from covey.shared.scenario.columns import (
 # words of a category that a scenario lists; of more, the fleet finds the frequent ones
 MAX_LISTED = 32
 MAX_FOUND = 64  # words that the fleet finds
-MANY_INPUTS = 1000
 KEY_NAMES = ("id", "index", "key", "row", "nr", "no", "number", "uuid")
 VALID_NAME: TypeAdapter[str] = TypeAdapter(ColumnName)
 

@@ -138,3 +138,14 @@ def test_a_decimal_comma_is_answered_with_the_decimal_point(tmp_path: Path) -> N
     with pytest.raises(DataError, match="with a decimal point") as error:
         load(table)
     assert "words" not in str(error.value)
+
+
+def test_the_case_of_a_suffix_does_not_matter(tmp_path: Path) -> None:
+    text = "a,label\n1,cat\n2,dog\n"
+    alone = written(tmp_path, text, "GROSS.CSV")
+    assert load(alone).labels == ("cat", "dog")
+    folder = tmp_path / "device"
+    folder.mkdir()
+    for name in ("Train.CSV", "Test.CSV"):
+        written(folder, text, name)
+    assert len(load(folder).features) == 2
