@@ -28,7 +28,14 @@ from covey.shared.wire import framing, messages
 from covey.shared.wire.codec import Codec, decode
 from covey.shared.wire.frames import unpack
 from covey.shared.wire.framing import Document, Packed
-from covey.shared.wire.messages import AgentStatus, CoordinatorStatus, Encoded, OrderMessage, Part
+from covey.shared.wire.messages import (
+    AgentStatus,
+    CoordinatorStatus,
+    Encoded,
+    OrderMessage,
+    Part,
+    ReportContent,
+)
 from covey.shared.wire.parts import Assembler, Sink, split
 from covey.shared.wire.topics import Topics
 from tests.agent.orders import order, ref, status
@@ -40,6 +47,15 @@ from tests.shared.samples import SAMPLES
 def sealed(body: bytes) -> bytes:
     """A msgpack message with a right checksum, as a hostile peer sends it."""
     return bytes([framing.VERSION]) + framing.checksum_of(body) + body
+
+
+def sealed_in_version_2(kind: type[Packed], body: bytes, data_bytes: int) -> bytes:
+    """A report, or a part of one whose data has this length, as a hostile agent sends it."""
+    version = bytes([framing.REPORT_VERSION])
+    if kind is ReportContent:
+        return version + body
+    fields = body[: len(body) - data_bytes]
+    return version + framing.checksum_of(fields) + body
 
 
 def sealed_json(kind: type[Document], body: bytes) -> bytes:
@@ -58,10 +74,13 @@ def hostile_message(sample: Packed | Document, rng: Random) -> bytes:
     if way < 0.1:
         return mutated(rng, [whole])
     if isinstance(sample, Packed):
-        body = whole[1 + framing.CHECKSUM_BYTES :]
+        body = packed(sample.model_dump())
         changed = (
             mutated(rng, [body]) if way < 0.45 else packed(mutated_tree(rng, sample.model_dump()))
         )
+        if isinstance(sample, Part | ReportContent) and rng.random() < 0.5:
+            data_bytes = len(sample.data) if isinstance(sample, Part) else 0
+            return sealed_in_version_2(type(sample), changed[:MAX_MESSAGE], data_bytes)
         return sealed(changed if len(changed) <= MAX_MESSAGE else mutated(rng, [body]))
     body = sample.model_dump_json().encode()
     changed = (
@@ -72,12 +91,19 @@ def hostile_message(sample: Packed | Document, rng: Random) -> bytes:
     return sealed_json(type(sample), changed[:MAX_MESSAGE])
 
 
+def read(kind: type[Packed | Document], payload: bytes) -> Packed | Document:
+    """The message in a payload. A report is read as after a comparison of its digest."""
+    if kind is ReportContent:
+        return ReportContent.from_bytes(payload, verified=True)
+    return kind.from_bytes(payload)
+
+
 def message_target(name: str) -> Target:
     sample = SAMPLES[name]
 
     def take(payload: bytes) -> str:
-        message = type(sample).from_bytes(payload)
-        again = type(sample).from_bytes(message.to_bytes())  # what was taken can be passed on
+        message = read(type(sample), payload)
+        again = read(type(sample), message.to_bytes())  # what was taken can be passed on
         if again != message:
             raise AssertionError(
                 "a message that was taken reads otherwise when it is written again"
@@ -166,7 +192,7 @@ def assembler_target() -> Target:
             for sender, part in parts:
                 now[0] += 0.1
                 try:
-                    part = Part.from_bytes(part.to_bytes())
+                    part = Part.from_bytes(part.to_bytes(framing.REPORT_VERSION))
                     assembler.feed(sender, part, now[0])
                 except DecodeError as error:
                     outcome = error.reason
