@@ -173,7 +173,7 @@ def memory_mb(text: str) -> int:
 
 
 def _expectation(fault: ErrorDetails) -> str:
-    """What is wrong with one key, and what was expected."""
+    """The fault of one key: the expectation, or the key that was probably meant."""
     if fault["type"] != "extra_forbidden":
         return fault["msg"].removeprefix("Value error, ")
     import difflib  # an idle agent without a mistake pays nothing for it
