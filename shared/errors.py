@@ -21,10 +21,11 @@ _REMEDIES = {
     IsADirectoryError: "this is a folder, expected a file; choose another path",
     PermissionError: "this user may not read or write it; change its permissions, or choose another path",
 }
+_AFTER_FREEING = "free some space and run the command again (a run that has begun: with --resume)"
 _REMEDIES_BY_NUMBER = {
     errno.EROFS: "the file system is read-only; mount it for writing, or choose another path",
-    errno.ENOSPC: "the disk is full; free some space and run the same command again",
-    errno.EDQUOT: "this user's disk quota is used up; free some space and run the same command again",
+    errno.ENOSPC: f"the disk is full; {_AFTER_FREEING}",
+    errno.EDQUOT: f"this user's disk quota is used up; {_AFTER_FREEING}",
 }
 
 

@@ -119,7 +119,10 @@ def test_a_simulation_without_room_on_the_disk_names_the_full_disk(
 
     monkeypatch.setattr(worker, "write_atomically", no_room)
     files = {"a": flats(tmp_path, 0), "b": flats(tmp_path, 1)}
-    with pytest.raises(UserError, match="the disk is full"), os_errors_as_user_errors():
+    with (
+        pytest.raises(UserError, match=r"the disk is full; .*with --resume"),
+        os_errors_as_user_errors(),
+    ):
         devices(tmp_path / "run", scenario(FLATS), files)
 
 
