@@ -79,7 +79,9 @@ def dashboard(
     *,
     connection: Connection,
     federation: Annotated[str, typer.Option(help="the federation to show")] = "default",
-    port: Annotated[int, typer.Option(help="port on 127.0.0.1; 0 takes any free one")] = 8470,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="port on 127.0.0.1; 0 takes any free one")
+    ] = 8470,
 ) -> None:
     """Show a run in a browser while it happens: rounds, figures by cluster, agents, faults.
 

@@ -304,3 +304,9 @@ def test_a_run_in_which_nobody_was_evaluated_does_not_end_well(
     assert "error: no agent was evaluated" in result.stderr
     assert "agent-0 could not do its work 3 times, last in round 2" in result.stdout
     assert typed(*line, "--json").exit_code == 1
+
+
+def test_a_port_that_does_not_exist_is_refused_before_a_dashboard_begins(tmp_path: Path) -> None:
+    shown = typed("dashboard", tmp_path, "--port", 99999)
+    assert shown.exit_code == 2
+    assert "less than or equal to 65535" in shown.stderr
