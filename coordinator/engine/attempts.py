@@ -71,4 +71,4 @@ def _too_few(step: Step) -> str:
     """Why a step without its quorum is void."""
     came = len(step.reported)
     invited = len(step.cohort)
-    return f"{came} reports of {invited} invited, the quorum is {step.quorum}"
+    return f"{came} of {invited} invited agents reported, the quorum is {step.quorum}"

@@ -34,7 +34,7 @@ def test_a_phase_without_its_quorum_at_the_deadline_is_void_and_drawn_again() ->
     engine.handle(Reported("a", 1), 1.0)
     assert engine.handle(Tick(), 30.0) == [
         Ask(("b", "c")),
-        Void(1, "1 reports of 3 invited, the quorum is 2", ("a", "b", "c")),
+        Void(1, "1 of 3 invited agents reported, the quorum is 2", ("a", "b", "c")),
     ]
     assert engine.wake_at == 30.5
     assert engine.handle(Tick(), 30.5) == [Plan(View(0, 1, 1, ("a", "b", "c")))]
@@ -53,14 +53,14 @@ def test_a_phase_whose_agents_all_left_is_void_at_once() -> None:
     engine = opened("a", "b", quorum=1)
     assert engine.handle(Left("a"), 1.0) == []
     assert engine.handle(Left("b"), 2.0) == [
-        Void(1, "0 reports of 2 invited, the quorum is 1", ("a", "b"))
+        Void(1, "0 of 2 invited agents reported, the quorum is 1", ("a", "b"))
     ]
 
 
 def test_a_phase_whose_agents_all_failed_is_void_at_once() -> None:
     engine = opened("a", "b")
     assert engine.handle(Failed("a", 1, "diverged"), 1.0) == []
-    why = "0 reports of 2 invited, the quorum is 1; they could not do their work: diverged"
+    why = "0 of 2 invited agents reported, the quorum is 1; they could not do their work: diverged"
     assert engine.handle(Failed("b", 1, "diverged"), 2.0) == [Void(1, why, ("a", "b"))]
 
 
@@ -101,7 +101,7 @@ def test_the_engine_abandons_a_run_at_its_limit_of_void_attempts_in_a_row() -> N
     engine = opened("a", void_limit=2)
     feed(engine, 30.0, Tick())
     feed(engine, 30.5, Tick(), Planned(TRAIN))
-    why = "0 reports of 1 invited, the quorum is 1"
+    why = "0 of 1 invited agents reported, the quorum is 1"
     assert engine.handle(Tick(), 60.5) == [
         Void(2, why, ("a",)),
         Finished(f"2 attempts in a row came to nothing: {why}"),
@@ -140,7 +140,7 @@ def test_the_grace_period_ends_at_the_deadline_at_the_latest() -> None:
 def test_the_quorum_of_a_phase_is_a_share_of_its_cohort() -> None:
     engine = opened(*"abcde", phase=Phase("moments", "all", ends_round=False, quorum=0.6))
     feed(engine, 1.0, Reported("a", 1), Reported("b", 1))
-    void = Void(1, "2 reports of 5 invited, the quorum is 3", tuple("abcde"))
+    void = Void(1, "2 of 5 invited agents reported, the quorum is 3", tuple("abcde"))
     assert engine.handle(Tick(), 30.0) == [Ask(tuple("cde")), void]
 
 
@@ -264,7 +264,7 @@ def test_a_task_that_fails_the_same_way_for_the_same_reason_is_given_up_early() 
     void, finished = failing(engine, reasons)
     assert isinstance(void, Void)
     assert void.why == (
-        "0 reports of 2 invited, the quorum is 1; they could not do their work: the model has 3 layers"
+        "0 of 2 invited agents reported, the quorum is 1; they could not do their work: the model has 3 layers"
     )
     why = "3 attempts in a row failed for the same reason: the model has 3 layers"
     assert finished == Finished(why)

@@ -55,7 +55,7 @@ def test_failures_refusals_quarantine_and_a_void_round_are_in_it(tmp_path: Path)
         "The run started.",
         "Invited to round 1: step 1, train.",
         "It could not do its work: step 1: out of memory",
-        "Step 1 came to nothing: 0 reports of 2 invited, the quorum is 1",
+        "Step 1 came to nothing: 0 of 2 invited agents reported, the quorum is 1",
         "Invited to round 1: step 2, train.",
     ]
     about_pi = texts("pi", tmp_path)
