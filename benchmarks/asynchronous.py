@@ -359,7 +359,9 @@ def drift_table(found: dict[str, Figures], seeds: Sequence[int]) -> str:
         if figures:
             medians = np.median(figures, axis=0)
             texts = [f"{100 * median:.1f} %" for median in medians]
-            shown = rounds[:1] if len(set(rounds)) == 1 else rounds  # equal figures of all seeds once
+            shown = (
+                rounds[:1] if len(set(rounds)) == 1 else rounds
+            )  # equal figures of all seeds once
             row = " | ".join([method, mode, *texts, ", ".join(shown)])
             lines.append(f"| {row} |")
     return "\n".join(lines)

@@ -111,7 +111,12 @@ def test_the_remaining_time_follows_from_the_newest_rounds() -> None:
 
 def test_faults_and_events_are_counted_and_the_newest_comes_first() -> None:
     rows = [
-        {"event": "void", "round": 1, "step": 3, "why": "2 of 9 invited agents reported, the quorum is 3"},
+        {
+            "event": "void",
+            "round": 1,
+            "step": 3,
+            "why": "2 of 9 invited agents reported, the quorum is 3",
+        },
         phase(2, notes={"warning_clusters": "one cluster"}, missing=[]),
         phase(3, notes={"warning_clusters": "one cluster"}, missing=[]),
         {"event": "quarantined", "agent": "pi-7", "refused": 3, "why": "not finite", "round": 3},
