@@ -44,40 +44,56 @@ def prepare(scenario: Scenario, options: Options, *, in_process: bool = False) -
 
     A run that was stopped before its first checkpoint begins again. No run is ever overwritten.
     """
-    folder, text = options.folder, dump(scenario).encode()
-    checkpoint, begun = Checkpoint(folder / "checkpoint"), folder / "scenario.yaml"
+    folder = options.folder
+    checkpoint = Checkpoint(folder / "checkpoint")
+    begun = folder / "scenario.yaml"
     if options.resume and (checkpoint.exists() or not begun.exists()):
         saved = checkpoint.facts()
         _must_be(saved["scenario"], scenario, folder)
-        if (
-            saved["run"]["run"] == IN_PROCESS
-        ) != in_process:  # agents remember elsewhere, and in another form
-            began, way = (
-                ("over a broker", "without") if in_process else ("without a broker", "with")
-            )
-            raise UserError(
-                f"{folder}: this run began {began}; resume it {way} --in-process, or choose another --out"
-            )
+        began_in_process = saved["run"]["run"] == IN_PROCESS
+        _must_run_as_it_began(folder, began_in_process, in_process)
         return True
     if options.resume:
-        _must_be(records.scenario_digest(load(begun)), scenario, folder)
-    elif folder.exists() and any(folder.iterdir()) and not _never_began(folder):
-        is_run = checkpoint.exists() or (folder / "result.json").exists()
-        what = (
-            "a run folder is already there" if is_run else "there are files in it that are no run's"
-        )
-        can = (
-            "continue it with --resume"
-            if checkpoint.exists()
-            else "remove it yourself"
-            if is_run
-            else ""
-        )
-        raise UserError(f"{folder}: {what}; choose another with --out{can and f', or {can}'}")
+        started = load(begun)
+        digest = records.scenario_digest(started)
+        _must_be(digest, scenario, folder)
+    else:
+        _must_be_free(folder)
     private_folder(folder)
     (folder / START).unlink(missing_ok=True)  # perhaps only a part of it was written
-    write_atomically(begun, text)
+    text = dump(scenario)
+    write_atomically(begun, text.encode())
     return False
+
+
+def _must_run_as_it_began(folder: Path, began_in_process: bool, in_process: bool) -> None:
+    """Agents in process remember elsewhere, and in another form: UserError if the ways differ."""
+    if began_in_process == in_process:
+        return
+    began = "without a broker" if began_in_process else "over a broker"
+    way = "with" if began_in_process else "without"
+    raise UserError(
+        f"{folder}: this run began {began}; resume it {way} --in-process, or choose another --out"
+    )
+
+
+def _must_be_free(folder: Path) -> None:
+    """UserError if the folder holds a run, or somebody's files."""
+    is_empty = not folder.exists() or not any(folder.iterdir())
+    if is_empty or _never_began(folder):
+        return
+    can_continue = Checkpoint(folder / "checkpoint").exists()
+    is_finished = (folder / "result.json").exists()
+    if can_continue:
+        what = "a run folder is already there"
+        advice = ", or continue it with --resume"
+    elif is_finished:
+        what = "a run folder is already there"
+        advice = ", or remove it yourself"
+    else:
+        what = "there are files in it that are no run's"
+        advice = ""
+    raise UserError(f"{folder}: {what}; choose another with --out{advice}")
 
 
 def _never_began(folder: Path) -> bool:

@@ -91,8 +91,16 @@ def _whole_lines(path: Path) -> list[bytes]:
 
 
 def scenario_digest(scenario: Scenario) -> str:
-    """Names what a checkpoint belongs to: all that can change a model. Left out are the broker's address, what the run is
-    compared with, and what is kept for pictures."""
+    """Names what a checkpoint belongs to: all that can change a model.
+
+    Left out are the broker's address, what the run is compared with, what is kept for pictures, and the number of
+    training processes.
+    """
+    fleet = scenario.fleet
+    if fleet is not None:
+        # 0 is the default: scenarios that leave the number out keep the digest that they have always had
+        fleet = fleet.model_copy(update={"workers": 0})
+        scenario = scenario.model_copy(update={"fleet": fleet})
     text = scenario.model_dump_json(exclude={"broker", "brokers", "compare", "records"})
     content = text.encode()
     digest = hashlib.blake2b(content, digest_size=8)

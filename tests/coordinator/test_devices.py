@@ -85,6 +85,15 @@ def test_settings_for_the_cpu_are_those_of_an_earlier_version() -> None:
     assert other.tuning.device == "cuda"
 
 
+def test_the_number_of_workers_does_not_make_another_scenario() -> None:
+    fleet = {"agents": 4, "data": "blobs"}
+    one_worker = scenario("fedavg", fleet={**fleet, "workers": 1})
+    one_per_core = scenario("fedavg", fleet=fleet)
+    assert records.scenario_digest(one_worker) == records.scenario_digest(one_per_core)
+    other_fleet = scenario("fedavg", fleet={**fleet, "agents": 9})
+    assert records.scenario_digest(one_worker) != records.scenario_digest(other_fleet)
+
+
 class NoGpu:
     """Workers without a GPU; they are given no other job."""
 
