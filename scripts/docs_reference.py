@@ -195,7 +195,7 @@ def commands_page() -> str:
     """Every command of the three programs with its arguments and options."""
     lines: list[str] = []
     for program in PROGRAMS:
-        tree: Any = get_command(import_module(f"covey.{program}.cli").app)
+        tree: Any = get_command(import_module(f"covey.{program}.cli.program").app)
         lines += ["", f"## {program}", "", _help_text(tree)]
         for name, command in tree.commands.items():
             if not command.hidden:

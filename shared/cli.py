@@ -25,13 +25,13 @@ from covey.shared.errors import UserError, os_errors_as_user_errors
 from covey.shared.logs import log_to_stderr
 from covey.shared.mqtt.broker_url import ADDRESS, DEFAULT_BROKER, SYSTEM_TLS, BrokerUrl, Tls
 from covey.shared.printable import printable_lines
+from covey.shared.start import INTERRUPTED, raise_interrupts
 
 R = TypeVar("R")
 ProgramFormat = Literal["pt2", "onnx"]  # the formats that a model can be exported to
 
 FAILED = 1  # exit codes
 USER_ERROR = 2
-INTERRUPTED = 130
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------
@@ -73,6 +73,7 @@ class Commands(TyperGroup):
         """Run the command that was typed."""
         log_to_stderr()
         with user_errors():
+            raise_interrupts()
             return super().invoke(ctx)
 
 

@@ -22,9 +22,9 @@ from pathlib import Path
 import typer
 from typer.testing import CliRunner
 
-from covey.agent.cli import app as agent
-from covey.broker.cli import app as broker
-from covey.coordinator.cli import app as coordinator
+from covey.agent.cli.program import app as agent
+from covey.broker.cli.program import app as broker
+from covey.coordinator.cli.program import app as coordinator
 
 PAGE = Path(__file__).parents[1] / "docs" / "mistakes.md"
 PROGRAMS: dict[str, typer.Typer] = {"agent": agent, "broker": broker, "coordinator": coordinator}

@@ -71,7 +71,7 @@ def simple_commands(line: str) -> Iterator[list[str]]:
 
 def program(name: str) -> Any:
     """The command tree behind one of our programs."""
-    return get_command(importlib.import_module(f"covey.{name}.cli").app)
+    return get_command(importlib.import_module(f"covey.{name}.cli.program").app)
 
 
 def mistake(line: str) -> str:
@@ -158,7 +158,7 @@ def test_a_help_text_is_shown_as_it_was_written(command: str) -> None:
     name, sub = command.split()
     shown = "".join(
         CliRunner()
-        .invoke(importlib.import_module(f"covey.{name}.cli").app, [sub, "--help"])
+        .invoke(importlib.import_module(f"covey.{name}.cli.program").app, [sub, "--help"])
         .output.split()
     )
     for parameter in program(name).commands[sub].params:

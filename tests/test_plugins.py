@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import covey
 from covey.agent.data.load import load as load_data
-from covey.coordinator.cli import app
+from covey.coordinator.cli.program import app
 from covey.shared import plugins
 from covey.shared.consent import NO_CODE, AllowedCode, ConsentError, consented
 from covey.shared.errors import UserError

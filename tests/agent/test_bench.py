@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from covey.agent import cli
+from covey.agent.cli import program
 from covey.agent.device import bench_file, bench_report
 from covey.agent.training.bench import measure, task_of
 from covey.agent.worker import worker
@@ -71,13 +71,13 @@ def test_the_command_prints_a_round_and_keeps_the_result_for_the_status(
     data = str(images(tmp_path))
     state = tmp_path / "state"
     line = ["bench", "--data", data, "--model", "linear", "--state", str(state), "--epochs", "2"]
-    done = CliRunner().invoke(cli.app, [*line, "--json"], catch_exceptions=False)
+    done = CliRunner().invoke(program.app, [*line, "--json"], catch_exceptions=False)
     printed = json.loads(done.stdout)
     kept = bench_file.read(state)
     assert kept is not None
     assert kept.model == printed["model"] == "linear"
     assert printed["round_s"] == pytest.approx(2 * 5 * kept.step_s, abs=1e-3)
-    wrong = CliRunner().invoke(cli.app, [*line[:3], "--model", "lenet6"])
+    wrong = CliRunner().invoke(program.app, [*line[:3], "--model", "lenet6"])
     assert wrong.exit_code == 2
     assert "lenet6" in wrong.stderr
 

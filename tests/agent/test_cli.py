@@ -15,8 +15,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from covey.agent.cli import app, main
+from covey.agent.cli import main
 from covey.agent.cli.options import default_name
+from covey.agent.cli.program import app
 from covey.agent.device.display import DeviceDisplay
 from covey.agent.device.notices import Connected, Disconnected, StoryLine, StorySoFar
 from covey.agent.training.models import initial
@@ -369,7 +370,7 @@ def test_an_idle_agent_imports_no_heavy_module() -> None:
     import subprocess
 
     code = (
-        "import sys, covey.agent.cli, covey.agent.device.service, covey.agent.worker.pool, covey.shared.mqtt.mqtt_link; "
+        "import sys, covey.agent.cli.program, covey.agent.device.service, covey.agent.worker.pool, covey.shared.mqtt.mqtt_link; "
         "print(*sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from typer.testing import CliRunner
 
-from covey.agent.cli import app
+from covey.agent.cli.program import app
 from covey.agent.training.architectures import Headed
 from covey.agent.training.contrastive import contrastive_loss
 from covey.agent.training.learner import TorchLocal

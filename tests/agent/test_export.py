@@ -12,7 +12,7 @@ import torch
 from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
-from covey.agent.cli import app
+from covey.agent.cli.program import app
 from covey.agent.training.export import export
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import initial

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import pytest
 from typer.testing import CliRunner
 
-from covey.agent.cli import app
+from covey.agent.cli.program import app
 from covey.agent.policy import METHODS, UNLIMITED, Policy, PolicyError, Rules, values_of
 from covey.shared.consent import AllowedCode
 from covey.shared.errors import UserError

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from covey.agent.cli import app
+from covey.agent.cli.program import app
 from covey.agent.kept.model_dir import ModelDir
 from covey.agent.kept.model_file import save_model
 from covey.agent.kept.versions import Version

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from covey.agent.cli import app
+from covey.agent.cli.program import app
 from covey.agent.device.systemd import quoted, render
 from covey.shared.mqtt import credentials
 from covey.shared.mqtt.broker_url import BrokerUrl

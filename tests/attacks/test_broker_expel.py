@@ -13,7 +13,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from covey.broker.cli import app
+from covey.broker.cli.program import app
 from covey.broker.folder import BrokerFolder
 from covey.shared.mqtt import credentials
 from covey.shared.mqtt.broker_url import BrokerUrl, Tls

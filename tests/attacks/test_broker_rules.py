@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from covey.broker.access import passwords
-from covey.broker.cli import app
+from covey.broker.cli.program import app
 from covey.shared.mqtt.broker_url import BrokerUrl, Tls
 from covey.shared.mqtt.link import Message
 from covey.shared.mqtt.mqtt_link import MqttLink

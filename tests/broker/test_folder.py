@@ -15,15 +15,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from covey.agent.cli import app as agent
+from covey.agent.cli.program import app as agent
 from covey.agent.device.identity import Identity
 from covey.broker.access import passwords
 from covey.broker.access.acl import allows
 from covey.broker.access.authority import expiry, hosts_of
-from covey.broker.cli import app
+from covey.broker.cli.program import app
 from covey.broker.folder import AUDIT_OWNER, BrokerFolder
 from covey.broker.programs.options import Options
-from covey.coordinator.cli import app as coordinator
+from covey.coordinator.cli.program import app as coordinator
 from covey.shared.audit import verify
 from covey.shared.errors import UserError
 from covey.shared.mqtt import credentials

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from covey.broker.cli import app
+from covey.broker.cli.program import app
 from covey.broker.doctor import Doctor, Finding
 from covey.broker.doctor_between import Crossing, judged
 from covey.broker.folder import BrokerFolder

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from covey.coordinator.cli import app
+from covey.coordinator.cli.program import app
 from covey.coordinator.cli.running import resume_command
 from covey.coordinator.commands import run as command
 from covey.coordinator.run.folder import prepare, prepared

@@ -7,7 +7,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from covey.agent.data.proposal_data import describe
-from covey.coordinator.cli import app
+from covey.coordinator.cli.program import app
 from covey.shared.scenario.load import load
 
 ROWS = [f"{index * 0.5},{index % 2}" for index in range(20)]

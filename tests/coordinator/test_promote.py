@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from covey.broker.testing.memory_broker import MemoryBroker
-from covey.coordinator.cli import app
+from covey.coordinator.cli.program import app
 from covey.coordinator.deploy.log import publications
 from covey.coordinator.run.audit_trail import FILE
 from covey.coordinator.run.result import write_all, write_models

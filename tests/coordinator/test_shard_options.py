@@ -9,8 +9,8 @@ import pytest
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from covey.coordinator.cli import app
 from covey.coordinator.cli.options import several_brokers
+from covey.coordinator.cli.program import app
 from covey.coordinator.commands.run import addresses
 from covey.coordinator.run.options import Options
 from covey.coordinator.run.records import scenario_digest

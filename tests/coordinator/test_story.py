@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from covey.coordinator.cli import app
+from covey.coordinator.cli.program import app
 from covey.coordinator.commands.story import story_of
 from covey.coordinator.engine.events import Joined, Release, Tick
 from covey.coordinator.run.run import Run

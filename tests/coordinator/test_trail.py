@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from covey.coordinator.cli import app
+from covey.coordinator.cli.program import app
 from covey.coordinator.report.audit import audit_table
 from covey.coordinator.report.text_table import show
 from covey.coordinator.run.audit_trail import FILE, Trail, check

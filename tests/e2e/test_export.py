@@ -10,7 +10,7 @@ import torch
 from sklearn.datasets import load_digits
 from typer.testing import CliRunner
 
-from covey.coordinator.cli import app
+from covey.coordinator.cli.program import app
 from covey.shared.numerics.metrics import accuracy
 from tests.e2e.conftest import finish, scenario
 from tests.processes import Program, result

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from covey.agent.cli import app as agent
+from covey.agent.cli.program import app as agent
 from covey.broker.programs.embedded import EmbeddedBroker
-from covey.coordinator.cli import app as coordinator
+from covey.coordinator.cli.program import app as coordinator
 from covey.shared.cli import Connection
 from covey.shared.errors import UserError
 from covey.shared.mqtt.backoff import Backoff

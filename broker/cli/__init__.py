@@ -1,0 +1,10 @@
+"""The `broker` command. Its modules are imported once Ctrl-C ends it quietly."""
+
+from __future__ import annotations
+
+from covey.shared.start import run_program
+
+
+def main() -> None:
+    """The entry point of the `broker` command."""
+    run_program("covey.broker.cli.program")

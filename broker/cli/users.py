@@ -1,0 +1,168 @@
+"""Commands for the folder of a broker: its certificates, its users and their credentials."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.table import Table
+
+from covey.broker import expulsion, shards
+from covey.broker.access.acl import ANY
+from covey.broker.access.members import Entry
+from covey.broker.cli.options import command_group, say
+from covey.broker.folder import AUTHORITY_DAYS, DEFAULT_FEDERATION, SERVER_DAYS, BrokerFolder
+from covey.shared import json_text
+from covey.shared.cli import Json
+from covey.shared.mqtt.broker_url import PORTS
+from covey.shared.mqtt.credentials import COORDINATOR
+from covey.shared.terminal import Terminal
+from covey.shared.wire.messages import EXPELLED, ROTATED
+
+commands = command_group()
+HOME = Path("broker-home")
+HomeFolder = Annotated[Path, typer.Option("--home", help="the broker's folder")]
+Names = Annotated[list[str], typer.Argument(help="names of the users; for an agent, its id")]
+EnrolledRole = Literal["agent", "coordinator", "observer", "aggregator"]
+
+
+@commands.command()
+def init(
+    host: Annotated[
+        list[str],
+        typer.Option(help="name or address of this machine as devices use it; repeatable"),
+    ],
+    home: HomeFolder = HOME,
+    port: Annotated[int, typer.Option(min=1, max=65535)] = PORTS["mqtts"],
+    days: Annotated[
+        int, typer.Option(min=1, help="days for which the broker's certificate is valid")
+    ] = SERVER_DAYS,
+    ca_days: Annotated[
+        int, typer.Option(min=1, help="days for which the certificate authority is valid")
+    ] = AUTHORITY_DAYS,
+) -> None:
+    """Create the folder of a broker with TLS, passwords and access rules, and the coordinator's credentials."""
+    made = BrokerFolder.create(home, host, port, days, ca_days)
+    typed = shlex.quote(str(home))
+    print(
+        f"created {home}; run `broker up --home {typed}`, add an agent with `broker enroll NAME --home {typed}`"
+    )
+    print(f"the coordinator's credentials: {made.file(COORDINATOR)}")
+
+
+@commands.command()
+def enroll(
+    names: Names,
+    homes: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--home",
+            help="the broker's folder; repeat it for several brokers (shards), in the order of their numbers, and each user "
+            f"is enrolled at one of them  [default: {HOME}]",
+            show_default=False,
+        ),
+    ] = None,
+    shard: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="with several --home: the number of the broker, counted from 0  [default: by a hash of each name]",
+            show_default=False,
+        ),
+    ] = None,
+    role: Annotated[
+        EnrolledRole,
+        typer.Option(
+            help="observer: read statuses, roster and metrics, write nothing; aggregator: add up reports for the "
+            "coordinator (`coordinator aggregate`)"
+        ),
+    ] = "agent",
+    federation: Annotated[
+        str, typer.Option(help=f"the federation of the users; {ANY} for any")
+    ] = DEFAULT_FEDERATION,
+) -> None:
+    """Add users and write a file for the --credentials of each. A running broker accepts them at once."""
+    folders = [BrokerFolder(home) for home in homes or [HOME]]
+    for file in shards.enroll_all(folders, names, role, federation, shard):
+        print(file)
+
+
+@commands.command()
+def expel(names: Names, home: HomeFolder = HOME) -> None:
+    """Revoke agents' credentials. A running broker ends their connections and informs the coordinator."""
+    own = BrokerFolder(home)
+    gone = own.expel_all(names)
+    _publish_offline(own, gone, EXPELLED)
+
+
+@commands.command()
+def rotate(names: Names, home: HomeFolder = HOME) -> None:
+    """Replace credentials, also the coordinator's: a new password in a new file. The old file stops working at once."""
+    own = BrokerFolder(home)
+    known = own.entries()
+    for name in names:
+        print(own.rotate(name))
+    _publish_offline(own, {name: known[name] for name in names}, ROTATED)
+
+
+@commands.command()
+def renew(
+    home: HomeFolder = HOME,
+    days: Annotated[
+        int, typer.Option(min=1, help="days for which the new certificate is valid")
+    ] = SERVER_DAYS,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="name or address in the certificate; repeatable  [default: as before]",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Replace the broker's certificate by the same authority. The devices' credentials stay valid."""
+    until = BrokerFolder(home).renew(days, host or [])
+    print(
+        f"{home / 'server.pem'} is valid until {until:%Y-%m-%d}; a running broker uses it for new connections"
+    )
+
+
+@commands.command("list")
+def list_users(
+    home: HomeFolder = HOME,
+    as_json: Json = False,
+) -> None:
+    """List users with role, federation and age of their credentials, and the certificates' expiry dates."""
+    own = BrokerFolder(home)
+    entries, certificates = own.entries(), own.certificates()
+    if as_json:
+        users = {name: entry.model_dump() for name, entry in sorted(entries.items())}
+        print(json_text.dumps({"users": users, "certificates": certificates}, indent=1))
+        return
+    table = Table("user", "role", "federation", "credentials of")
+    for name, entry in sorted(entries.items()):
+        table.add_row(
+            name,
+            entry.role,
+            "any" if entry.federation == ANY else entry.federation,
+            entry.since or "–",
+        )
+    Terminal().print(table)
+    for name, until in certificates.items():
+        print(f"{name} is valid until {until}")
+
+
+def _publish_offline(home: BrokerFolder, users: Mapping[str, Entry], why: str) -> None:
+    """Publish that these agents are offline. If that fails, print a note."""
+    agents = {}
+    for name, entry in users.items():
+        if entry.role == "agent":
+            agents[name] = entry.federation
+    if not agents:
+        return
+    problem = asyncio.run(expulsion.publish(home, agents, why))
+    if problem:
+        say(f"note: {problem}")

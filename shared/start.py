@@ -1,0 +1,41 @@
+"""How a program starts: Ctrl-C ends it quietly, also while its modules are imported.
+
+The imports of a program take a few tenths of a second on a small device. Python would answer Ctrl-C with a traceback
+then. This module imports almost nothing, so that a program can install its handler first.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from importlib import import_module
+from types import FrameType
+
+INTERRUPTED = 130  # exit code of a program that Ctrl-C stopped
+
+
+def run_program(module: str) -> None:
+    """Import the module that holds a program, and run its `app`.
+
+    Args:
+        module: its dotted name, for example "covey.broker.cli.program".
+    """
+    before = signal.getsignal(signal.SIGINT)
+    # A shell lets its background programs ignore Ctrl-C: then it stays ignored.
+    if before is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _end)
+    try:
+        import_module(module).app()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def raise_interrupts() -> None:
+    """From now on Ctrl-C raises KeyboardInterrupt, because a command begins that may have something to tidy up."""
+    if signal.getsignal(signal.SIGINT) is _end:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """End at once. Nothing was opened yet, and an exception could be caught by the module that is being imported."""
+    os._exit(INTERRUPTED)
