@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from covey.shared.numerics.measures import ACCURACY, RMSE, Measure
+from covey.shared.strategies.phase_names import EVALUATE
 
 Row = Mapping[str, Any]
 Values = Mapping[str, float]
@@ -18,6 +19,8 @@ Values = Mapping[str, float]
 MAX_TEXT = 500  # characters of a sentence
 WARNING = "warning"  # notes under such keys are for people
 NOTHING: Row = {}
+# these end a round, and others interrupt the next one; a loss of lines has no round in the record
+AFTER_A_ROUND = ("stopped", "lost lines")
 
 
 @dataclass(frozen=True)
@@ -41,14 +44,21 @@ class PhaseLine:
     received: int = 0  # bytes that it has received from them
     warnings: tuple[str, ...] = ()
 
+    @property
+    def round(self) -> int:
+        """The round that it belongs to, counted from one: an evaluation follows its round, other phases are within."""
+        is_within = not self.ends_round and self.phase != EVALUATE
+        return self.rounds + 1 if is_within else self.rounds
+
 
 @dataclass(frozen=True)
 class EventLine:
     """Something else that happened."""
 
     kind: str
-    round: int  # rounds that were over
+    round: int  # that it happened in, counted from one
     text: str
+    or_before: bool = False  # it may be older: earlier rounds are not known
 
 
 Line = PhaseLine | EventLine
@@ -126,7 +136,9 @@ def _event(row: Row) -> EventLine | None:
     }
     if kind not in sentences:
         return None
-    return EventLine(kind, done, sentences[kind])
+    if kind in AFTER_A_ROUND:
+        return EventLine(kind, done, sentences[kind])
+    return EventLine(kind, done + 1, sentences[kind])
 
 
 def _warnings(row: Row) -> tuple[str, ...]:

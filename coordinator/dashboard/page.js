@@ -156,7 +156,7 @@ function showEvents() {
   const shown = state.events.map((event) => {
     const item = document.createElement("li");
     const when = document.createElement("span");
-    when.textContent = `round ${event.round}`;
+    when.textContent = `round ${event.round}${event.or_before ? " or before" : ""}`;
     const text = document.createElement("span");
     text.textContent = event.text;
     item.append(when, text);

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from covey.coordinator.dashboard.lines import EventLine, Line, PhaseLine
@@ -356,20 +356,26 @@ def _newest_events(lines: Sequence[Line], over_select: float) -> list[EventLine]
     """What happened besides phases that went well, the newest first."""
     events: list[EventLine] = []
     warned: set[str] = set()  # each warning is shown once
+    first = next((line for line in lines if isinstance(line, PhaseLine)), None)
+    done = 0
     for line in lines:
         if isinstance(line, EventLine):
-            events.append(line)
+            dated = line if line.round else replace(line, round=done)
+            events.append(dated)
             continue
+        done = line.rounds
         invited = line.reported + line.missing
         # a round closes without those that were invited in reserve: they are no fault
         needed = invited / over_select if line.ends_round else invited
         if line.reported < needed:
             text = f"{line.phase}: closed with {line.reported} of {invited} reports"
-            event = EventLine("missing", line.rounds, text)
+            event = EventLine("missing", line.round, text)
             events.append(event)
         for warning in line.warnings:
             if warning not in warned:
                 warned.add(warning)
-                events.append(EventLine("warning", line.rounds, warning))
+                # a broker keeps the newest line alone: its warnings may be as old as the run
+                may_be_older = line is first and line.round > 1
+                events.append(EventLine("warning", line.round, warning, may_be_older))
     newest = events[-MAX_EVENTS:]
     return newest[::-1]

@@ -82,7 +82,8 @@ def watch_view(state: DashboardState, lines: Sequence[Line], height: int = 24) -
         table = _table(newest, measure)
         parts.append(table)
     for event in state.events[:MAX_EVENTS]:
-        sentence = printable(f"round {event.round}: {event.text}")
+        when = f"round {event.round} or before" if event.or_before else f"round {event.round}"
+        sentence = printable(f"{when}: {event.text}")
         parts.append(_line(sentence, "yellow"))
     if state.problem:
         parts.append(_line(printable(state.problem), "red"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import time
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from covey.coordinator.dashboard.agents import agent_cells
 from covey.coordinator.dashboard.folder_reader import FolderReader
@@ -22,6 +24,7 @@ from covey.coordinator.dashboard.state import (
     Sources,
     dashboard_state,
 )
+from covey.coordinator.dashboard.terminal import watch_view
 from covey.shared.wire.messages import CoordinatorStatus, RosterMessage
 from tests.coordinator import dashboards
 from tests.coordinator.dashboards import AGENT, agents, phase, status
@@ -135,6 +138,46 @@ def test_faults_and_events_are_counted_and_the_newest_comes_first() -> None:
     assert (fleet_counts.offline, fleet_counts.excluded, fleet_counts.quarantined) == (1, 1, 1)
     faults = state.faults
     assert (faults.void, faults.quarantined, faults.failed, faults.refused) == (1, 1, 1, 3)
+
+
+def test_events_are_dated_as_people_count_rounds() -> None:
+    """The first attempt at round 1 is void, and round 1 begins with a phase that ends no round."""
+    signatures = phase(1, ends_round=False, phase="signature", notes={"warning": "no groups"})
+    rows = [
+        {"event": "void", "round": 0, "step": 1, "why": "too few reports"},
+        signatures | {"round": 0},
+        phase(1, missing=[]),
+        phase(1, evaluated=0.5),
+        {"event": "lost lines", "lines": 2},
+        {"event": "set_aside", "agent": "pi-7", "round": 1, "step": 6, "why": "not finite"},
+        phase(2, missing=[]),
+        {"event": "stopped", "round": 2, "rounds": 9, "why": "it has converged"},
+    ]
+    state = dashboard_state(Sources(PLAN, lines(*rows)))
+    found = [(event.kind, event.round) for event in state.events]
+    assert found == [
+        ("stopped", 2),
+        ("set_aside", 2),
+        ("lost lines", 1),
+        ("missing", 1),
+        ("warning", 1),
+        ("missing", 1),
+        ("void", 1),
+    ]
+
+
+def test_a_warning_of_a_record_that_begins_late_may_be_older() -> None:
+    """A broker keeps the newest line: who looks on from round 40 on does not know when its warning came first."""
+    rows = [phase(number, notes={"warning": "one cluster"}, missing=[]) for number in (40, 41)]
+    state = dashboard_state(Sources(PLAN, lines(*rows)))
+    [event] = state.events
+    assert (event.round, event.or_before) == (40, True)
+    shown = io.StringIO()
+    console = Console(file=shown, width=80)
+    console.print(watch_view(state, lines(*rows)))
+    assert "round 40 or before: one cluster" in shown.getvalue()
+    whole = dashboard_state(Sources(PLAN, lines(phase(1, missing=[]), *rows)))
+    assert [(event.round, event.or_before) for event in whole.events] == [(40, False)]
 
 
 def test_agents_that_were_invited_in_reserve_are_no_fault() -> None:
