@@ -18,6 +18,9 @@ ENVELOPE = 16 * KIB  # what a packet holds in addition to a part: topic, digest,
 ROSTER_ROW = 400  # bytes of one agent in the roster that the coordinator publishes
 MIN_PACKET_BYTES = 16 * KIB
 MIN_MEMORY_BYTES = 256 * MIB
+MAX_PACKET_BYTES = 268_435_455  # of MQTT: 3.1.1, section 2.2.3
+MAX_MEMORY_BYTES = (1 << 63) - 1  # that Mosquitto can count
+MAX_AGENTS = 100_000_000  # whose queue of 20 messages each Mosquitto can count
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class Limits:
     """Limits of one broker. The properties are what the brokers apply.
 
     Raises:
-        UserError: a limit is too low for Covey to work.
+        UserError: a limit is too low for Covey to work, or higher than a broker can apply.
     """
 
     agents: int = DEFAULT_AGENTS  # how many to expect
@@ -35,6 +38,15 @@ class Limits:
     def __post_init__(self) -> None:
         if self.agents < 1:
             raise UserError(f"--agents {self.agents}: expected at least 1")
+        if self.agents > MAX_AGENTS:
+            raise UserError(
+                f"--agents {self.agents}: expected at most {MAX_AGENTS}; divide a larger fleet over several brokers"
+            )
+        if self.packet is not None and self.packet > MAX_PACKET_BYTES:
+            raise UserError(
+                f"--max-packet {self.packet}: expected at most {MAX_PACKET_BYTES} bytes, the longest packet of MQTT; "
+                "models travel in parts, so wire.part_bytes of the scenario plus 16384 is enough"
+            )
         if self.packet is not None and self.packet < MIN_PACKET_BYTES:
             raise UserError(
                 f"--max-packet {self.packet}: expected at least {MIN_PACKET_BYTES} bytes; a packet must hold a part "
@@ -44,11 +56,17 @@ class Limits:
             raise UserError(
                 f"--memory {self.memory >> 20}: expected at least {MIN_MEMORY_BYTES >> 20} (MiB)"
             )
+        if self.memory is not None and self.memory > MAX_MEMORY_BYTES:
+            raise UserError(
+                f"--memory {self.memory >> 20}: expected at most {MAX_MEMORY_BYTES >> 20} (MiB); "
+                "omit it for half of the machine's memory"
+            )
 
     @property
     def packet_bytes(self) -> int:
         """The longest packet: a part of the default size or the roster of all agents, whichever is longer."""
-        return self.packet or max(DEFAULT_PART, ROSTER_ROW * self.agents) + ENVELOPE
+        enough = max(DEFAULT_PART, ROSTER_ROW * self.agents) + ENVELOPE
+        return self.packet or min(enough, MAX_PACKET_BYTES)
 
     @property
     def memory_bytes(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import importlib.metadata
 import logging
 import os
@@ -21,7 +22,8 @@ from typing import IO, TYPE_CHECKING, Self
 
 from covey.broker.access import passwords
 from covey.broker.limits import Limits
-from covey.broker.programs.options import Options, free_port
+from covey.broker.programs.options import Options
+from covey.broker.programs.ports import PortTakenError, cannot_listen, start_on_port
 from covey.broker.programs.process import BrokerProcess
 from covey.shared import json_text
 from covey.shared.errors import UserError
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 
 READY_S = 30.0
 HANDSHAKE_S = 10.0
+PORT_TAKEN = 98  # exit code of the broker's process
+ADDRESS_IN_USE = os.strerror(errno.EADDRINUSE)
 FILES = ("passwords", "members", "tls_cert", "tls_key", "tls_ca")
 
 
@@ -53,7 +57,11 @@ class EmbeddedBroker(BrokerProcess):
         self.url: BrokerUrl  # set once it is ready
 
     async def __aenter__(self) -> Self:
-        port = free_port(self.options)
+        port = await start_on_port(self.options, self._start)
+        self.url = self.options.url(port)
+        return self
+
+    async def _start(self, port: int) -> None:
         log = self.options.log.open("ab") if self.options.log else None
         try:
             self._process = await asyncio.create_subprocess_exec(
@@ -67,17 +75,17 @@ class EmbeddedBroker(BrokerProcess):
             if log:
                 log.close()
         self.pid = self._process.pid
-        await self._ready()
-        self.url = self.options.url(port)
-        return self
+        await self._ready(port)
 
-    async def _ready(self) -> None:
+    async def _ready(self, port: int) -> None:
         assert self._process.stdout is not None  # noqa: S101  it is a pipe
         line = b""
         with contextlib.suppress(TimeoutError):
             line = await asyncio.wait_for(self._process.stdout.readline(), READY_S)
         if not line:
             await self.stop()
+            if self._process.returncode == PORT_TAKEN:
+                raise PortTakenError(cannot_listen(self.options.host, port, ADDRESS_IN_USE))
             place = f"in {self.options.log}" if self.options.log else "above"
             raise UserError(
                 f"the embedded broker did not start on {self.options.host}; its messages are {place}"
@@ -185,6 +193,10 @@ def main() -> None:
         asyncio.run(serve(_parse(sys.argv[1:])))
     except UserError as error:
         sys.exit(f"broker: {error}")
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        sys.exit(PORT_TAKEN)
     except KeyboardInterrupt:
         pass
 

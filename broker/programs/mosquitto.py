@@ -17,7 +17,8 @@ from typing import Self
 
 from covey.broker.access import acl
 from covey.broker.limits import IN_FLIGHT, SESSION_HOURS, Limits
-from covey.broker.programs.options import Options, free_port
+from covey.broker.programs.options import Options
+from covey.broker.programs.ports import PortTakenError, start_on_port
 from covey.broker.programs.process import BrokerProcess
 from covey.shared.errors import UserError
 from covey.shared.files import private_folder, write_private
@@ -27,14 +28,9 @@ READY_S = 15.0
 POLL_S = 0.02
 LOG_LINES = 8  # shown if it does not start
 PORT_TAKEN = "Address already in use"  # in its log
-FREE_PORT_ATTEMPTS = 5
 # CONNECT: MQTT 3.1.1, clean session, no client id, keep-alive of 10 s
 CONNECT_PACKET = bytes.fromhex("100c00044d5154540402000a0000")
 CONNACK_TYPE = 0x20
-
-
-class _PortTakenError(UserError):
-    """Another program took the port between our look at it and Mosquitto's."""
 
 
 def find() -> str | None:
@@ -134,18 +130,11 @@ class Mosquitto(BrokerProcess):
         self._folder: tempfile.TemporaryDirectory[str]
 
     async def __aenter__(self) -> Self:
-        """Start it. A free port may be taken before Mosquitto listens there: then another one is tried."""
-        attempts = 1 if self.options.port else FREE_PORT_ATTEMPTS
-        while True:
-            attempts -= 1
-            try:
-                return await self._start()
-            except _PortTakenError:
-                if attempts == 0:
-                    raise
+        port = await start_on_port(self.options, self._start)
+        self.url = self.options.url(port)
+        return self
 
-    async def _start(self) -> Self:
-        port = free_port(self.options)
+    async def _start(self, port: int) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="covey-broker-")
         try:
             with (Path(self._folder.name) / "output.txt").open("wb") as output:
@@ -163,8 +152,6 @@ class Mosquitto(BrokerProcess):
         except BaseException:
             await self.stop()
             raise
-        self.url = self.options.url(port)
-        return self
 
     def _write_config(self, port: int) -> Path:
         folder = Path(self._folder.name)
@@ -206,7 +193,7 @@ class Mosquitto(BrokerProcess):
                 return
             await asyncio.sleep(POLL_S)
         messages = self.log_tail()
-        kind = _PortTakenError if PORT_TAKEN in messages else UserError
+        kind = PortTakenError if PORT_TAKEN in messages else UserError
         raise kind(
             f"mosquitto did not start on {self.options.host}:{port}; its last messages:\n{messages}"
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -102,18 +101,3 @@ def _is_writable(path: Path) -> bool:
     if path.exists():
         return path.is_file() and os.access(path, os.W_OK)
     return path.absolute().parent.is_dir() and os.access(path.absolute().parent, os.W_OK)
-
-
-def free_port(options: Options, option: str = "--port") -> int:
-    """The requested port, or a free one for 0. Raises UserError, which names the option, if it is taken or not permitted."""
-    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((options.host, options.port))
-        except OSError as error:
-            raise UserError(
-                f"port {options.port} on {options.host}: {error.strerror or error}; "
-                f"stop the program that uses it, or choose another with {option} (0: any free one)"
-            ) from None
-        return int(probe.getsockname()[1])

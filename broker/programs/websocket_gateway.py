@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import ssl
 from dataclasses import replace
 from http import HTTPStatus
@@ -15,7 +16,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
 
-from covey.broker.programs.options import Options, free_port
+from covey.broker.programs.options import Options
+from covey.broker.programs.ports import PortTakenError, cannot_listen, start_on_port
 from covey.shared.errors import UserError
 from covey.shared.extras import install
 from covey.shared.mqtt.broker_url import DEFAULT_PATH, BrokerUrl, Tls
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 1 << 16  # read from the broker at once
 HANDSHAKE_S = 10.0  # for TLS and the request to upgrade
 SUBPROTOCOL = "mqtt"
+OPTION = "--websocket-port"
 
 
 class WebsocketGateway:
@@ -61,28 +64,38 @@ class WebsocketGateway:
         return f"<WebsocketGateway to {self._broker}>"
 
     async def __aenter__(self) -> Self:
+        requested = replace(self._options, port=self._port)
+        port = await start_on_port(requested, self._listen, OPTION)
+        address = self._options.url(port)
+        self.url = replace(address, path=DEFAULT_PATH)
+        return self
+
+    async def _listen(self, port: int) -> None:
         try:
             from websockets.asyncio.server import serve
             from websockets.typing import Subprotocol
         except ImportError:
             raise UserError(f"MQTT over websockets needs websockets: {install('broker')}") from None
-        port = free_port(replace(self._options, port=self._port), "--websocket-port")
-        self._server = await serve(
-            self._serve,
-            self._options.host,
-            port,
-            ssl=self._tls,
-            subprotocols=[Subprotocol(SUBPROTOCOL)],
-            process_request=self._refuse,
-            open_timeout=HANDSHAKE_S,
-            max_size=self._options.limits.packet_bytes,  # a frame holds a packet, or less
-            compression=None,  # weights do not shrink
-            ping_interval=None,  # MQTT has a keep-alive of its own
-            server_header=None,
-        )
-        address = self._options.url(port)
-        self.url = replace(address, path=DEFAULT_PATH)
-        return self
+        host = self._options.host
+        try:
+            self._server = await serve(
+                self._serve,
+                host,
+                port,
+                ssl=self._tls,
+                subprotocols=[Subprotocol(SUBPROTOCOL)],
+                process_request=self._refuse,
+                open_timeout=HANDSHAKE_S,
+                max_size=self._options.limits.packet_bytes,  # a frame holds a packet, or less
+                compression=None,  # weights do not shrink
+                ping_interval=None,  # MQTT has a keep-alive of its own
+                server_header=None,
+            )
+        except OSError as error:
+            why = error.strerror or str(error)
+            message = cannot_listen(host, port, why, OPTION)
+            kind = PortTakenError if error.errno == errno.EADDRINUSE else UserError
+            raise kind(message) from None
 
     async def __aexit__(
         self,

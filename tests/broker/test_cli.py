@@ -12,10 +12,13 @@ import pytest
 from typer.testing import CliRunner
 
 from covey.broker.cli.program import app
-from covey.broker.programs import mosquitto
+from covey.broker.limits import MAX_PACKET_BYTES, Limits
+from covey.broker.programs import ports
 from covey.broker.programs.embedded import EmbeddedBroker
 from covey.broker.programs.mosquitto import Mosquitto, answers
+from covey.broker.programs.options import Options
 from covey.broker.programs.start import FALLBACK, available_broker
+from covey.broker.programs.websocket_gateway import WebsocketGateway
 from covey.shared.errors import UserError
 from tests import brokers
 from tests.brokers import free_ports
@@ -135,18 +138,57 @@ async def test_the_log_of_mosquitto_is_shown_if_it_does_not_start() -> None:
         await Mosquitto(config="listener {port} 127.0.0.1\nnonsense true\n").__aenter__()
 
 
-@pytest.mark.broker
-@needs_mosquitto
+BOTH_BROKERS = pytest.mark.parametrize(
+    "kind",
+    [EmbeddedBroker, pytest.param(Mosquitto, marks=[pytest.mark.broker, needs_mosquitto])],
+)
+
+
+@BOTH_BROKERS
 async def test_a_free_port_that_is_taken_meanwhile_is_replaced_by_another(
+    kind: type[EmbeddedBroker] | type[Mosquitto], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So it is for the broker, and for the websockets in front of it."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        free, free_too = free_ports(2)
+        found = iter([taken, free, taken, free_too])
+        monkeypatch.setattr(ports, "free_port", lambda options, option: next(found))
+        async with kind() as broker:
+            assert broker.url.port == free
+            async with WebsocketGateway(Options(), 0, broker.url) as gateway:
+                assert gateway.url.port == free_too
+
+
+async def test_a_requested_port_that_is_taken_meanwhile_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
-        [free] = free_ports(1)
-        ports = iter([taken, free])
-        monkeypatch.setattr(mosquitto, "free_port", lambda options: next(ports))
-        async with Mosquitto() as broker:
-            assert broker.url.port == free
+        monkeypatch.setattr(ports, "free_port", lambda options, option: options.port)
+        with pytest.raises(UserError, match=f"port {taken} on 127.0.0.1: .* --port "):
+            await EmbeddedBroker(Options(port=taken)).__aenter__()
+
+
+@pytest.mark.parametrize(
+    ("option", "number", "expected"),
+    [
+        ("--max-packet", "999999999999", "at most 268435455 bytes"),
+        ("--memory", "9" * 30, "omit it for half of the machine's memory"),
+        ("--agents", "999999999999", "divide a larger fleet over several brokers"),
+    ],
+)
+def test_a_limit_that_no_broker_can_apply_is_refused(
+    option: str, number: str, expected: str
+) -> None:
+    result = doctor(app, ["up", "--embedded", "--port", "0", option, number])
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"error: {option} {number}: expected at most ")
+    assert expected in result.stderr
+
+
+def test_the_longest_packet_for_a_large_fleet_is_one_that_mqtt_has() -> None:
+    assert Limits(agents=1_000_000).packet_bytes == MAX_PACKET_BYTES
 
 
 @pytest.mark.broker
