@@ -34,7 +34,7 @@ from covey.shared.errors import UserError
 from covey.shared.extras import install
 from covey.shared.files import private_folder, write_private
 from covey.shared.mqtt import credentials
-from covey.shared.mqtt.broker_url import SYSTEM_TLS, BrokerUrl
+from covey.shared.mqtt.broker_url import PORTS, SYSTEM_TLS, BrokerUrl
 from covey.shared.mqtt.credentials import COORDINATOR
 from covey.shared.wire.topics import is_name
 
@@ -96,8 +96,8 @@ class BrokerFolder:
         """
         if folder.exists() and any(folder.iterdir()):
             raise UserError(f"{folder} is not empty; expected a new folder, nothing was changed")
+        _check_hosts(hosts)
         address = BrokerUrl(hosts[0], port, tls=SYSTEM_TLS)
-        BrokerUrl.parse(str(address))  # raises UserError for a host that no URL can contain
         authority = _new_authority(authority_days)
         server = _server_certificate(authority, hosts, days)
         private_folder(folder)
@@ -271,6 +271,7 @@ class BrokerFolder:
         with self._changing() as log:
             authority = self._authority()
             present = (self.folder / "server.pem").read_bytes()
+            _check_hosts(hosts)
             names = list(hosts) or hosts_of(present)
             server = _server_certificate(authority, names, days)
             # a broker that starts between the two writes refuses the pair; a running one reads both later
@@ -390,6 +391,13 @@ def _wait_for_lock(descriptor: int, folder: Path) -> None:
                 f"{folder}: another command has locked the folder for {LOCK_WITHIN_S:g} s; end that command and try again"
             )
         time.sleep(LOCK_POLL_S)
+
+
+def _check_hosts(hosts: Sequence[str]) -> None:
+    """Raise UserError for a host that no address of a broker can contain."""
+    for host in hosts:
+        address = BrokerUrl(host, PORTS["mqtts"], tls=SYSTEM_TLS)
+        BrokerUrl.parse(str(address))
 
 
 def _new_authority(days: int) -> Authority:

@@ -118,6 +118,16 @@ Version = Annotated[
 ]
 
 
+def check_name(option: str, name: str) -> None:
+    """Raise a UserError unless this is a valid name of an agent or a federation."""
+    from covey.shared.wire.topics import is_name
+
+    if not is_name(name):
+        raise UserError(
+            f"{option} {name!r}: invalid name; use 1-64 letters, digits, '.', '_' or '-'"
+        )
+
+
 # -- options of several commands ---------------------------------------------------------------------------------------
 
 Json = Annotated[bool, typer.Option("--json", help="print JSON instead of text")]

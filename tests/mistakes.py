@@ -65,6 +65,8 @@ FILES = {
     "method.yaml": GOOD.replace("fedavg", "fedavgg"),
     "model.yaml": GOOD.replace("model: mlp", "model: resnet99"),
     "range.yaml": GOOD.replace("count: 2", "count: 2, participation: 2"),
+    "dated.yaml": GOOD.replace("name: try", "name: 2026-01-01"),
+    "many.yaml": GOOD.replace("agents: 4", "agents: 99999999999"),
     "no-task.yaml": "\n".join(line for line in GOOD.splitlines() if not line.startswith("task")),
     "good.csv": "a,b,c,label\n1,2,3,0\n4,5,6,1\n",
     "words.csv": "a,b,c,label\n1,two,3,0\n4,,6,1\n",
@@ -148,6 +150,27 @@ MISTAKES = (
         "expected key=value",
         "such as rounds.count=5",
     ),
+    Mistake(
+        "a date for a name",
+        "coordinator validate dated.yaml",
+        "name: 2026-01-01, line 1",
+        "should be a valid string",
+        "put it in quotes",
+    ),
+    Mistake(
+        "more simulated agents than a machine holds",
+        "coordinator validate many.yaml",
+        "fleet.agents: 99999999999, line 5",
+        "should be less than or equal to 1000000",
+        "many.yaml",
+    ),
+    Mistake(
+        "a number for a section",
+        "coordinator validate scenario.yaml --set rounds=5",
+        "rounds: 5, override rounds=5",
+        "should be a section with keys of its own",
+        "scenario.yaml",
+    ),
     # runs and comparisons
     Mistake(
         "two options that contradict each other",
@@ -219,6 +242,41 @@ MISTAKES = (
         "finish it with --resume",
         "or choose --best",
     ),
+    Mistake(
+        "no cell between the commas",
+        "coordinator compare compare.yaml --in-process --cells ,",
+        "--cells: no cell is named",
+        "expected some of fedavg/1, fedclust/1",
+        "or omit --cells",
+    ),
+    Mistake(
+        "a folder for an earlier comparison",
+        "coordinator compare compare.yaml --in-process --known notes",
+        "--known notes: Is a directory",
+        "expected a compare.json",
+        "that `coordinator compare` wrote",
+    ),
+    Mistake(
+        "a folder for a benchmark",
+        "coordinator plan scenario.yaml --bench notes",
+        "notes: the file cannot be read",
+        "expected the output of",
+        "`agent bench --json`",
+    ),
+    Mistake(
+        "a space in an agent's id",
+        "coordinator release 'pi 1' --broker mqtt://127.0.0.1:1",
+        "AGENT 'pi 1'",
+        "invalid name",
+        "use 1-64 letters, digits, '.', '_' or '-'",
+    ),
+    Mistake(
+        "a slash in a federation",
+        "coordinator pause --federation a/b --broker mqtt://127.0.0.1:1",
+        "--federation 'a/b'",
+        "invalid name",
+        "use 1-64 letters, digits, '.', '_' or '-'",
+    ),
     # brokers
     Mistake(
         "a web address for a broker",
@@ -277,6 +335,27 @@ MISTAKES = (
         "broker-home: not a broker's folder",
         "create one with",
         "`broker init --home broker-home --host NAME`",
+    ),
+    Mistake(
+        "another machine's address to listen on",
+        "broker up --host 192.0.2.1 --port 0",
+        "Cannot assign requested address",
+        "expected an address of this machine",
+        "choose another with --host (0.0.0.0: all)",
+    ),
+    Mistake(
+        "a packet longer than MQTT allows",
+        "broker up --port 0 --max-packet 999999999999",
+        "--max-packet 999999999999",
+        "expected at most 268435455 bytes",
+        "wire.part_bytes of the scenario plus 16384 is enough",
+    ),
+    Mistake(
+        "a service whose agent has a space in its id",
+        "agent service --data good.csv --id 'pi 1'",
+        "--id 'pi 1'",
+        "invalid name",
+        "use 1-64 letters, digits, '.', '_' or '-'",
     ),
     # data on a device
     Mistake(

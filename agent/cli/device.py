@@ -32,7 +32,6 @@ from covey.agent.cli.options import (
     StateFolder,
     Threads,
     agent_id,
-    check_name,
     command_group,
     default_name,
     default_threads,
@@ -41,7 +40,7 @@ from covey.agent.cli.options import (
     state_folder,
 )
 from covey.shared import json_text
-from covey.shared.cli import BROKERS, Allow, Connection, Json, with_connection
+from covey.shared.cli import BROKERS, Allow, Connection, Json, check_name, with_connection
 from covey.shared.errors import UserError
 
 if TYPE_CHECKING:
@@ -205,6 +204,8 @@ def service(
     parsed = start_command.make_context("agent start", context.args)
     given = parsed.params
     agent = agent_id(given["name"], given["credentials"], given["broker"] or ())
+    check_name("--id", agent)
+    check_name("--federation", given["federation"])
     command = [*python("covey.agent.cli", "start"), *_unit_options(parsed)]
     print(render(agent, command, user or getpass.getuser()), end="")
 

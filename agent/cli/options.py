@@ -66,6 +66,7 @@ Threads = Annotated[
     int | None,
     typer.Option(
         min=1,
+        max=1024,
         help="threads of torch; 1 gives the same bytes as a simulation  [default: the cores but one, at least 1]",
         envvar="COVEY_THREADS",
         show_default=False,
@@ -160,15 +161,6 @@ def agent_id(name: str | None, credentials: Path | None, brokers: Sequence[str])
 
         check_agent(credentials, agent, brokers)
     return agent
-
-
-def check_name(option: str, name: str) -> None:
-    from covey.shared.wire.topics import is_name
-
-    if not is_name(name):
-        raise UserError(
-            f"{option} {name!r}: invalid name; use 1-64 letters, digits, '.', '_' or '-'"
-        )
 
 
 def state_folder(given: Path | None, agent: str) -> Path:

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 READY_S = 30.0
 HANDSHAKE_S = 10.0
 PORT_TAKEN = 98  # exit code of the broker's process
-ADDRESS_IN_USE = os.strerror(errno.EADDRINUSE)
 FILES = ("passwords", "members", "tls_cert", "tls_key", "tls_ca")
 
 
@@ -85,7 +84,8 @@ class EmbeddedBroker(BrokerProcess):
         if not line:
             await self.stop()
             if self._process.returncode == PORT_TAKEN:
-                raise PortTakenError(cannot_listen(self.options.host, port, ADDRESS_IN_USE))
+                in_use = OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+                raise PortTakenError(cannot_listen(self.options.host, port, in_use))
             place = f"in {self.options.log}" if self.options.log else "above"
             raise UserError(
                 f"the embedded broker did not start on {self.options.host}; its messages are {place}"

@@ -6,6 +6,7 @@ meanwhile; then the next one is tried.
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Awaitable, Callable
 
@@ -56,14 +57,18 @@ def free_port(options: Options, option: str = "--port") -> int:
         try:
             probe.bind((options.host, options.port))
         except OSError as error:
-            why = error.strerror or str(error)
-            raise UserError(cannot_listen(options.host, options.port, why, option)) from None
+            raise UserError(cannot_listen(options.host, options.port, error, option)) from None
         return int(probe.getsockname()[1])
 
 
-def cannot_listen(host: str, port: int, why: str, option: str = "--port") -> str:
+def cannot_listen(host: str, port: int, error: OSError, option: str = "--port") -> str:
     """The message about a port that cannot be used."""
+    why = error.strerror or str(error)
+    place = f"port {port} on {host}: {why}"
+    if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+        return f"{place}; expected an address of this machine: choose another with --host (0.0.0.0: all)"
+    if isinstance(error, PermissionError):
+        return f"{place}; this user may use ports from 1024 on: choose one with {option}"
     return (
-        f"port {port} on {host}: {why}; "
-        f"stop the program that uses it, or choose another with {option} (0: any free one)"
+        f"{place}; stop the program that uses it, or choose another with {option} (0: any free one)"
     )

@@ -92,8 +92,7 @@ class WebsocketGateway:
                 server_header=None,
             )
         except OSError as error:
-            why = error.strerror or str(error)
-            message = cannot_listen(host, port, why, OPTION)
+            message = cannot_listen(host, port, error, OPTION)
             kind = PortTakenError if error.errno == errno.EADDRINUSE else UserError
             raise kind(message) from None
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from covey.coordinator.cli.options import command_group, ensure_role, show_line
-from covey.shared.cli import LOCAL_BROKER, Allow, Connection, with_connection
+from covey.shared.cli import LOCAL_BROKER, Allow, Connection, check_name, with_connection
 from covey.shared.consent import AllowedCode
 from covey.shared.mqtt.credentials import COORDINATOR
 
@@ -39,6 +39,7 @@ def aggregate(
     """
     from covey.coordinator.aggregate.command import serve
 
+    check_name("--federation", federation)
     ensure_role(connection, "aggregator", COORDINATOR)
     with suppress(KeyboardInterrupt):
         asyncio.run(

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from covey.coordinator.cli.options import command_group, ensure_role, show_line
-from covey.shared.cli import LOCAL_BROKER, Connection, with_connection
+from covey.shared.cli import LOCAL_BROKER, Connection, check_name, with_connection
 from covey.shared.mqtt.credentials import COORDINATOR
 
 commands = command_group()
@@ -25,6 +25,9 @@ def _send(connection: Connection, federation: str, command: str, agent: str | No
     from covey.coordinator.commands.control import send
     from covey.shared.wire.messages import Control
 
+    check_name("--federation", federation)
+    if agent is not None:
+        check_name("AGENT", agent)
     ensure_role(connection, COORDINATOR)
     control = Control.model_validate({"command": command, "agent": agent})
     return asyncio.run(send(connection.url(), federation, control))

@@ -20,7 +20,7 @@ from covey.coordinator.cli.options import (
     show_line,
 )
 from covey.shared import json_text
-from covey.shared.cli import Allow, Connection, Json, ProgramFormat, with_connection
+from covey.shared.cli import Allow, Connection, Json, ProgramFormat, check_name, with_connection
 from covey.shared.consent import AllowedCode
 from covey.shared.errors import UserError
 from covey.shared.mqtt.credentials import COORDINATOR
@@ -63,6 +63,8 @@ def promote(
     """
     from covey.coordinator.commands import promote as command
 
+    if federation is not None:
+        check_name("--federation", federation)
     version = command.chosen(folder, number, best=best)
     ensure_role(connection, COORDINATOR)
     urls = several_brokers(connection, shard) or [connection.url()]
@@ -87,6 +89,8 @@ def rollback(
     """
     from covey.coordinator.commands import promote as command
 
+    if federation is not None:
+        check_name("--federation", federation)
     version = command.before(folder)
     ensure_role(connection, COORDINATOR)
     urls = several_brokers(connection, shard) or [connection.url()]

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from covey.coordinator.cli.options import READERS, command_group, ensure_role, out, show_line
-from covey.shared.cli import Connection, Json, broker_option, with_connection
+from covey.shared.cli import Connection, Json, broker_option, check_name, with_connection
 from covey.shared.mqtt.broker_url import DEFAULT_BROKER
 
 commands = command_group()
@@ -35,6 +35,7 @@ def status(
 
     With --watch, show the rounds instead, as they end: figures by cluster, reports, faults, and the time that is left.
     """
+    check_name("--federation", federation)
     if watch:
         _watch(folder, connection, federation, as_json=as_json)
         return
@@ -91,6 +92,7 @@ def dashboard(
     from covey.coordinator.commands.dashboard import Request, serve
     from covey.shared.mqtt.credentials import read
 
+    check_name("--federation", federation)
     url = None
     if connection.broker is not None or folder is None:
         ensure_role(connection, *READERS)

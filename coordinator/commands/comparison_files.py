@@ -38,6 +38,7 @@ KnownRows = Mapping[str, ComparisonRow]  # of earlier comparisons, by the cell's
 Identity = tuple[str, float | None]  # the digest of a cell's scenario, and its target
 NONE_KNOWN: KnownRows = MappingProxyType({})
 SCENARIO = "compare.yaml"  # of a comparison's folder: what is compared, from its first cell on
+EXPECTED = "expected a compare.json that `coordinator compare` wrote"
 TABLE = "compare.json"  # its tables, for programs
 PAGE = "report.html"
 
@@ -85,13 +86,10 @@ def _recorded(file: Path) -> dict[str, tuple[Identity, ComparisonRow]]:
     try:
         return _read_rows(file)
     except OSError as error:
-        raise UserError(f"--known {file}: {error.strerror}") from None
+        raise UserError(f"--known {file}: {error.strerror}; {EXPECTED}") from None
     except (ValueError, KeyError, TypeError, UserError) as error:
         reason = str(error).splitlines()[0]
-        raise UserError(
-            f"--known {file}: expected a compare.json that `coordinator compare` wrote; "
-            f"{type(error).__name__}: {reason}"
-        ) from None
+        raise UserError(f"--known {file}: {EXPECTED}; {type(error).__name__}: {reason}") from None
 
 
 def _read_rows(file: Path) -> dict[str, tuple[Identity, ComparisonRow]]:

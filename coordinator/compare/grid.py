@@ -92,12 +92,15 @@ def chosen(cells: Sequence[Cell], wanted: Iterable[str]) -> list[Cell]:
     "fedavg/1" names one cell, "fedavg" all its seeds, "skew20" all methods on that partition; a comma
     separates names. Raises UserError for a name that no cell has.
     """
-    names = [name for text in wanted for name in text.split(",") if name]
-    if not names:
+    texts = list(wanted)
+    if not texts:
         return list(cells)
+    names = [name for name in ",".join(texts).split(",") if name]
+    known = ", ".join(cell.name for cell in cells)
+    if not names:
+        raise UserError(f"--cells: no cell is named; expected some of {known}, or omit --cells")
     for name in names:
         if not any(_is_named(cell, name) for cell in cells):
-            known = ", ".join(cell.name for cell in cells)
             raise UserError(f"--cells {name}: there is no such cell; expected some of {known}")
     return [cell for cell in cells if any(_is_named(cell, name) for name in names)]
 

@@ -13,6 +13,8 @@ from covey.shared import json_text
 from covey.shared.errors import UserError
 from covey.shared.wire.messages import Benchmark
 
+EXPECTED = "expected the output of `agent bench --json` or `coordinator status --json`"
+
 
 def read_benchmarks(paths: Sequence[Path]) -> list[Benchmark]:
     """The benchmarks in all files, in their order.
@@ -36,7 +38,7 @@ def _documents(path: Path) -> Iterator[Any]:
     try:
         content = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: the file cannot be read ({error})") from None
+        raise UserError(f"{path}: the file cannot be read ({error}); {EXPECTED}") from None
     try:
         yield json_text.loads(content)
     except json_text.JsonError:
@@ -49,9 +51,7 @@ def _line(path: Path, line: str) -> Any:
     try:
         return json_text.loads(line)
     except json_text.JsonError as error:
-        raise UserError(
-            f"{path}: {error}; expected the output of `agent bench --json` or `coordinator status --json`"
-        ) from None
+        raise UserError(f"{path}: {error}; {EXPECTED}") from None
 
 
 def _benchmarks(path: Path, document: Any) -> list[Benchmark]:

@@ -83,7 +83,7 @@ async def broker(
         command.append("--embedded")
     settings = {"COVEY_BROKER_PASSWORD": password, "COVEY_FLEET_PASSWORD": fleet_password}
     async with _child(command, folder / "broker.log", talks=True, settings=settings) as child:
-        line = await _first_line(child, folder / "broker.log")
+        line = await _first_line(child)
         ready = json_text.loads(line)
         name = ready["broker"]
         address = BrokerUrl.parse(ready["url"])
@@ -129,7 +129,7 @@ async def fleet(
     async with _child(
         command, folder / "fleet.log", talks=False, settings=environment_of(urls)
     ) as child:
-        yield child
+        yield child.process
 
 
 async def initial_from_fleet(
@@ -140,15 +140,15 @@ async def initial_from_fleet(
     try:
         while not (folder / START).exists():
             if ended.done():
-                raise _not_built(folder / "fleet.log")
+                raise _not_built(tail(folder / "fleet.log"))
             await asyncio.wait({ended}, timeout=START_POLL_S)
     finally:
         ended.cancel()
     return started(folder, scenario)
 
 
-def _not_built(log: Path) -> UserError:
-    return UserError(f"the initial model could not be built:\n{tail(log)}")
+def _not_built(messages: str) -> UserError:
+    return UserError(f"the initial model could not be built:\n{messages}")
 
 
 async def initial(folder: Path, scenario: Scenario, allowed: AllowedCode = NO_CODE) -> Setup:
@@ -166,8 +166,8 @@ async def initial(folder: Path, scenario: Scenario, allowed: AllowedCode = NO_CO
         ]
         command += allowed.options()
         async with _child(command, folder / "model.log", talks=False) as child:
-            if await child.wait() != 0:
-                raise _not_built(folder / "model.log")
+            if await child.process.wait() != 0:
+                raise _not_built(child.messages())
     return started(folder, scenario)
 
 
@@ -206,9 +206,10 @@ async def superclass_accuracies(
     command += allowed.options()
     log = folder / "superclasses.log"
     async with _child(command, log, talks=True) as child:
-        output, _ = await child.communicate()
-        if child.returncode != 0:
-            raise UserError(f"the clusters could not be tested on the super-classes:\n{tail(log)}")
+        output, _ = await child.process.communicate()
+        if child.process.returncode != 0:
+            messages = child.messages()
+            raise UserError(f"the clusters could not be tested on the super-classes:\n{messages}")
     table: list[list[float]] = json_text.loads(output)
     return table
 
@@ -217,8 +218,8 @@ async def exported(model: Path, out: Path, log: Path, allowed: AllowedCode = NO_
     """Export a model file of a finished run as a program, in a child process (`agent export`)."""
     command = ["covey.agent.cli", "export", str(model), "--out", str(out), *allowed.options()]
     async with _child(command, log, talks=False) as child:
-        if await child.wait() != 0:
-            raise UserError(f"{model} could not be exported:\n{tail(log)}")
+        if await child.process.wait() != 0:
+            raise UserError(f"{model} could not be exported:\n{child.messages()}")
 
 
 def _given(scenario: Scenario, path: Path) -> bool:
@@ -253,18 +254,31 @@ def setup_of(scenario: Scenario, starts: Sequence[np.ndarray], layout: Layout) -
     )
 
 
-def tail(path: Path, lines: int = 12) -> str:
-    """The last lines of a child's log, for an error message."""
+def tail(path: Path, lines: int = 12, since: int = 0) -> str:
+    """The last lines of a child's log, for an error message; none from before the byte `since`."""
     if not path.exists():
         return ""
-    text = path.read_text(errors="replace")
+    text = path.read_bytes()[since:].decode(errors="replace")
     return "\n".join(text.splitlines()[-lines:])
+
+
+@dataclass(frozen=True)
+class _Child:
+    """A child process, and where its own messages begin in a log that has those of earlier commands too."""
+
+    process: asyncio.subprocess.Process
+    log: Path
+    since: int  # bytes
+
+    def messages(self) -> str:
+        """The last lines that it wrote."""
+        return tail(self.log, since=self.since)
 
 
 @asynccontextmanager
 async def _child(
     command: Sequence[str], log: Path, *, talks: bool, settings: Mapping[str, str] = NO_SETTINGS
-) -> AsyncIterator[asyncio.subprocess.Process]:
+) -> AsyncIterator[_Child]:
     """Run `python -m command` for as long as the block lasts; then close its stdin and send SIGTERM.
 
     Args:
@@ -274,6 +288,7 @@ async def _child(
         settings: for the child's environment, which no other user can read
     """
     with log.open("ab") as file:
+        since = file.tell()
         child = await asyncio.create_subprocess_exec(
             *python(*command),
             stdin=asyncio.subprocess.PIPE,
@@ -283,7 +298,7 @@ async def _child(
             start_new_session=True,  # Ctrl-C must reach us alone: we end our children
         )
     try:
-        yield child
+        yield _Child(child, log, since)
     finally:
         await _end(child)
 
@@ -301,13 +316,14 @@ async def _end(child: asyncio.subprocess.Process) -> None:
         await child.wait()
 
 
-async def _first_line(child: asyncio.subprocess.Process, log: Path) -> bytes:
-    assert child.stdout is not None  # noqa: S101 - asked for with talks=True
+async def _first_line(child: _Child) -> bytes:
+    stdout = child.process.stdout
+    assert stdout is not None  # noqa: S101 - asked for with talks=True
     try:
         async with asyncio.timeout(READY_WITHIN_S):
-            line = await child.stdout.readline()
+            line = await stdout.readline()
     except TimeoutError:
         line = b""
     if not line:
-        raise UserError(f"the broker did not start:\n{tail(log)}")
+        raise UserError(f"the broker did not start:\n{child.messages()}")
     return line

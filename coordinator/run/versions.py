@@ -75,7 +75,7 @@ def last_version(folder: Path) -> ModelVersion:
             f"{folder}: the run is not finished, or this is no run's folder; finish it with --resume, or choose "
             "--best if the run has evaluated its models"
         )
-    document = _json(result)
+    document = _json(result, ("rounds", "assignment"))
     run = Checkpoint(folder / "checkpoint").facts()["run"]["run"]
     return _read(
         folder, folder / "models", run, document["rounds"], document["assignment"], figure={}
@@ -123,16 +123,23 @@ def is_kept(folder: Path, name: str) -> bool:
 
 def _kept(folder: Path, name: str) -> ModelVersion:
     place = folder / VERSIONS / name
-    found = _json(place / DESCRIPTION)
+    found = _json(place / DESCRIPTION, ("run", "round", "assignment", "figure"))
     run = found["run"]
     return _read(folder, place, run, found["round"], found["assignment"], figure=found["figure"])
 
 
-def _json(path: Path) -> Any:
+def _json(path: Path, keys: Sequence[str]) -> Mapping[str, Any]:
+    """The object in a file. Raises UserError if there is none, or if one of the keys is missing."""
     try:
-        return json_text.loads(path.read_text())
+        found = json_text.loads(path.read_text())
+        if not isinstance(found, dict):
+            raise ValueError("no JSON object")
+        missing = [key for key in keys if key not in found]
+        if missing:
+            raise ValueError(f"{', '.join(missing)} is missing")
     except ValueError as error:
         raise UserError(f"{path}: the file is damaged ({error}); restore it from a copy") from None
+    return found
 
 
 def _read(

@@ -6,6 +6,7 @@ needs each error once, with the line of the key and a guess at the intended name
 
 from __future__ import annotations
 
+import datetime
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +30,12 @@ MAX_SEEN_LENGTH = 60  # characters of a value that a message quotes
 SIMILARITY = 0.5  # of names, 0 to 1: below it, a guess is rarely right
 # errors about the type of a value: another member of its union may accept it
 OTHER_TYPE = ("_type", "literal_error", "_parsing")
-
+# where pydantic names a type of Python
+PLAIN_WORDS = {
+    "model_type": "should be a section with keys of its own",
+    "dict_type": "should be a section with keys of its own",
+    "tuple_type": "should be a list",
+}
 
 Sections = Sequence[SectionType]
 
@@ -166,8 +172,11 @@ def _refused_value(item: ErrorDetails) -> _Complaint:
     value = item["input"]
     seen = _shortened(value)
     message = item["msg"]
-    expected = message.removeprefix("Input ")
+    expected = PLAIN_WORDS.get(item["type"]) or message.removeprefix("Input ")
     is_bare_word = item["type"] == "string_type" and isinstance(value, bool)
+    if isinstance(value, datetime.date):
+        seen = str(value)
+        expected += "; YAML reads this as a date: put it in quotes"
     if is_bare_word:
         expected += "; YAML reads unquoted yes, no, on, off as true or false: put it in quotes"
     return _Complaint(seen, expected)

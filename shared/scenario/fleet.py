@@ -9,6 +9,8 @@ from pydantic import Field, model_validator
 from covey.shared.scenario.partition import Iid, PartitionOrFile
 from covey.shared.scenario.section import Section, Share
 
+MAX_AGENTS = 1_000_000  # simulated on one machine; indices of that many still fit its memory
+
 
 class Timeline(Section):
     """Rounds in which certain agents come and go. A newcomer joins; a returning agent leaves and returns."""
@@ -87,7 +89,9 @@ class Drift(Section):
 class Fleet(Section):
     """A simulated fleet: real agents in a few processes on this machine, connected to a real broker."""
 
-    agents: int = Field(ge=1, description="Number of simulated agents, newcomers included.")
+    agents: int = Field(
+        ge=1, le=MAX_AGENTS, description="Number of simulated agents, newcomers included."
+    )
     data: str = Field(
         "digits",
         description="Data set that is divided among the agents: digits, fashion-mnist, cifar10, cifar100, svhn, "
@@ -147,7 +151,7 @@ class Fleet(Section):
     @model_validator(mode="after")
     def _timeline_names_agents_of_the_fleet(self) -> Self:
         named = {index for line in self.timeline for index in line.agents}
-        unknown = sorted(named - set(range(self.agents)))
+        unknown = sorted(index for index in named if not 0 <= index < self.agents)
         if unknown:
             raise ValueError(
                 f"timeline names agents {unknown}; expected indices from 0 to {self.agents - 1}"

@@ -91,8 +91,8 @@ def _read(file: File) -> Source:
     if source.data is None:
         raise UserError(f"{file}: the file is empty; {EXPECTED_KEYS}")
     if not isinstance(source.data, dict):
-        kind = type(source.data).__name__
-        raise UserError(f"{file}: holds a {kind}; {EXPECTED_KEYS}")
+        kind = "a list" if isinstance(source.data, list) else "a single value"
+        raise UserError(f"{file}: holds {kind}; {EXPECTED_KEYS}")
     return source
 
 

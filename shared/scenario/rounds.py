@@ -9,6 +9,8 @@ from pydantic import Field, model_validator
 from covey.shared.scenario.section import Section
 from covey.shared.scenario.stop import Stop
 
+MAX_ROUNDS = 1_000_000  # `coordinator plan` goes through all of them
+
 
 class AdaptiveDeadline(Section):
     """A deadline that follows from how long the invited agents took for earlier work of the same phase."""
@@ -53,6 +55,7 @@ class Rounds(Section):
     count: int = Field(
         10,
         ge=1,
+        le=MAX_ROUNDS,
         description="R, the number of rounds to complete. Void rounds do not count. In buffered mode one fold is one round.",
     )
     buffer: int = Field(

@@ -27,6 +27,7 @@ from covey.shared.scenario.section import Section, repeated
 
 DIGEST_BYTES = 8
 MIN_CLASSES = 2
+MAX_CLASSES = 1_000_000  # a model has an output for each
 IMAGE_AXES = 3  # channels, height, width
 IMAGE_CHANNELS = (1, 3)  # grey, RGB
 # Agents get all other keys only if they are set, so that orders without them stay as they were before these keys existed.
@@ -161,6 +162,8 @@ class Task(Section):
             raise ValueError(
                 f"{count} classes; expected at least {MIN_CLASSES}, or null for regression"
             )
+        if count > MAX_CLASSES:
+            raise ValueError(f"{count} classes; expected at most {MAX_CLASSES}")
         return classes
 
     @field_validator("standardise")

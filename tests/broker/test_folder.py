@@ -358,6 +358,26 @@ def test_rotate_revokes_the_old_password(home: BrokerFolder, user: str) -> None:
     assert not passwords.verify(made, before)
 
 
+def test_a_certificate_for_longer_than_any_date_lasts_as_long_as_its_authority(
+    home: BrokerFolder, tmp_path: Path
+) -> None:
+    done = typed("renew", "--home", home.folder, "--days", 10**20)
+    assert (done.exit_code, home.certificates()["server.pem"]) == (
+        0,
+        home.certificates()["ca.pem"],
+    )
+    days = ["--days", 99_999_999, "--ca-days", 10**20]
+    done = typed("init", "--home", tmp_path / "eternal", "--host", "localhost", *days)
+    assert done.exit_code == 0
+    assert BrokerFolder(tmp_path / "eternal").certificates()["ca.pem"] > "9999-"
+
+
+def test_renew_refuses_a_host_that_init_refuses(home: BrokerFolder) -> None:
+    done = typed("renew", "--home", home.folder, "--host", "localhost", "--host", "a b")
+    assert done.exit_code == 2
+    assert "names no host" in done.stderr
+
+
 def test_renew_makes_a_certificate_that_the_old_credentials_trust(home: BrokerFolder) -> None:
     before = (home.folder / "server.pem").read_bytes()
     done = typed("renew", "--home", home.folder, "--days", "30")

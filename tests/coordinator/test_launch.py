@@ -51,6 +51,18 @@ async def test_a_fleet_that_ends_without_models_is_reported_with_its_last_lines(
         await from_fleet(tmp_path, "echo error: no such layer > fleet.log; exit 2")
 
 
+async def test_an_error_of_a_child_shows_nothing_from_an_earlier_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "export.log"
+    log.write_text("error: of yesterday\n")
+    monkeypatch.setattr(
+        launch, "python", lambda *_: ["/bin/sh", "-c", "echo error: of today; exit 2"]
+    )
+    with pytest.raises(UserError, match=r"could not be exported:\nerror: of today$"):
+        await launch.exported(tmp_path / "model", tmp_path / "out", log)
+
+
 def begun(folder: Path, starts: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The setup of a method with two starts, where no child may be asked to build a model."""
 
