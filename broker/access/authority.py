@@ -122,7 +122,7 @@ def hosts_of(certificate: bytes) -> list[str]:
 
 
 def _in_days(days: int) -> datetime.datetime:
-    """So many days from now, or the last day that a certificate can name (RFC 5280, section 4.1.2.5)."""
+    """This number of days from now, or the last day that a certificate can name (RFC 5280, section 4.1.2.5)."""
     now = datetime.datetime.now(datetime.UTC)
     last = datetime.datetime(9999, 12, 31, tzinfo=datetime.UTC)
     most = (last - now).days

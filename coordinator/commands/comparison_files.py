@@ -88,8 +88,12 @@ def _recorded(file: Path) -> dict[str, tuple[Identity, ComparisonRow]]:
     except OSError as error:
         raise UserError(f"--known {file}: {error.strerror}; {EXPECTED}") from None
     except (ValueError, KeyError, TypeError, UserError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"--known {file}: {EXPECTED}; {type(error).__name__}: {reason}") from None
+        lines = str(error).splitlines()
+        reason = lines[0]
+        kind = type(error).__name__
+        raise UserError(
+            f"--known {file}: {EXPECTED}; {kind}: {reason}",
+        ) from None
 
 
 def _read_rows(file: Path) -> dict[str, tuple[Identity, ComparisonRow]]:

@@ -91,7 +91,9 @@ def _read(file: File) -> Source:
     if source.data is None:
         raise UserError(f"{file}: the file is empty; {EXPECTED_KEYS}")
     if not isinstance(source.data, dict):
-        kind = "a list" if isinstance(source.data, list) else "a single value"
+        kind = "a single value"
+        if isinstance(source.data, list):
+            kind = "a list"
         raise UserError(f"{file}: holds {kind}; {EXPECTED_KEYS}")
     return source
 
