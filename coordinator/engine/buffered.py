@@ -74,8 +74,10 @@ class BufferedEngine(RoundEngine):
         earliest = super().wake_at
         if self._link_lost_at is not None or self.stage is Stage.DONE:
             return None
-        deadline_s = self.rules.deadline_s
-        times = list(self.stream.times(deadline_s))
+        times = list(self.stream.deadlines())
+        if self.stage is Stage.STREAMING:  # nothing is folded in any other
+            patience_s = self.rules.deadline_s
+            times += self.stream.ends_of_patience(patience_s)
         if earliest is not None:
             times.append(earliest)
         return min(times, default=None)

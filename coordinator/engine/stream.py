@@ -147,10 +147,13 @@ class Stream:
                 overdue.append(client)
         return overdue
 
-    def times(self, patience_s: float) -> Iterator[float]:
-        """When something is due: deadlines of orders, and buffers that have waited long enough."""
+    def deadlines(self) -> Iterator[float]:
+        """When orders are due."""
         for order in self.orders.values():
             yield order.deadline
+
+    def ends_of_patience(self, patience_s: float) -> Iterator[float]:
+        """When buffers have waited long enough."""
         for buffer in self.buffers.values():
             if buffer:
                 first = buffer[0]

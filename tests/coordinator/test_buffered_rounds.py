@@ -27,6 +27,7 @@ from covey.coordinator.engine.events import (
     Void,
 )
 from covey.coordinator.engine.rules import Rules
+from covey.coordinator.engine.stage import Stage
 from covey.shared.strategies.base import ENTRY, Phase
 
 TRAIN = Phase(sizes={"model": 2})
@@ -247,3 +248,19 @@ def test_a_restarted_engine_has_the_same_orders_buffers_and_line() -> None:
     ]
     assert [one.client for one in again.stream.waiting()] == [first]
     assert again.number == engine.number
+
+
+def test_a_buffer_that_has_waited_long_enough_wakes_nobody_while_agents_are_evaluated() -> None:
+    """Nothing can be folded meanwhile: a time in the past would have the service ask without end."""
+    engine = started("a", "b", "c", buffer=2, sizes={0: 1, 1: 2}, first_work_s=60.0)
+    feed(engine, 1.0, report(engine, "b", cluster=1))
+    feed(engine, 2.0, report(engine, "a", cluster=0))
+    [plan] = engine.handle(Folded(), 2.0)
+    assert isinstance(plan, Plan)
+    engine.handle(Planned(Phase(name="evaluate", ends_round=False)), 2.0)
+    assert engine.stage is Stage.OPEN
+    late = 1.0 + engine.rules.deadline_s + 1.0
+    engine.handle(Tick(), late)
+    assert engine.stage is Stage.OPEN
+    assert engine.wake_at is not None
+    assert engine.wake_at > late
