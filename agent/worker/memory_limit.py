@@ -63,7 +63,8 @@ def strictest_limit(policy: Policy, own_bytes: int, learner: str = TORCH) -> tup
         learner: its name, for the message.
 
     Raises:
-        PolicyError: the learner and our code leave nothing of the limit.
+        PolicyError: the learner and our code leave nothing of the limit, or the only limit counts from their memory,
+            which this system does not report.
     """
     limits: list[tuple[int, str]] = []
     if policy.max_memory_mb is not None and own_bytes:
@@ -75,6 +76,11 @@ def strictest_limit(policy: Policy, own_bytes: int, learner: str = TORCH) -> tup
                 f"{policy.memory_limit_mb} MB"
             )
         limits.append((policy.memory_limit_mb << 20, "memory_limit_mb"))
+    if not limits:
+        raise PolicyError(
+            "policy of this device: max_memory_mb: this system does not report the memory of a process (VmData in "
+            "/proc/self/status); set memory_limit_mb instead"
+        )
     return min(limits)
 
 

@@ -80,7 +80,8 @@ class RoundEngine(StepEngine):
         stage = self.stage.value
         agents = f"{present} of {known} agents present"
         rounds = f"round {self.round} of {self.rules.rounds}"
-        return f"<RoundEngine {stage}: {rounds}, step {self.number}, {agents}>"
+        kind = type(self).__name__
+        return f"<{kind} {stage}: {rounds}, step {self.number}, {agents}>"
 
     @property
     def expected(self) -> int:

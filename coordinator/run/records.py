@@ -98,7 +98,7 @@ def scenario_digest(scenario: Scenario) -> str:
     """
     fleet = scenario.fleet
     if fleet is not None:
-        # 0 is the default: scenarios that leave the number out keep the digest that they have always had
+        # the default: a scenario that leaves the number out has the digest that its runs have stored
         fleet = fleet.model_copy(update={"workers": 0})
         scenario = scenario.model_copy(update={"fleet": fleet})
     text = scenario.model_dump_json(exclude={"broker", "brokers", "compare", "records"})

@@ -145,7 +145,8 @@ class Connections:
     async def retained_by(self, shard: int) -> list[Effect]:
         """All that a broker should retain: models, then the orders of the agents that live there.
 
-        Only orders with work are among the effects; the others are postponed. With several brokers the models are published here, because the others have them.
+        Only orders with work are among the effects; the others are postponed. With several brokers the models are
+        published here, because the others have them.
         """
         desired = await asyncio.to_thread(self._run.desired)
         accepted = self._run.facts.accepted

@@ -166,7 +166,7 @@ class Ifca(ManyModels[IfcaState]):
 
     @model_serializer(mode="wrap")
     def _only_what_is_set(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Clusters that stay free are stored as before there was `freeze_after`."""
+        """Without `freeze_after`, which is left out then, a scenario has the digest that its runs have stored."""
         settings: dict[str, Any] = serialize(self)
         if self.freeze_after is None:
             settings.pop("freeze_after", None)

@@ -157,6 +157,11 @@ def test_the_lower_limit_counts_and_one_below_torch_itself_is_named() -> None:
         strictest_limit(both, 500 * MB)
 
 
+def test_a_limit_that_this_system_cannot_measure_is_refused_with_another_one() -> None:
+    with pytest.raises(PolicyError, match="set memory_limit_mb instead"):
+        strictest_limit(Policy(max_memory_mb=100), 0)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA covers mappings on Linux")
 def test_data_that_does_not_fit_into_memory_is_a_refusal_with_a_name() -> None:
     code = (
