@@ -48,6 +48,7 @@ METHODS = (
 MAX_BYTES_PER_VALUE = 8  # of an encoded model: a float32, and the codec's additions
 HEADER_BYTES = 1 << 16  # of an encoded model
 MAX_OPTION_VALUE = 1 << 24  # of a number among the options of a model: widths, counts of filters
+MAX_MEMORY_MB = 1 << 40  # in bytes it is a number that a system can take
 MAX_MODEL_OPTIONS = 256  # numbers among the options of a model
 
 
@@ -93,10 +94,12 @@ class Policy(BaseModel):
     )
     max_memory_mb: Limit | None = Field(
         None,
+        le=MAX_MEMORY_MB,
         description="memory of the training process, in MB in addition to its libraries, such as torch (Linux)",
     )
     memory_limit_mb: Limit | None = Field(
         None,
+        le=MAX_MEMORY_MB,
         description="memory of the training process in all, torch included, in MB (Linux)",
     )
     only_when: tuple[Annotated[str, AfterValidator(validated)], ...] = Field(
@@ -148,7 +151,9 @@ class Policy(BaseModel):
         try:
             data = yaml.safe_load(path.read_text(encoding="utf-8"))
         except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise UserError(f"{path}: not YAML: {error}") from None
+            raise UserError(
+                f"{path}: not YAML: {error}; expected lines such as max_epochs: 5, as `agent policy` prints them"
+            ) from None
         return cls.of({} if data is None else data, str(path))
 
     @classmethod
@@ -174,6 +179,8 @@ def memory_mb(text: str) -> int:
 
 def _expectation(fault: ErrorDetails) -> str:
     """The fault of one key: the expectation, or the key that was probably meant."""
+    if fault["type"] == "model_type":
+        return "expected keys with values, such as max_epochs: 5; `agent policy` prints all of them"
     if fault["type"] != "extra_forbidden":
         return fault["msg"].removeprefix("Value error, ")
     import difflib  # an idle agent without a mistake pays nothing for it

@@ -171,6 +171,13 @@ MISTAKES = (
         "should be a section with keys of its own",
         "scenario.yaml",
     ),
+    Mistake(
+        "more training processes than a machine holds",
+        "coordinator validate scenario.yaml --set fleet.workers=1000000",
+        "fleet.workers: 1000000, override fleet.workers=1000000",
+        "should be less than or equal to 1024",
+        "scenario.yaml",
+    ),
     # runs and comparisons
     Mistake(
         "two options that contradict each other",

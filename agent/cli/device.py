@@ -67,6 +67,7 @@ def start(
     keep_warm: Annotated[
         float,
         typer.Option(
+            min=0.0,
             help="seconds that the training process stays alive after work",
             envvar="COVEY_KEEP_WARM",
         ),

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from covey.shared.scenario.partition import Iid, PartitionOrFile
 from covey.shared.scenario.section import Section, Share
 
+MAX_WORKERS = 1024  # all of them are started at once, and each takes some 200 MB
 MAX_AGENTS = 1_000_000  # simulated on one machine; indices of that many still fit its memory
 
 
@@ -123,7 +124,10 @@ class Fleet(Section):
         description="Use only this many examples of the data set, drawn on the seed. null: all.",
     )
     workers: int = Field(
-        0, ge=0, description="Number of training processes. 0: one per processor core."
+        0,
+        ge=0,
+        le=MAX_WORKERS,
+        description="Number of training processes. 0: one per processor core.",
     )
     timeline: tuple[Timeline, ...] = Field(
         (), description="Agents that come and go during the run. Empty: all are present throughout."
