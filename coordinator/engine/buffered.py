@@ -144,9 +144,24 @@ class BufferedEngine(RoundEngine):
         return self._settle(now)
 
     def _refused(self, client: ClientId, why: str, now: float) -> Actions:
+        number = self._number_of(client)
         if client in self.stream.orders:
             self.stream.has_failed(client, why)
-        return super()._refused(client, why, now)
+        return self._refused_in(number, client, why, now)
+
+    def _number_of(self, client: ClientId) -> int:
+        """The number of the order or step that a refused report of the agent belongs to."""
+        order = self.stream.orders.get(client)
+        if order is not None:
+            return order.step
+        step = self.step
+        if step is not None and step.was_invited(client):
+            return step.number
+        if client not in self.refused:
+            return self.number
+        # it owes no report: the refused one has come again, while others got orders with new numbers
+        _, newest = self.refused[client]
+        return newest
 
     def _tick(self, now: float) -> Actions:
         if self._link_lost_at is not None:
@@ -396,7 +411,7 @@ class BufferedEngine(RoundEngine):
             return super()._set_aside(reasons, now)
         blamed: Actions = []
         for client, why in reasons.items():
-            blamed += self._blame(client, why)
+            blamed += self._blame(client, why, self.number)
         self._return(reasons.keys())
         for client, why in reasons.items():
             self.stream.has_failed(client, why)

@@ -169,24 +169,28 @@ class StepEngine(ABC):
         return self._settle(now)
 
     def _refused(self, client: ClientId, why: str, now: float) -> Actions:
+        return self._refused_in(self.number, client, why, now)
+
+    def _refused_in(self, number: int, client: ClientId, why: str, now: float) -> Actions:
         """Count it against the client, once per step, and let another take its slot."""
         step = self.step
         if step is not None and self.stage is Stage.OPEN:
             owes_report = step.was_invited(client) and client not in step.reported
             if owes_report:
                 step.has_failed(client)
-        blamed = self._blame(client, why)
+        blamed = self._blame(client, why, number)
         settled = self._settle(now)
         return blamed + settled
 
-    def _blame(self, client: ClientId, why: str) -> Actions:
+    def _blame(self, client: ClientId, why: str, number: int) -> Actions:
+        """Count a report of the step with this number against the client: once per step."""
         if client in self.quarantined:
             return []
         count, last = self.refused.get(client, NEVER_REFUSED)
-        if count and last == self.number:  # once per step
+        if count and last == number:
             return []
         count += 1
-        self.refused[client] = (count, self.number)
+        self.refused[client] = (count, number)
         limit = self.rules.quarantine_after
         if limit is None or count < limit:
             return []
@@ -200,7 +204,7 @@ class StepEngine(ABC):
         step.set_aside(reasons.keys())
         actions: Actions = []
         for client, why in reasons.items():
-            actions += self._blame(client, why)
+            actions += self._blame(client, why, self.number)
         self.stage = Stage.OPEN
         settled = self._settle(now)
         return actions + settled

@@ -264,3 +264,22 @@ def test_a_buffer_that_has_waited_long_enough_wakes_nobody_while_agents_are_eval
     assert engine.stage is Stage.OPEN
     assert engine.wake_at is not None
     assert engine.wake_at > late
+
+
+def test_a_report_that_comes_again_counts_once_though_others_got_orders() -> None:
+    engine = started("a", "b", "c", concurrent=2, buffer=3, quarantine_after=2)
+    liar = sorted(engine.stream.orders)[0]
+    newest = engine.number
+    given(feed(engine, 1.0, Refused(liar, "not finite")))
+    assert engine.number > newest
+    feed(engine, 2.0, Refused(liar, "not finite"))
+    assert engine.quarantined == {}
+    assert engine.refused[liar][0] == 1
+
+
+def test_refused_reports_of_two_orders_count_twice() -> None:
+    engine = started("a", "b", "c", buffer=1, quarantine_after=2)
+    feed(engine, 1.0, Refused("a", "not finite"), report(engine, "b"))
+    folded(engine, 1.0)
+    feed(engine, 2.0, Refused("a", "not finite"))
+    assert engine.quarantined == {"a": "not finite"}
