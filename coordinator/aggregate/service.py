@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import shutil
 import tempfile
 from collections import deque
 from collections.abc import Callable
@@ -86,6 +87,7 @@ class AggregatorService:
         self._room = tempfile.TemporaryDirectory(prefix="covey-aggregate-")
         self._folder = Path(self._room.name)
         self._files = 0  # that were named so far
+        self._state_folder: Path | None = None  # of the newest step
         self._tasks = Assembler(
             self._new_sink,
             largest_bytes=1 << 36,
@@ -286,7 +288,7 @@ class AggregatorService:
     def _open(self, content: bytes, order: AggregatorOrder, now: float) -> None:
         """Begin with the step of a task. One that cannot be read here is left to the coordinator."""
         task = AggregatorTask.from_bytes(content)
-        folder = Path(tempfile.mkdtemp(dir=self._folder))
+        folder = self._new_state_folder()
         try:
             step = read_task(task, folder, self._allowed)
         except (CoveyError, ValueError, TypeError, KeyError) as error:
@@ -300,6 +302,13 @@ class AggregatorService:
         self._reports = self._new_assembler(largest)
         self.summing.begin(step)
         self.summing.follow(order)
+
+    def _new_state_folder(self) -> Path:
+        """An empty folder for the state of a step. That of the step before is removed: states are large."""
+        if self._state_folder is not None:
+            shutil.rmtree(self._state_folder, ignore_errors=True)
+        self._state_folder = Path(tempfile.mkdtemp(dir=self._folder))
+        return self._state_folder
 
     async def _report(self, agent: str, message: Message) -> None:
         """A part of a report."""

@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 
+from covey.coordinator.aggregate import service
+from covey.coordinator.aggregate.open_step import OpenStep, read_task
 from covey.coordinator.aggregate.precedence import Precedence, Reaction
 from covey.coordinator.aggregate.service import AggregatorService
 from covey.coordinator.aggregate.service import last_will as aggregator_will
 from covey.coordinator.run.run import Run
+from covey.shared.consent import AllowedCode
 from covey.shared.mqtt.link import Link
 from covey.shared.scenario.scenario import Scenario
-from covey.shared.wire.aggregates import AggregatorStatus
+from covey.shared.wire.aggregates import AggregatorStatus, AggregatorTask
 from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.coordinator.test_shards import ShardedFleet, played
@@ -87,6 +90,24 @@ def test_a_run_with_aggregators_has_the_bytes_of_one_without(method: str, tmp_pa
     direct = in_process(tmp_path / "direct", scene)
     assert fingerprint(summed) == fingerprint(direct)
     assert fleets[0].sums
+
+
+def test_an_aggregator_keeps_the_state_of_one_step_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs for months, and a state holds every cluster's model."""
+    found: list[int] = []
+
+    def counted(task: AggregatorTask, folder: Path, allowed: AllowedCode) -> OpenStep:
+        places = [place for place in folder.parent.iterdir() if place.is_dir()]
+        found.append(len(places))
+        return read_task(task, folder, allowed)
+
+    monkeypatch.setattr(service, "read_task", counted)
+    scene = scenario("fedavg", rounds=EVERYBODY)
+    played(lambda: AggregatedFleet(tmp_path / "summed", scene))
+    assert len(found) > 2
+    assert set(found) == {1}
 
 
 def bytes_without(folder: Path, scene: Scenario) -> list[bytes]:
