@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import math
 import shutil
 import tempfile
 from collections import deque
@@ -34,6 +35,7 @@ MAX_EARLY_BYTES = 256 << 20
 # of reports that are arriving, on disk: bounded by their size and number
 MAX_REPORTS_BYTES = 1 << 36
 MAX_AGE_S = 600.0  # an incomplete report is kept this long
+TIDY_S = 10.0
 AGAIN_S = 5.0  # first wait for the coordinator to settle a sum; doubles
 AGAIN_LIMIT_S = 60.0
 COORDINATOR = "coordinator"  # the sender of the parts of tasks
@@ -88,6 +90,7 @@ class AggregatorService:
         self._folder = Path(self._room.name)
         self._files = 0  # that were named so far
         self._state_folder: Path | None = None  # of the newest step
+        self._tidy_at = 0.0  # when to look for reports that stay incomplete
         self._tasks = Assembler(
             self._new_sink,
             largest_bytes=1 << 36,
@@ -299,6 +302,7 @@ class AggregatorService:
         largest = largest_report_of(step.phase)
         self._part_bytes = step.scenario.wire.part_bytes
         self._rates = Rates(self._part_bytes)
+        self._reports.expire(math.inf)  # nobody needs them now, and they are files
         self._reports = self._new_assembler(largest)
         self.summing.begin(step)
         self.summing.follow(order)
@@ -325,6 +329,9 @@ class AggregatorService:
         largest = self._reports.largest_bytes
         if not self._rates.part(agent, size, largest, now):
             return
+        if now >= self._tidy_at:  # reports whose parts have stopped coming take room from others
+            self._tidy_at = now + TIDY_S
+            self._reports.expire(now)
         try:
             part = Part.from_bytes(message.payload)
             sink = self._reports.feed(agent, part, now)

@@ -15,9 +15,11 @@ from covey.coordinator.aggregate.service import AggregatorService
 from covey.coordinator.aggregate.service import last_will as aggregator_will
 from covey.coordinator.run.run import Run
 from covey.shared.consent import AllowedCode
-from covey.shared.mqtt.link import Link
+from covey.shared.mqtt.link import Link, Message
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.wire.aggregates import AggregatorStatus, AggregatorTask
+from covey.shared.wire.framing import REPORT_VERSION
+from covey.shared.wire.messages import Part
 from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.coordinator.test_shards import ShardedFleet, played
@@ -108,6 +110,41 @@ def test_an_aggregator_keeps_the_state_of_one_step_alone(
     played(lambda: AggregatedFleet(tmp_path / "summed", scene))
     assert len(found) > 2
     assert set(found) == {1}
+
+
+def test_reports_that_stay_incomplete_are_removed_from_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In time while their step is open, and at once when the next one begins."""
+    monkeypatch.setattr(service, "MAX_AGE_S", 2.0)
+    monkeypatch.setattr(service, "TIDY_S", 1.0)
+    scene = scenario("fedavg", rounds={"count": 2, "participation": 1.0})
+    fleet = AggregatedFleet(tmp_path / "summed", scene)
+    fleet.jobs.takes_s = 8.0
+    halves: list[list[str]] = []
+
+    def half(agent: str, number: int) -> Message:
+        part = Part(digest=bytes([number] * 16), index=0, count=2, size=9, about=1, data=b"12345")
+        return Message(TOPICS.report(agent, 0), part.to_bytes(REPORT_VERSION))
+
+    def files(of: AggregatorService) -> list[str]:
+        return [place.name for place in of._folder.iterdir() if place.is_file()]
+
+    async def tear(_: Any) -> None:
+        await task_is_read(fleet, 1)
+        first = fleet.services[0]
+        one, other = sorted(first.summing._samples)[:2]
+        await first._message(half(one, 1))
+        halves.append(files(first))
+        await asyncio.sleep(3.0)
+        await first._message(half(other, 2))
+        halves.append(files(first))
+        await task_is_read(fleet, 2)
+        halves.append(files(first))
+
+    played(lambda: fleet, tear)
+    assert [len(found) for found in halves] == [1, 1, 0]
+    assert halves[0] != halves[1]
 
 
 def bytes_without(folder: Path, scene: Scenario) -> list[bytes]:
