@@ -123,6 +123,15 @@ def make_folder(path: Path, *, durable: bool = True) -> None:
             sync_folder(folder.parent)
 
 
+def write_at(descriptor: int, offset: int, data: bytes | memoryview) -> None:
+    """Write all of `data` at an offset of an open file. Raises OSError."""
+    view = memoryview(data)
+    while view:  # a write may stop early, at 2 GiB or on a signal
+        written = os.pwrite(descriptor, view, offset)
+        view = view[written:]
+        offset += written
+
+
 def sync_folder(path: Path) -> None:
     """Make the names in a folder survive a power cut, if its file system can."""
     with contextlib.suppress(OSError):

@@ -7,7 +7,6 @@ import json
 import math
 import os
 import re
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ Array = npt.NDArray[Any]
 Arrays = dict[str, Array]
 Metadata = dict[str, str]
 _FACTS = json.JSONEncoder(allow_nan=False)
-_CRC_MARK = "crc32:"  # how seals begin; those of an earlier version have no mark
 HEADER_LENGTH_BYTES = 8  # a file begins with the length of its header, little endian
 _DTYPES = {
     "F64": "<f8",
@@ -49,20 +47,16 @@ def save_arrays(
     facts: Any = None,
     *,
     durable: bool = True,
-    sealed: bool = False,
 ) -> None:
     """Named arrays of any numeric dtype, and JSON-able `facts`, in one safetensors file, atomically.
 
-    One that is not `durable` survives a kill, but perhaps no power cut. One that is `sealed` holds a checksum of all of
-    it, for `check_seal`.
+    One that is not `durable` survives a kill, but perhaps no power cut.
     """
     contiguous: Arrays = {}
     for name, array in arrays.items():
         contiguous[name] = np.ascontiguousarray(array)
     text = _FACTS.encode(facts)
     metadata = {"facts": text}
-    if sealed:
-        metadata["seal"] = _crc_seal(contiguous, text)
     with atomic_replace(path, durable=durable) as beside:
         try:
             save_file(contiguous, beside, metadata=metadata)
@@ -79,40 +73,6 @@ def _as_os_error(error: SafetensorError, path: Path) -> Exception:
     number = int(quoted[1])
     said = os.strerror(number)
     return OSError(number, said, str(path))
-
-
-def check_seal(path: Path) -> None:
-    """Raises ValueError unless a `sealed` file holds what was written. Reads all of it."""
-    arrays, metadata = _opened(path)
-    facts = metadata.get("facts", "")
-    stored = metadata.get("seal", "")
-    seal = _crc_seal if stored.startswith(_CRC_MARK) else _digest_seal
-    if stored != seal(arrays, facts):
-        raise ValueError(f"{path} does not hold what was written")
-
-
-def _crc_seal(arrays: Mapping[str, Array], facts: str) -> str:
-    """A checksum of the whole content. It finds what a disk has damaged, and takes a fifth of a digest's time."""
-    checksum = zlib.crc32(facts.encode())
-    for name in sorted(arrays):
-        array = arrays[name]
-        form = f"{name}:{array.dtype.str}{array.shape}"
-        checksum = zlib.crc32(form.encode(), checksum)
-        content = array.reshape(-1).view(np.uint8)
-        checksum = zlib.crc32(content.data, checksum)
-        release(array)
-    return f"{_CRC_MARK}{checksum:08x}"
-
-
-def _digest_seal(arrays: Mapping[str, Array], facts: str) -> str:
-    """The seal of files that an earlier version wrote."""
-    content = facts.encode()
-    hasher = hashlib.blake2b(content, digest_size=16)
-    for name in sorted(arrays):
-        digest = array_digest(arrays[name])
-        entry = f"{name}:{digest}"
-        hasher.update(entry.encode())
-    return hasher.hexdigest()
 
 
 def array_digest(array: Array) -> str:

@@ -1,7 +1,7 @@
-"""Reports on disk between their arrival and the fold: one file each, readable again after a kill.
+"""Reports on disk between their arrival and the fold, readable again after a kill.
 
-spool/incoming/<n>             contents that are still arriving
-spool/<step>/<client>.safetensors   accepted reports: vectors as float32, everything else as facts
+spool/incoming/<n>          contents that are still arriving
+spool/<step>/reports        accepted reports, one after another: see `report_file`
 spool/<step>/<digest>.sum   partial sums as aggregators sent them, named by the digest of their content
 """
 
@@ -9,24 +9,20 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
-import numpy as np
-
-from covey.coordinator.run.array_files import check_seal, open_arrays, save_arrays
 from covey.coordinator.run.disk_space import Room
+from covey.coordinator.run.report_file import ReportFile
 from covey.coordinator.run.sum_files import SumFiles
 from covey.shared.files import make_folder, sync_files, sync_folder
-from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import ClientId, Report
 from covey.shared.wire.parts import FileSink
 
-_SUFFIX = ".safetensors"
+REPORTS = "reports"  # the name of a step's file of reports
 Clients = Iterable[ClientId]
-Key = tuple[int, ClientId]  # a step and a client
 Held = dict[ClientId, Report]  # reports of one step of which only a sum is here
 ClientReport = tuple[ClientId, Report]
 
@@ -41,6 +37,19 @@ class Circumstances:
 
 
 SummedReport = tuple[ClientId, Report, Circumstances]  # its vectors are `SummedVectors`
+
+
+@dataclass
+class _Step:
+    """The part of one step that is here."""
+
+    file: ReportFile
+    # how its reports came about, as far as that is known without reading them
+    circumstances: dict[ClientId, Circumstances] = field(default_factory=dict)
+    # reports that lie in the file of another step
+    elsewhere: dict[ClientId, int] = field(default_factory=dict)
+    # reports of which only a sum is here
+    summed: Held = field(default_factory=dict)
 
 
 class Spool:
@@ -59,12 +68,11 @@ class Spool:
             shutil.rmtree(self._incoming)  # half a content is of no use after a restart
         make_folder(self._incoming, durable=False)
         self._numbers = count()
-        # of reports, by step and client
-        self._known: dict[Key, Circumstances] = {}
+        self._steps: dict[int, _Step] = {}
         self._sum_files = SumFiles(folder, self._room)
-        # reports of which only a sum is here, by step and client
-        self._summed: dict[int, Held] = {}
-        self._unsynced: list[Path] | None = None  # reports of a batch; None outside of one
+        self._unsynced: set[Path] | None = (
+            None  # files with reports of a batch; None outside of one
+        )
         self.kept: set[int] = set()  # steps whose reports `drop` leaves: they wait in a buffer
 
     @contextmanager
@@ -73,7 +81,7 @@ class Spool:
 
         Only then may an agent learn that its report is accepted.
         """
-        self._unsynced = []
+        self._unsynced = set()
         try:
             yield
         finally:
@@ -97,8 +105,6 @@ class Spool:
         device: str = "cpu",
     ) -> None:
         """Write a checked report; a second one for the same step replaces the first."""
-        circumstances = Circumstances(seconds, client_state, device)
-        self._make_folder(step)
         facts = {
             "examples": report.examples,
             "numbers": dict(report.numbers),
@@ -109,15 +115,21 @@ class Spool:
             "client_state": client_state,
             "device": device,
         }
-        path = self._file(step, client)
-        vectors = report.vectors
-        at_once = self.durable and self._unsynced is None
-        self._room.write(
-            lambda: save_arrays(path, vectors, facts, durable=at_once, sealed=True),
-        )
-        if self.durable and self._unsynced is not None:
-            self._unsynced.append(path)
-        self._known[step, client] = circumstances
+        self._make_folder(step)
+        kept = self._step(step)
+        file = kept.file
+        self._room.write(lambda: file.append(client, report.vectors, facts))
+        if self.durable:
+            self._sync(file.path)
+        kept.elsewhere.pop(client, None)
+        kept.circumstances[client] = Circumstances(seconds, client_state, device)
+
+    def _sync(self, path: Path) -> None:
+        """Wait until a file is on the disk: at the end of the batch, or now if there is none."""
+        if self._unsynced is None:
+            self._room.write(lambda: sync_files([path]))
+        else:
+            self._unsynced.add(path)
 
     # -- partial sums ------------------------------------------------------------------------------
 
@@ -128,21 +140,14 @@ class Spool:
 
     def hold(self, step: int, reports: Iterable[SummedReport]) -> None:
         """Remember the reports of a partial sum as if they were here, but for their vectors."""
-        held = self._summed.setdefault(step, {})
-        known = self._known
+        kept = self._step(step)
         for client, report, circumstances in reports:
-            key = (step, client)
-            held[client] = report
-            known[key] = circumstances
-
-    def _held(self, step: int) -> Held:
-        """Reports of a step of which only a sum is here."""
-        return self._summed.get(step, {})
+            kept.summed[client] = report
+            kept.circumstances[client] = circumstances
 
     def summed(self, step: int) -> Sequence[ClientId]:
         """Clients with an accepted report of which only a sum is here, ascending."""
-        held = self._held(step)
-        return sorted(held)
+        return sorted(self._step(step).summed)
 
     def sums(self, step: int) -> dict[bytes, bytes]:
         """The partial sums of a step by their digests. A damaged one is removed and named in `damaged`."""
@@ -155,11 +160,10 @@ class Spool:
     def drop_sums(self, step: int) -> None:
         """Forget the partial sums of a step, and the reports in them."""
         self._sum_files.drop(step)
-        held = self._summed.pop(step, {})
-        known = self._known
-        for client in held:
-            key = (step, client)
-            known.pop(key, None)
+        kept = self._step(step)
+        for client in kept.summed:
+            kept.circumstances.pop(client, None)
+        kept.summed = {}
 
     # -- single reports ----------------------------------------------------------------------------
 
@@ -177,28 +181,27 @@ class Spool:
 
     def who(self, step: int) -> list[ClientId]:
         """Clients with an accepted report for this step, ascending."""
-        folder = self._folder(step)
-        clients: list[ClientId] = []
-        for path in folder.glob("[!.]*" + _SUFFIX):
-            client = path.name.removesuffix(_SUFFIX)
-            clients.append(client)
-        summed = self.summed(step)
-        clients.extend(summed)
+        kept = self._step(step)
+        clients = set(kept.file.clients)
+        clients.update(kept.elsewhere)
+        clients.update(kept.summed)
         return sorted(clients)
 
     def sound(self, step: int) -> list[ClientId]:
-        """`who`, after every report of the step was read and compared with its seal: for a new process.
+        """`who`, after every report of the step was read and compared with its checksum: for a new process.
 
         One that is damaged is removed and named in `damaged`, so that its agent is asked again.
         """
-        for client in self.who(step):
-            path = self._file(step, client)
+        file = self._step(step).file
+        self.damaged += file.damage
+        file.damage.clear()
+        clients = sorted(file.clients)
+        for client in clients:
             try:
-                check_seal(path)
+                file.vectors(client)
             except (OSError, ValueError) as error:
-                path.unlink(missing_ok=True)
-                damage = f"{path}: the report is damaged ({error})"
-                self.damaged.append(f"{damage}; {client} is asked for it again")
+                self.damaged.append(f"{error}; {client} is asked for it again")
+                file.remove(client)
         return self.who(step)
 
     def readable(
@@ -210,9 +213,9 @@ class Spool:
         """
         found: list[ClientReport] = []
         reasons: dict[ClientId, str] = {}
-        held = self._held(step)
+        summed = self._step(step).summed
         for client in clients:
-            if client in held:
+            if client in summed:
                 reasons[client] = "an aggregator sent its sum with others"
                 continue
             try:
@@ -235,13 +238,11 @@ class Spool:
 
     def circumstances(self, step: int, client: ClientId) -> Circumstances:
         """How a report came about. The file is read only if an earlier process wrote it."""
-        key = (step, client)
-        known = self._known.get(key)
-        if known is not None:
-            return known
-        _, circumstances = self._read(step, client)
-        self._known[key] = circumstances
-        return circumstances
+        known = self._step(step).circumstances
+        if client not in known:
+            _, circumstances = self._read(step, client)
+            known[client] = circumstances
+        return known[client]
 
     def seconds(self, step: int, clients: Clients) -> Mapping[ClientId, float]:
         """How long each of these clients trained."""
@@ -271,23 +272,24 @@ class Spool:
 
     def discard(self, step: int, client: ClientId) -> None:
         """Forget one report. A map that is still open stays readable."""
-        path = self._file(step, client)
-        path.unlink(missing_ok=True)
-        key = (step, client)
-        self._known.pop(key, None)
-        held = self._held(step)
-        held.pop(client, None)
+        kept = self._step(step)
+        if client in kept.elsewhere:
+            del kept.elsewhere[client]
+        else:
+            self._room.write(lambda: kept.file.remove(client))
+        kept.circumstances.pop(client, None)
+        kept.summed.pop(client, None)
 
     def gather(self, step: int, reports: Iterable[tuple[ClientId, int]]) -> None:
-        """Let the reports of several steps (client, step) be those of one. They stay where they are, too."""
-        self._make_folder(step)
+        """Let the reports of several steps (client, step) be those of one. They stay where they are.
+
+        A kill undoes this: who folds them then gathers them again.
+        """
+        kept = self._step(step)
+        kept.elsewhere = {}
         for client, order in reports:
-            report = self._file(order, client)
-            path = self._file(step, client)
-            # of an attempt before a kill
-            path.unlink(missing_ok=True)
-            with suppress(FileNotFoundError):  # then it is not readable either
-                path.hardlink_to(report)
+            if client in self.who(order):
+                kept.elsewhere[client] = order
 
     def drop(self, newest: int) -> None:
         """Forget every step up to `newest` but those of `kept`. Maps that are still open stay readable."""
@@ -298,20 +300,10 @@ class Spool:
             step = int(name)
             if self._is_dropped(step, newest):
                 shutil.rmtree(folder)
-        known = self._known
-        dropped: list[Key] = []
-        for key in known:
-            step, _ = key
-            is_over = self._is_dropped(step, newest)
-            if is_over:
-                dropped.append(key)
-        for key in dropped:
-            del known[key]
-        steps = list(self._summed)
+        steps = list(self._steps)
         for step in steps:
-            is_over = self._is_dropped(step, newest)
-            if is_over:
-                del self._summed[step]
+            if self._is_dropped(step, newest):
+                del self._steps[step]
 
     def _is_dropped(self, step: int, newest: int) -> bool:
         if step > newest:
@@ -321,27 +313,31 @@ class Spool:
     def _folder(self, step: int) -> Path:
         return self.folder / str(step)
 
-    def _file(self, step: int, client: ClientId) -> Path:
-        name = client + _SUFFIX
-        return self._folder(step) / name
+    def _step(self, number: int) -> _Step:
+        """One step, with its reports that an earlier process has left."""
+        known = self._steps.get(number)
+        if known is not None:
+            return known
+        path = self._folder(number) / REPORTS
+        file = ReportFile(path)
+        step = _Step(file)
+        self._steps[number] = step
+        return step
 
     def _read(self, step: int, client: ClientId) -> tuple[Report, Circumstances]:
         """The report, and what else was kept with it."""
-        held = self._held(step)
-        summed = held.get(client)
+        kept = self._step(step)
+        summed = kept.summed.get(client)
         if summed is not None:
-            key = (step, client)
-            known = self._known[key]
-            return summed, known
-        path = self._file(step, client)
-        arrays, facts = open_arrays(path)
-        vectors: dict[str, Vector] = {}
-        for name, array in arrays.items():
-            vector = array.view(np.float32)
-            vectors[name] = vector
+            return summed, kept.circumstances[client]
+        written_in = kept.elsewhere.get(client, step)
+        file = self._step(written_in).file
+        entry = file.entry(client)
+        vectors = file.vectors(client)
+        facts = entry.facts()
         seconds = facts.pop("seconds")
         client_state = facts.pop("client_state")
-        device = facts.pop("device", "cpu")  # missing in reports of an earlier version
+        device = facts.pop("device")
         circumstances = Circumstances(seconds, client_state, device)
         report = Report(vectors=vectors, **facts)
         return report, circumstances

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from covey.shared.errors import DecodeError
+from covey.shared.files import write_at
 from covey.shared.wire.messages import DIGEST_BYTES, Part
 
 # finished contents that are remembered per sender, in case one of their parts comes late
@@ -158,16 +158,11 @@ class FileSink:
             file.truncate(size)
 
     def write(self, offset: int, data: bytes) -> None:
-        start = offset
         with self.path.open("r+b", buffering=0) as file:
-            view = memoryview(data)
-            while view:  # a write may stop early, at 2 GiB or on a signal
-                written = os.pwrite(file.fileno(), view, offset)
-                view = view[written:]
-                offset += written
-        if start == self._hashed:
+            write_at(file.fileno(), offset, data)
+        if offset == self._hashed:
             self._hash.update(data)
-            self._hashed = offset
+            self._hashed += len(data)
 
     def digest(self) -> bytes:
         with self.path.open("rb") as file:

@@ -21,6 +21,7 @@ from covey.shared.client import decode_model, execute_order
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.messages import Encoded, ReportContent
+from tests import spooled
 from tests.attacks.lies import LIES, outcome
 from tests.small_run import METHODS, clients, local_for, rules, scenario, setup
 
@@ -103,15 +104,6 @@ def announced(effects: list[Effect], event: str) -> list[str]:
     return [row["agent"] for row in rows if row["event"] == event]
 
 
-def spoil(path: Path, change: dict[str, Any]) -> None:
-    """Change the facts of a spooled report, as an older coordinator would have accepted them."""
-    from covey.coordinator.run.array_files import open_arrays, save_arrays
-
-    arrays, facts = open_arrays(path)
-    copies = {name: np.array(array) for name, array in arrays.items()}
-    save_arrays(path, copies, {**facts, **change}, sealed=True)
-
-
 def test_a_bad_report_that_lies_accepted_ends_no_resume_and_names_its_sender(
     tmp_path: Path,
 ) -> None:
@@ -124,8 +116,10 @@ def test_a_bad_report_that_lies_accepted_ends_no_resume_and_names_its_sender(
     for order in orders[:-1]:
         run.receive(order.client, honest(run, people, order).to_bytes(), 0.0)
     step, liar = run.engine.number, orders[0].client
-    spoil(
-        tmp_path / "spool" / str(step) / f"{liar}.safetensors",
+    # as an older coordinator would have accepted it
+    spooled.rewrite(
+        spooled.file_of(tmp_path, step),
+        liar,
         {"numbers": {"track": {"n": 3, "accuracy": "boom"}}},
     )
     run, effects = Run.resume(tmp_path, scene, setup(scene), rules(scene), 0.0)

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests import spooled
+
 
 def model_digests(run: Path) -> dict[str, str]:
     """A digest for each final model of a run."""
@@ -91,4 +93,4 @@ def crashes(log: str) -> list[str]:
 
 def leftovers(run: Path) -> list[str]:
     """Accepted reports that still lie in the spool of a run that is over."""
-    return [f"{path} is left" for path in sorted((run / "spool").glob("[0-9]*/[!.]*.safetensors"))]
+    return [f"{path} is left" for path in spooled.files(run)]

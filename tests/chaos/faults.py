@@ -9,9 +9,12 @@ import signal
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
+from covey.coordinator.run.report_file import ReportFile
+from tests import spooled
 from tests.chaos.plan import Fault
 from tests.chaos.site import FEDERATION, Broken, Program, Site, fill, flip, python
 
+BITS_PER_VALUE = 32
 SPOOL_S = 10.0  # so long is waited for a report to damage
 REFUSAL_S = 60.0
 USER_ERROR = 2  # exit code
@@ -226,11 +229,12 @@ class Injector:
         await self._coordinator.kill()
         found = self._spooled()
         if found:
-            chosen = found[int(fault.chance * len(found))]
+            path, client = found[int(fault.chance * len(found))]
             if fault.kind.startswith("lose"):
-                chosen.unlink()
+                spooled.lose(path, client)
             else:
-                flip(chosen, fault.chance)
+                bits = ReportFile(path).entry(client).size * BITS_PER_VALUE
+                spooled.flip(path, client, int(fault.chance * bits))
         await self._resume()
         return bool(found)
 
@@ -238,15 +242,20 @@ class Injector:
         """Stop the coordinator at an instant at which reports lie in its spool, if there is one soon."""
         end = asyncio.get_running_loop().time() + SPOOL_S
         while asyncio.get_running_loop().time() < end and self._coordinator.lives:
-            if self._spooled():
+            if spooled.files(self.folder):
                 self._coordinator.process.send_signal(signal.SIGSTOP)
                 if self._spooled():
                     return
                 self._coordinator.process.send_signal(signal.SIGCONT)
             await asyncio.sleep(0.005)
 
-    def _spooled(self) -> list[Path]:
-        return sorted((self.folder / "spool").glob("[0-9]*/[!.]*.safetensors"))
+    def _spooled(self) -> list[tuple[Path, str]]:
+        """Reports in the spool: their file and their client."""
+        found = []
+        for path in spooled.files(self.folder):
+            for client in ReportFile(path).clients:
+                found.append((path, client))
+        return found
 
     async def _damage_checkpoint(self, fault: Fault) -> bool:
         """It is refused by name; the run continues once the file is restored."""

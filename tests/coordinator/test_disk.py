@@ -12,11 +12,12 @@ import pytest
 
 from covey.coordinator.run.array_files import open_arrays, save_arrays
 from covey.coordinator.run.checkpoint import Checkpoint
-from covey.coordinator.run.spool import Spool
+from covey.coordinator.run.spool import REPORTS, Spool
 from covey.shared import files
 from covey.shared.errors import UserError
 from covey.shared.numerics.vectors import Vector, mean
 from covey.shared.strategies.base import Report
+from tests import spooled
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def test_only_a_durable_spool_waits_for_the_disk(
     spool.durable = durable
     spool.keep(4, "pi-7", Report({"model": vector(1, 2)}, 7), 1.25)
     assert bool(synced) == durable
-    assert [path.name for path in (tmp_path / "4").iterdir()] == ["pi-7.safetensors"]
+    assert [path.name for path in (tmp_path / "4").iterdir()] == [REPORTS]
 
 
 def test_a_durable_spool_survives_a_power_cut_with_the_folders_that_lead_to_it(
@@ -208,22 +209,26 @@ def test_a_damaged_report_in_the_spool_is_named_and_removed_and_the_others_stay(
     spool = Spool(tmp_path)
     for client in ("a", "b", "c"):
         spool.keep(4, client, Report({"model": vector(1, 2)}, 7), 1.25)
-    flip(tmp_path / "4" / "b.safetensors")
-    (tmp_path / "4" / "c.safetensors").write_bytes(b"no safetensors file")
+    path = tmp_path / "4" / REPORTS
+    spooled.flip(path, "b")
+    path.write_bytes(path.read_bytes().replace(b'"client":"c"', b'"client":"x"'))
     again = Spool(tmp_path)
     assert again.sound(4) == ["a"]
-    assert [("b.safetensors" in why, "c.safetensors" in why) for why in again.damaged] == [
-        (True, False),
-        (False, True),
-    ]
+    [lost, damaged] = again.damaged
+    assert "its text is damaged" in lost
+    assert "the report of b is damaged; b is asked for it again" in damaged
+    once_more = Spool(tmp_path)
+    assert once_more.sound(4) == ["a"]
+    assert not any("report of b" in why for why in once_more.damaged)
 
 
 def test_a_report_whose_facts_were_changed_is_damaged_too(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     spool.keep(4, "a", Report({"model": vector(1, 2)}, 7), 1.25)
-    path = tmp_path / "4" / "a.safetensors"
-    path.write_bytes(path.read_bytes().replace(b'examples\\": 7', b'examples\\": 9'))
-    assert Spool(tmp_path).reports(4, ["a"])[0][1].examples == 9
+    path = tmp_path / "4" / REPORTS
+    changed = path.read_bytes().replace(b'"examples":7', b'"examples":9')
+    assert changed != path.read_bytes()
+    path.write_bytes(changed)
     assert Spool(tmp_path).sound(4) == []
 
 

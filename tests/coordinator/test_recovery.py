@@ -24,7 +24,7 @@ from covey.shared.mqtt.link import Link, Message
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.messages import AgentStatus, CoordinatorStatus, OrderMessage, ReportContent
 from covey.shared.wire.topics import Topics
-from tests import clock
+from tests import clock, spooled
 from tests.small_fleet import Fleet
 from tests.small_run import clients, fingerprint, in_process, local_for, rules, scenario, setup
 
@@ -72,16 +72,16 @@ def resumed(folder: Path) -> tuple[Run, list[Effect]]:
     return run, effects
 
 
-def spooled(run: Run, client: ClientId) -> Path:
-    return run.folder / "spool" / str(run.engine.number) / f"{client}.safetensors"
+def reports_of(run: Run) -> Path:
+    return spooled.file_of(run.folder, run.engine.number)
 
 
-@pytest.mark.parametrize("damage", [flip, Path.unlink], ids=["damaged", "gone"])
+@pytest.mark.parametrize("damage", [spooled.flip, spooled.lose], ids=["damaged", "gone"])
 def test_an_accepted_report_that_is_damaged_or_gone_after_a_kill_is_asked_for_again(
-    tmp_path: Path, damage: Callable[[Path], None]
+    tmp_path: Path, damage: Callable[[Path, str], None]
 ) -> None:
     run, before = half_reported(tmp_path)
-    damage(spooled(run, "agent-1"))
+    damage(reports_of(run), "agent-1")
     run, effects = resumed(tmp_path)
     orders = orders_in(run.desired())
     assert orders["agent-1"].step == before["agent-1"].step
@@ -90,7 +90,7 @@ def test_an_accepted_report_that_is_damaged_or_gone_after_a_kill_is_asked_for_ag
     assert orders["agent-0"].accepted == before["agent-0"].step
     notices = [effect.notice for effect in effects if isinstance(effect, Announce)]
     reasons = [notice.why for notice in notices if isinstance(notice, ReportDamaged)]
-    assert any("agent-1" in why for why in reasons) == (damage is flip)
+    assert any("agent-1" in why for why in reasons) == (damage is spooled.flip)
 
 
 def test_an_accepted_report_that_goes_while_the_run_is_at_work_is_asked_for_again_at_the_fold(
@@ -98,15 +98,17 @@ def test_an_accepted_report_that_goes_while_the_run_is_at_work_is_asked_for_agai
 ) -> None:
     """CFL compares reports with each other, so its fold needs every one of them."""
     run, orders = half_reported(tmp_path, "cfl")
-    spooled(run, "agent-1").unlink()
-    effects: list[Effect] = []
-    for client in sorted(orders)[4:]:
-        effects = run.accept(client, report_of(run, client, orders[client]), 0.0)
+    *others, last = sorted(orders)
+    for client in others[4:]:
+        run.accept(client, report_of(run, client, orders[client]), 0.0)
+    spooled.cut_before(reports_of(run), others[-1])
+    effects = run.accept(last, report_of(run, last, orders[last]), 0.0)
     assert run.engine.round == 0
-    again = orders_in(effects)["agent-1"]
-    assert (again.step, again.accepted) == (orders["agent-1"].step, orders["agent-1"].accepted)
-    assert again.again > orders["agent-1"].again
-    run.accept("agent-1", report_of(run, "agent-1", again), 0.0)
+    gone = others[-1]
+    again = orders_in(effects)[gone]
+    assert (again.step, again.accepted) == (orders[gone].step, orders[gone].accepted)
+    assert again.again > orders[gone].again
+    run.accept(gone, report_of(run, gone, again), 0.0)
     assert run.engine.round == 1
 
 
@@ -115,7 +117,7 @@ def test_a_report_that_is_in_the_sums_already_is_not_needed_again(tmp_path: Path
     for name in ("whole", "gone"):
         run, orders = half_reported(tmp_path / name)
         if name == "gone":
-            spooled(run, "agent-1").unlink()
+            reports_of(run).unlink()
         for client in sorted(orders)[4:]:
             run.accept(client, report_of(run, client, orders[client]), 0.0)
         assert run.engine.round == 1
@@ -129,7 +131,7 @@ def test_a_kill_after_reports_were_lost_and_saved_over_does_not_leave_them_accep
     """The checkpoint lists folded reports as accepted; only the spool holds those of the open step."""
     run, orders = half_reported(tmp_path)
     run._save()
-    shutil.rmtree(spooled(run, "agent-1").parent)
+    shutil.rmtree(reports_of(run).parent)
     run, _ = resumed(tmp_path)
     assert {order.accepted for order in orders_in(run.desired()).values()} == {0}
     assert {order.step for order in orders_in(run.desired()).values()} == {orders["agent-1"].step}

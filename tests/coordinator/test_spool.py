@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from covey.coordinator.run import spool as spool_module
-from covey.coordinator.run.spool import Spool
+from covey.coordinator.run.report_file import Entry
+from covey.coordinator.run.spool import REPORTS, Spool
 from covey.shared import files
 from covey.shared.strategies.base import Report
 from covey.shared.wire.parts import FileSink, MemorySink
+from tests import spooled
 
 CLIENTS = ["agent-0", "agent-1", "agent-2"]
 
@@ -38,7 +39,7 @@ def test_reports_of_a_batch_are_synced_at_its_end_and_their_folder_once(
         for client in CLIENTS:
             spool.keep(1, client, report(1), 1.0)
         assert synced == []
-    assert synced == [f"{client}.safetensors" for client in CLIENTS] + ["1"]
+    assert synced == ["reports", "1"]
 
 
 def test_a_report_that_was_folded_within_its_batch_needs_no_sync(tmp_path: Path) -> None:
@@ -64,9 +65,9 @@ def test_a_batch_that_fails_still_keeps_what_it_has_taken(
 
     with pytest.raises(RuntimeError):
         fail_in_a_batch()
-    assert synced == ["agent-0.safetensors", "1"]
+    assert synced == ["reports", "1"]
     spool.keep(1, "agent-1", report(1), 1.0)
-    assert synced[2:] == ["agent-1.safetensors.new", "1"], "outside of a batch each is synced"
+    assert synced[2:] == ["reports", "1"], "outside of a batch each is synced"
 
 
 def test_how_reports_came_about_is_known_without_their_files_and_read_after_a_restart(
@@ -86,22 +87,51 @@ def test_how_reports_came_about_is_known_without_their_files_and_read_after_a_re
         {"agent-0": "cuda", "agent-1": "cpu"},
     )
     assert seen(Spool(tmp_path)) == expected
-    monkeypatch.setattr(spool_module, "open_arrays", lambda path: pytest.fail(f"{path} was read"))
+    monkeypatch.setattr(Entry, "facts", lambda entry: pytest.fail(f"{entry} was read"))
     assert seen(spool) == expected
     spool.drop(1)
-    assert not spool._known
+    assert not spool._steps
 
 
 def test_a_damaged_report_is_named_and_the_others_are_readable(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     for number, client in enumerate(CLIENTS):
         spool.keep(1, client, report(number), 1.0)
-    (tmp_path / "1" / "agent-1.safetensors").write_bytes(b"short")
+    spooled.cut_before(tmp_path / "1" / REPORTS, "agent-2")
     reports, reasons = spool.readable(1, CLIENTS)
-    assert [client for client, _ in reports] == ["agent-0", "agent-2"]
-    assert [one.vectors["model"][0] for _, one in reports] == [0.0, 2.0]
-    assert list(reasons) == ["agent-1"]
-    assert "cut short" in reasons["agent-1"]
+    assert [client for client, _ in reports] == ["agent-0", "agent-1"]
+    assert [one.vectors["model"][0] for _, one in reports] == [0.0, 1.0]
+    assert list(reasons) == ["agent-2"]
+    assert "cut short" in reasons["agent-2"]
+
+
+def test_reports_of_several_steps_are_those_of_one_until_it_is_over(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    for step, client in enumerate(CLIENTS, start=1):
+        spool.keep(step, client, report(step), float(step), "whole", "cuda")
+    spool.kept = {1, 2, 3}
+    spool.gather(7, [("agent-0", 1), ("agent-2", 3), ("nobody", 2)])
+    assert spool.who(7) == ["agent-0", "agent-2"]
+    found, reasons = spool.readable(7, ["agent-0", "agent-2", "nobody"])
+    assert [one.vectors["model"][0] for _, one in found] == [1.0, 3.0]
+    assert list(reasons) == ["nobody"]
+    assert spool.seconds(7, ["agent-2"]) == {"agent-2": 3.0}
+    spool.discard(7, "agent-2")
+    assert (spool.who(7), spool.who(3)) == (["agent-0"], ["agent-2"])
+    spool.kept = {2}
+    spool.drop(7)
+    assert [spool.who(step) for step in (1, 2, 3, 7)] == [[], ["agent-1"], [], []]
+
+
+def test_a_run_that_an_earlier_version_left_in_mid_step_has_no_reports(tmp_path: Path) -> None:
+    """Its reports were files of their own. Their agents are asked again."""
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "agent-0.safetensors").write_bytes(b"as it was")
+    spool = Spool(tmp_path)
+    assert (spool.sound(1), spool.damaged) == ([], [])
+    spool.keep(1, "agent-0", report(1), 1.0)
+    spool.drop(1)
+    assert not (tmp_path / "1").exists()
 
 
 def test_a_content_in_memory_has_the_digest_of_one_on_disk(tmp_path: Path) -> None:
