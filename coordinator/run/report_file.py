@@ -56,7 +56,9 @@ class Entry:
     layout: tuple[
         tuple[str, int], ...
     ]  # names and lengths of the vectors, in their order in the file
-    facts_text: str  # JSON; parsed when it is needed, since thousands of these lie in memory
+    text: (
+        str | bytes
+    )  # of the record; parsed when it is needed, since thousands of these lie in memory
     start: int  # of the vectors in the file, in bytes
     checksum: int  # of the vectors
 
@@ -67,7 +69,8 @@ class Entry:
 
     def facts(self) -> Facts:
         """What was kept in addition to the vectors."""
-        facts: Facts = json_text.loads(self.facts_text)
+        said = json_text.loads(self.text)
+        facts: Facts = said["facts"]
         return facts
 
 
@@ -120,10 +123,16 @@ class ReportFile:
         self._entries: dict[ClientId, Entry] = {}
         self._compared: set[ClientId] = set()  # whose vectors are what was written
         self._end = 0  # of the last record, where the next one may begin
+        self._is_tidy = False  # is nothing behind the last record?
         self._read()
 
     def __repr__(self) -> str:
         return f"<ReportFile {self.path}: {len(self._entries)} reports>"
+
+    @property
+    def is_empty(self) -> bool:
+        """Has nothing been written yet?"""
+        return self._end == 0
 
     @property
     def clients(self) -> Iterable[ClientId]:
@@ -159,11 +168,9 @@ class ReportFile:
             checksum = zlib.crc32(content, checksum)
             layout.append((name, values.size))
             contents.append(content)
-        facts_text = _JSON.encode(facts)
-        names = _JSON.encode(layout)
-        text = f'{{"client":{_JSON.encode(client)},"vectors":{names},"facts":{facts_text}}}'
+        text = _JSON.encode({"client": client, "vectors": layout, "facts": facts})
         start = self._write(text, contents, checksum)
-        self._entries[client] = Entry(client, tuple(layout), facts_text, start, checksum)
+        self._entries[client] = Entry(client, tuple(layout), text, start, checksum)
         self._compared.discard(client)
 
     def remove(self, client: ClientId) -> None:
@@ -184,16 +191,20 @@ class ReportFile:
         start = _aligned(record_start + HEAD_BYTES + len(encoded))
         descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o666)
         try:
-            # what lies behind the last record is half of one that a full disk or a kill has interrupted
-            os.ftruncate(descriptor, self._end)
+            if not self._is_tidy:
+                # half of a record that a full disk or a kill has interrupted
+                os.ftruncate(descriptor, self._end)
+            self._is_tidy = False
             write_at(descriptor, record_start, head.to_bytes() + encoded)
             end = start
             for content in contents:
                 write_at(descriptor, end, content)
                 end += content.nbytes
-            os.ftruncate(descriptor, end)  # longer than what was written if there are no vectors
+            if not contents:
+                os.ftruncate(descriptor, end)  # as far as vectors would begin
         finally:
             os.close(descriptor)
+        self._is_tidy = True
         self._end = end
         return start
 
@@ -295,10 +306,11 @@ class ReportFile:
             return
         client = said["client"]
         named_lengths = tuple((name, length) for name, length in said["vectors"])
-        facts_text = _JSON.encode(said["facts"])
-        entry = Entry(client, named_lengths, facts_text, vectors_start, head.vector_checksum)
+        entry = Entry(client, named_lengths, text, vectors_start, head.vector_checksum)
         if entry.size * FLOAT32.itemsize != head.vector_bytes:
             raise ValueError("its text is of other vectors")
+        if not isinstance(said["facts"], dict):
+            raise TypeError("facts have names")
         self._entries[client] = entry
 
 

@@ -115,9 +115,10 @@ class Spool:
             "client_state": client_state,
             "device": device,
         }
-        self._make_folder(step)
         kept = self._step(step)
         file = kept.file
+        if file.is_empty:
+            self._make_folder(step)
         self._room.write(lambda: file.append(client, report.vectors, facts))
         if self.durable:
             self._sync(file.path)

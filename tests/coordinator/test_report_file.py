@@ -170,6 +170,8 @@ def test_a_file_cut_under_a_run_is_named_for_the_reports_behind_the_cut(tmp_path
         {"client": "a", "vectors": [["model", "x"]], "facts": {}},
         {"client": "a", "vectors": [["model", 9]], "facts": {}},
         {"client": "a", "vectors": 3, "facts": {}},
+        {"client": "a", "vectors": [], "facts": 3},
+        {"client": "a", "vectors": []},
     ],
 )
 def test_a_record_without_a_sensible_text_is_named(tmp_path: Path, text: object) -> None:
