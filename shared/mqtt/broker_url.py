@@ -200,7 +200,10 @@ def _fault(parts: SplitResult) -> str:
     """The fault of an address; empty if it has none. The port is checked when it is read."""
     has_space = any(letter.isspace() for letter in parts.netloc)
     if parts.scheme not in PORTS:
-        return f"begins with {parts.scheme or 'nothing'!r}"
+        has_scheme = parts.scheme and parts.netloc  # of localhost:1883, "localhost" looks like one
+        if not has_scheme:
+            return "has no scheme: put mqtt:// or another one in front of it"
+        return f"begins with {parts.scheme!r}"
     if not parts.hostname or has_space:
         return "names no host"
     is_path = parts.scheme in WEBSOCKETS and PATH.fullmatch(parts.path)

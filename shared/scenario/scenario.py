@@ -141,9 +141,18 @@ class Scenario(Section):
         if self.fleet is None:
             if self.compare is not None and self.compare.partitions:
                 raise ValueError("compare.partitions needs a fleet section, whose data it divides")
-        elif self.rounds.quorum > self.fleet.agents:
+            return self
+        quorum = self.rounds.quorum
+        start_agents = self.rounds.start_agents or 0
+        agents = self.fleet.agents
+        if quorum > agents:
             raise ValueError(
-                f"rounds.quorum is {self.rounds.quorum}, but the fleet has {self.fleet.agents} agents; lower the quorum"
+                f"rounds.quorum is {quorum}, but the fleet has {agents} agents; lower the quorum"
+            )
+        if start_agents > agents:
+            raise ValueError(
+                f"rounds.start_agents is {start_agents}, but the fleet has {agents} agents; leave the key out to wait for all "
+                "of them"
             )
         return self
 

@@ -239,6 +239,15 @@ def test_a_quorum_that_the_fleet_cannot_meet_is_refused_before_anything_starts(
     assert "lower the quorum" in message
 
 
+def test_a_start_that_waits_for_more_agents_than_the_fleet_has_is_refused(tmp_path: Path) -> None:
+    """The run waited a minute for agents that could not come."""
+    agents = DIGITS["fleet"]["agents"]
+    scenario = written(tmp_path, DIGITS)
+    more = f"rounds.start_agents={agents + 1}"
+    message = refusal("validate", scenario, "--set", more)
+    assert f"rounds.start_agents is {agents + 1}, but the fleet has {agents} agents" in message
+
+
 def test_a_folder_belongs_to_one_coordinator_at_a_time(tmp_path: Path) -> None:
     one, out = Scenario.model_validate(DIGITS), tmp_path / "out"
     with prepared(one, Options(out)) as resume:

@@ -63,6 +63,15 @@ def test_websockets_have_the_ports_of_the_web_and_a_path(text: str, shown: str) 
     assert BrokerUrl.parse(url.with_password()) == url
 
 
+@pytest.mark.parametrize("text", ["127.0.0.1:1883", "localhost", "localhost:1883", "pi.local/x"])
+def test_an_address_without_a_scheme_is_refused_with_that_reason(text: str) -> None:
+    """The message was that it begins with 'nothing', or with 'localhost'."""
+    with pytest.raises(UserError, match="has no scheme: put mqtt:// or another one in front"):
+        BrokerUrl.parse(text)
+    with pytest.raises(UserError, match="begins with 'http'"):
+        BrokerUrl.parse("http://localhost:1883")
+
+
 @pytest.mark.parametrize("text", ["ws://host/a b", "ws://host/x?y", "wss://host/a\x7f", "ws://"])
 def test_a_path_that_cannot_be_a_line_of_http_is_refused(text: str) -> None:
     with pytest.raises(UserError):
