@@ -18,7 +18,6 @@ from covey.coordinator.run import folding
 from covey.coordinator.run.folding import AnyStrategy, ClientReport, Step
 from covey.coordinator.run.report_checks import check_vector
 from covey.coordinator.run.spool import Spool
-from covey.coordinator.run.sum_files import SummedVectors
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.numerics.vectors import Vector
@@ -50,17 +49,6 @@ class SpooledVectors(Mapping[str, Vector]):
 
     def __len__(self) -> int:
         return len(self.sizes)
-
-
-def values_of(vectors: Mapping[str, Vector]) -> int:
-    """The number of values in a report's vectors. Vectors in the spool are not read for it."""
-    if isinstance(vectors, SpooledVectors | SummedVectors):
-        lengths = vectors.sizes.values()
-        return sum(lengths)
-    total = 0
-    for vector in vectors.values():
-        total += vector.size
-    return total
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.rules import Rules
 from covey.coordinator.engine.step import Step
 from covey.coordinator.run import early_stop, folding, records
-from covey.coordinator.run.arrivals import NO_STEP, Arrivals, Collected, values_of
+from covey.coordinator.run.arrivals import NO_STEP, Arrivals, Collected
 from covey.coordinator.run.audit_trail import FILE as AUDIT_FILE
 from covey.coordinator.run.checkpoint import Checkpoint
 from covey.coordinator.run.disk_space import Room
@@ -640,8 +640,7 @@ class Run:
         why = void.why
         round_ = self.engine.round
         reporters = self.spool.who(step)
-        reports = self.spool.reports(step, reporters)
-        self._count_up(reports)
+        self._count_up(step, reporters)
         self.audit.note("void", round=round_, step=step, why=why)
         self._accepted_before.clear()
         self.arrivals.begin(NO_STEP)
@@ -702,6 +701,7 @@ class Run:
         devices = self.spool.devices(number, reporters)
         assignment = self.strategy.assignment(self.state)
         clusters_before = dict(assignment)
+        self._count_up(number, reporters)
         self._take(trial.phase, reports, outcome, devices)
         self.facts.usual |= folding.usual_steps(steps)
         fold_s = time.monotonic() - began
@@ -741,7 +741,6 @@ class Run:
         """Make a fold the run's own."""
         facts = self.facts
         round_ = self.engine.round
-        self._count_up(reports)
         self.state = outcome.state
         if self.privacy is not None:
             self.privacy.count_sums(phase, reports)
@@ -827,8 +826,7 @@ class Run:
         effects: Effects = []
         round_ = self.engine.round
         for client, why in guilty.items():
-            reports = self.spool.reports(step, [client])
-            self._count_up(reports)
+            self._count_up(step, [client])
             self.arrivals.remove(step, client)
             self.spool.discard(step, client)
             what = f"step {step}: {why}"
@@ -845,10 +843,9 @@ class Run:
         event = SetAside(dict(guilty))
         return effects, Answer(event, keep)
 
-    def _count_up(self, reports: Reports) -> None:
+    def _count_up(self, step: int, clients: Iterable[ClientId]) -> None:
         """Count what reports carried, once their step is over: until then the spool knows it, also after a kill."""
-        for _, report in reports:
-            self.traffic["up_vectors"] += values_of(report.vectors)
+        self.traffic["up_vectors"] += self.spool.values(step, clients)
 
     # -- the checkpoint ------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from covey.coordinator.run.disk_space import Room
 from covey.coordinator.run.report_file import ReportFile
-from covey.coordinator.run.sum_files import SumFiles
+from covey.coordinator.run.sum_files import SumFiles, SummedVectors
 from covey.shared.files import make_folder, sync_files, sync_folder
 from covey.shared.strategies.base import ClientId, Report
 from covey.shared.wire.parts import FileSink
@@ -236,6 +236,24 @@ class Spool:
             entry = (client, report)
             found.append(entry)
         return found
+
+    def values(self, step: int, clients: Clients) -> int:
+        """The number of values in the vectors of these clients' reports, which are not read."""
+        total = 0
+        for client in clients:
+            total += self._values_of(step, client)
+        return total
+
+    def _values_of(self, step: int, client: ClientId) -> int:
+        kept = self._step(step)
+        summed = kept.summed.get(client)
+        if summed is not None:
+            vectors = summed.vectors
+            assert isinstance(vectors, SummedVectors)  # noqa: S101 - only reports of sums are held
+            return sum(vectors.sizes.values())
+        written_in = kept.elsewhere.get(client, step)
+        entry = self._step(written_in).file.entry(client)
+        return entry.size
 
     def circumstances(self, step: int, client: ClientId) -> Circumstances:
         """How a report came about. The file is read only if an earlier process wrote it."""

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from covey.broker.testing.memory_broker import MemoryBroker
-from covey.coordinator.engine.events import Joined
+from covey.coordinator.engine.events import Joined, Left, Tick
 from covey.coordinator.run.effects import Announce, Effect, SendOrder
-from covey.coordinator.run.notices import PhaseFolded, ReportDamaged
+from covey.coordinator.run.notices import PhaseFolded, ReportDamaged, RoundVoid
 from covey.coordinator.run.run import Run
 from covey.shared.client import decode_model, execute_order
 from covey.shared.errors import UserError, os_errors_as_user_errors
@@ -51,10 +51,13 @@ def report_of(run: Run, client: ClientId, order: OrderMessage) -> bytes:
     ].to_bytes()
 
 
-def half_reported(folder: Path, method: str = "fedavg") -> tuple[Run, dict[ClientId, OrderMessage]]:
+def half_reported(
+    folder: Path, method: str = "fedavg", quorum: int = 1
+) -> tuple[Run, dict[ClientId, OrderMessage]]:
     """A run whose open step has the reports of the first four of eight agents."""
     scene = scenario(method, rounds=EVERYBODY)
-    run = Run.start(folder, scene, setup(scene), rules(scene), "r1", 0.0)
+    laws = rules(scene, quorum=quorum)
+    run = Run.start(folder, scene, setup(scene), laws, "r1", 0.0)
     effects: list[Effect] = []
     for client in clients():
         run.samples[client] = (24, 24)
@@ -110,6 +113,23 @@ def test_an_accepted_report_that_goes_while_the_run_is_at_work_is_asked_for_agai
     assert again.again > orders[gone].again
     run.accept(gone, report_of(run, gone, again), 0.0)
     assert run.engine.round == 1
+
+
+def test_a_step_that_comes_to_nothing_needs_none_of_its_reports(tmp_path: Path) -> None:
+    """Before: the reports were read to count their values, and one that was gone ended the run with a traceback."""
+    run, _ = half_reported(tmp_path, quorum=8)
+    spooled.flip(reports_of(run), "agent-0")
+    spooled.cut_before(reports_of(run), "agent-1")
+    step = run.engine.step
+    assert step is not None
+    effects: list[Effect] = []
+    for client in clients():  # nobody else will report
+        effects += run.handle(Left(client), 0.0)
+    effects += run.handle(Tick(), 1e9)
+    notices = [effect.notice for effect in effects if isinstance(effect, Announce)]
+    assert [notice.step for notice in notices if isinstance(notice, RoundVoid)] == [step.number]
+    size = run.setup.layout.size
+    assert run.traffic["up_vectors"] == 4 * size
 
 
 def test_a_report_that_is_in_the_sums_already_is_not_needed_again(tmp_path: Path) -> None:

@@ -105,6 +105,14 @@ def test_a_damaged_report_is_named_and_the_others_are_readable(tmp_path: Path) -
     assert "cut short" in reasons["agent-2"]
 
 
+def test_the_values_of_reports_are_counted_without_a_look_at_their_vectors(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    for client in CLIENTS:
+        spool.keep(1, client, report(1), 1.0)
+    spooled.cut_before(tmp_path / "1" / REPORTS, "agent-0")
+    assert spool.values(1, CLIENTS[1:]) == 20
+
+
 def test_reports_of_several_steps_are_those_of_one_until_it_is_over(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     for step, client in enumerate(CLIENTS, start=1):
