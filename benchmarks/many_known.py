@@ -30,7 +30,7 @@ from covey.coordinator.serve.items import MAX_TOGETHER
 from covey.coordinator.serve.service import Service
 from covey.shared.mqtt.link import Message
 from covey.shared.strategies.base import Phase
-from covey.shared.wire.messages import AgentStatus
+from covey.shared.wire.documents import AgentStatus
 from tests.small_run import rules, scenario, setup
 
 SHARE = 0.05

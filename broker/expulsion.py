@@ -18,7 +18,7 @@ from covey.shared.mqtt.broker_url import BrokerUrl, Tls
 from covey.shared.mqtt.credentials import COORDINATOR
 from covey.shared.mqtt.link import Down, Message, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
-from covey.shared.wire.messages import AgentStatus
+from covey.shared.wire.documents import AgentStatus
 from covey.shared.wire.topics import Topics
 
 if TYPE_CHECKING:

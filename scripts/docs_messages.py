@@ -14,6 +14,7 @@ from typing import Any
 from docs_markdown import cell, code, table, type_text
 from pydantic import BaseModel
 
+from covey.shared.wire import documents
 from covey.shared.wire import messages as wire
 from covey.shared.wire.deployments import Deployment, DeploymentShare
 
@@ -74,7 +75,7 @@ VECTOR = wire.Encoded(codec="float32", length=2, data=bytes.fromhex("0000803f000
 
 ENTRIES = (
     Entry(
-        wire.CoordinatorStatus,
+        documents.CoordinatorStatus,
         "Coordinator status",
         "covey/{f}/coordinator/status",
         "JSON",
@@ -95,7 +96,7 @@ ENTRIES = (
             "delivery": "when agents subscribe to models: while an order names them, or all the time",
             "spread_s": "the time over which agents spread their answers to the roll call; left out if it is 0.5",
         },
-        wire.CoordinatorStatus(
+        documents.CoordinatorStatus(
             online=True,
             epoch="0199f00c5a10ab12cd34.1",
             run="pilot-1a2b3c4d",
@@ -110,7 +111,7 @@ ENTRIES = (
         ),
     ),
     Entry(
-        wire.AgentStatus,
+        documents.AgentStatus,
         "Agent status",
         "covey/{f}/agents/{a}/status",
         "JSON",
@@ -139,7 +140,7 @@ ENTRIES = (
             "brief": "true if orders may have a `brief`; left out otherwise",
             "bench": "how fast the device trains; left out if nobody has measured it",
         },
-        wire.AgentStatus(
+        documents.AgentStatus(
             agent="pi-7",
             session="0199f00c5b20aa11bb22",
             serial=2,
@@ -152,7 +153,7 @@ ENTRIES = (
         ),
     ),
     Entry(
-        wire.ModelInUse,
+        documents.ModelInUse,
         "Model in use",
         "",
         "",
@@ -169,7 +170,7 @@ ENTRIES = (
         None,
     ),
     Entry(
-        wire.Benchmark,
+        documents.Benchmark,
         "Benchmark",
         "",
         "",
@@ -365,7 +366,7 @@ ENTRIES = (
         None,
     ),
     Entry(
-        wire.RosterMessage,
+        documents.RosterMessage,
         "Roster",
         "covey/{f}/run/roster",
         "JSON",
@@ -378,12 +379,12 @@ ENTRIES = (
             "refusals": "refused messages by reason",
             "pages": "how many pages the roster has; left out if this is the only one",
         },
-        wire.RosterMessage(
+        documents.RosterMessage(
             run="pilot-1a2b3c4d", agents={"pi-7": {"online": True, "takes_part": True}}
         ),
     ),
     Entry(
-        wire.Control,
+        documents.Control,
         "Control",
         "covey/{f}/control",
         "JSON",
@@ -393,7 +394,7 @@ ENTRIES = (
             "command": "`release` ends the quarantine of `agent`; `tell` makes a running coordinator publish its status",
             "agent": "for `release` alone",
         },
-        wire.Control(command="release", agent="pi-7"),
+        documents.Control(command="release", agent="pi-7"),
     ),
     Entry(
         Deployment,

@@ -16,7 +16,7 @@ from pathlib import Path
 from covey.coordinator.dashboard.folder_reader import FolderReader
 from covey.coordinator.dashboard.hub import Hub
 from covey.coordinator.dashboard.server import serving
-from covey.shared.wire.messages import Control
+from covey.shared.wire.documents import Control
 from tests.browser import Page, browser
 
 SETTLES_S = 0.4  # after its text is there, a page still draws its canvas

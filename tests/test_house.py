@@ -115,6 +115,7 @@ IDLE = [
     "covey.agent.device.session",
     "covey.agent.device.outbox",
     "covey.shared.wire.parts",
+    "covey.shared.wire.documents",
     "covey.shared.wire.messages",
     "covey.shared.mqtt.mqtt_link",
 ]

@@ -323,7 +323,7 @@ def bench(
     """
     from covey.agent.device import bench_file, bench_report
     from covey.agent.learner_choice import learner_name
-    from covey.shared.wire.messages import Benchmark
+    from covey.shared.wire.documents import Benchmark
 
     agent = name or default_name()
     check_name("--id", agent)

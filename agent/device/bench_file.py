@@ -6,7 +6,7 @@ from pathlib import Path
 
 from covey.shared.errors import DecodeError
 from covey.shared.files import write_atomically
-from covey.shared.wire.messages import Benchmark
+from covey.shared.wire.documents import Benchmark
 
 NAME = "bench.json"
 MAX_BYTES = 1 << 12

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from covey.shared import json_text
-from covey.shared.wire.messages import Benchmark
+from covey.shared.wire.documents import Benchmark
 
 WIDTH = 36  # of the names of figures, in characters
 

@@ -7,13 +7,8 @@ from typing import Any
 
 from covey.shared.mqtt.link import Down, Up
 from covey.shared.wire.deployments import Deployment, DeploymentShare
-from covey.shared.wire.messages import (
-    AgentStatus,
-    CoordinatorStatus,
-    ModelInUse,
-    OrderMessage,
-    SharedWork,
-)
+from covey.shared.wire.documents import AgentStatus, CoordinatorStatus, ModelInUse
+from covey.shared.wire.messages import OrderMessage, SharedWork
 
 
 @dataclass(frozen=True)

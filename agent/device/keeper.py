@@ -23,8 +23,9 @@ from covey.agent.kept.verdict import DEFAULT_MARGIN
 from covey.agent.kept.versions import Version
 from covey.shared.files import folder_lock
 from covey.shared.wire.deployments import Deployment
+from covey.shared.wire.documents import ModelInUse
 from covey.shared.wire.framing import MAX_TEXT
-from covey.shared.wire.messages import ModelInUse, OrderMessage
+from covey.shared.wire.messages import OrderMessage
 
 KEPT_PHASES = frozenset({"train", "evaluate"})  # whose orders may name a model for use
 

@@ -17,7 +17,7 @@ from covey.agent.device.events import (
     YieldId,
 )
 from covey.shared.mqtt.duplicate_ids import DuplicateIds, Reaction
-from covey.shared.wire.messages import (
+from covey.shared.wire.documents import (
     AgentStatus,
     Benchmark,
     CoordinatorStatus,

@@ -41,14 +41,8 @@ from covey.shared.mqtt.subscriptions import SubscriptionKeeper
 from covey.shared.waiting import Waiting
 from covey.shared.wire.brief_work import SharedParts
 from covey.shared.wire.deployments import Deployment, DeploymentShare
-from covey.shared.wire.messages import (
-    MAX_SETTINGS_BYTES,
-    SETTINGS,
-    AgentStatus,
-    CoordinatorStatus,
-    OrderMessage,
-    Part,
-)
+from covey.shared.wire.documents import AgentStatus, CoordinatorStatus
+from covey.shared.wire.messages import MAX_SETTINGS_BYTES, SETTINGS, OrderMessage, Part
 from covey.shared.wire.topics import AgentTopic, ClusterTopic, PlainTopic, Topics, is_deployed
 
 STATUS_CACHE = 4  # statuses of coordinators that are kept as they were read

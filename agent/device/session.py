@@ -63,14 +63,8 @@ from covey.agent.device.presence import Presence, Progress
 from covey.agent.device.story import Circumstances, Story, StoryLine, sentences
 from covey.agent.policy import DEFAULT_RULES, Rules
 from covey.shared.mqtt.link import Down, Up
-from covey.shared.wire.messages import (
-    AgentStatus,
-    Benchmark,
-    CoordinatorStatus,
-    ModelInUse,
-    OrderMessage,
-    SharedWork,
-)
+from covey.shared.wire.documents import AgentStatus, Benchmark, CoordinatorStatus, ModelInUse
+from covey.shared.wire.messages import OrderMessage, SharedWork
 from covey.shared.wire.topics import Topics
 
 REFUSED = "refused by this device"  # a key of `dropped`

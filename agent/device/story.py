@@ -37,7 +37,8 @@ from covey.agent.device.events import (
 )
 from covey.shared.mqtt.link import Down, Up
 from covey.shared.strategies.phase_names import occasion
-from covey.shared.wire.messages import CoordinatorStatus, OrderMessage
+from covey.shared.wire.documents import CoordinatorStatus
+from covey.shared.wire.messages import OrderMessage
 
 MAX_LINES = 200
 

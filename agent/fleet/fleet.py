@@ -32,7 +32,8 @@ from covey.shared.scenario.fleet import Fleet
 from covey.shared.scenario.load import load_without_files
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name
-from covey.shared.wire.messages import CoordinatorStatus, OrderMessage
+from covey.shared.wire.documents import CoordinatorStatus
+from covey.shared.wire.messages import OrderMessage
 from covey.shared.wire.topics import AgentTopic, Topics
 
 OpenLink = Callable[[str, Will | None], AbstractAsyncContextManager[Link]]  # client id, last will

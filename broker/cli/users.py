@@ -21,7 +21,7 @@ from covey.shared.cli import Json
 from covey.shared.mqtt.broker_url import PORTS
 from covey.shared.mqtt.credentials import COORDINATOR
 from covey.shared.terminal import Terminal
-from covey.shared.wire.messages import EXPELLED, ROTATED
+from covey.shared.wire.documents import EXPELLED, ROTATED
 
 commands = command_group()
 HOME = Path("broker-home")

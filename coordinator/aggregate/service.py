@@ -22,7 +22,8 @@ from covey.shared.errors import CoveyError, DecodeError
 from covey.shared.mqtt.link import Down, Incoming, Link, Message, Up, Will
 from covey.shared.mqtt.subscriptions import SubscriptionKeeper
 from covey.shared.wire.aggregates import AggregatorOrder, AggregatorStatus, AggregatorTask
-from covey.shared.wire.messages import CoordinatorStatus, ModelRef, Part, digest
+from covey.shared.wire.documents import CoordinatorStatus
+from covey.shared.wire.messages import ModelRef, Part, digest
 from covey.shared.wire.parts import Assembler, FileSink, MemorySink, Sink, split, taken
 from covey.shared.wire.topics import AgentTopic, PlainTopic, Topics
 

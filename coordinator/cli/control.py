@@ -23,7 +23,7 @@ RunFederation = Annotated[str, typer.Option(help="the run's federation")]
 def _send(connection: Connection, federation: str, command: str, agent: str | None = None) -> bool:
     """Send a command to the running coordinator; False if the run was in that state already."""
     from covey.coordinator.commands.control import send
-    from covey.shared.wire.messages import Control
+    from covey.shared.wire.documents import Control
 
     check_name("--federation", federation)
     if agent is not None:

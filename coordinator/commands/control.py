@@ -13,7 +13,7 @@ from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.link import Down, Link, Message, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
-from covey.shared.wire.messages import Control, CoordinatorStatus, RosterMessage
+from covey.shared.wire.documents import Control, CoordinatorStatus, RosterMessage
 from covey.shared.wire.roster_view import RosterView
 from covey.shared.wire.topics import Topics
 

@@ -15,7 +15,7 @@ from covey.coordinator.dashboard.hub import is_other_run
 from covey.coordinator.dashboard.server import DashboardServer, Send, serving
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.credentials import COORDINATOR
-from covey.shared.wire.messages import Control
+from covey.shared.wire.documents import Control
 
 PORT = 8470
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from covey.shared.errors import DecodeError
 from covey.shared.mqtt.link import Link, Message
-from covey.shared.wire.messages import AgentStatus
+from covey.shared.wire.documents import AgentStatus
 from covey.shared.wire.topics import Topics
 
 WITHIN_S = 1.0

@@ -15,8 +15,8 @@ from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.link import Down, Message, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
+from covey.shared.wire.documents import CoordinatorStatus
 from covey.shared.wire.framing import Document
-from covey.shared.wire.messages import CoordinatorStatus
 from covey.shared.wire.roster_view import RosterView
 from covey.shared.wire.topics import Topics
 

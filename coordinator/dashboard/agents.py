@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from covey.coordinator.dashboard.state import agent_state
-from covey.shared.wire.messages import RosterMessage
+from covey.shared.wire.documents import RosterMessage
 
 Cells = tuple[Any, ...]  # one agent, without its name, in the order of `COLUMNS`
 COLUMNS = ("state", "cluster", "figure", "seen", "samples", "refusals", "reason")

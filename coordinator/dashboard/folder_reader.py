@@ -12,7 +12,7 @@ from covey.coordinator.dashboard.state import RunPlan
 from covey.coordinator.run.roster_files import roster_file
 from covey.shared import json_text
 from covey.shared.errors import DecodeError
-from covey.shared.wire.messages import CoordinatorStatus, RosterMessage
+from covey.shared.wire.documents import CoordinatorStatus, RosterMessage
 from covey.shared.wire.roster_view import RosterView
 
 MAX_AUTO_OVER_SELECT = 2.0  # of `rounds.over_select: auto`

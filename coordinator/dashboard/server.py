@@ -31,7 +31,7 @@ from covey.coordinator.dashboard.hub import Hub, Update
 from covey.coordinator.theme import theme
 from covey.shared import json_text
 from covey.shared.errors import UserError
-from covey.shared.wire.messages import Control
+from covey.shared.wire.documents import Control
 
 HOST = "127.0.0.1"
 KEY_HEADER = "X-Covey-Key"

@@ -13,7 +13,7 @@ from typing import Any
 from covey.coordinator.dashboard.lines import EventLine, Line, PhaseLine
 from covey.coordinator.run.pace import Pace
 from covey.shared.numerics.measures import ACCURACY, MEASURES
-from covey.shared.wire.messages import CoordinatorStatus, RosterMessage
+from covey.shared.wire.documents import CoordinatorStatus, RosterMessage
 
 MAX_POINTS = 400  # of one curve
 MAX_EVENTS = 200  # the newest are shown

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from covey.coordinator.plan.seconds import Network
 from covey.shared import json_text
 from covey.shared.errors import UserError
-from covey.shared.wire.messages import Benchmark
+from covey.shared.wire.documents import Benchmark
 
 EXPECTED = "expected the output of `agent bench --json` or `coordinator status --json`"
 

@@ -16,7 +16,7 @@ from covey.coordinator.plan.cost import PhaseCost
 from covey.shared.errors import UserError
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.phase_names import EVALUATE, MOMENTS
-from covey.shared.wire.messages import Benchmark
+from covey.shared.wire.documents import Benchmark
 
 BITS = 8
 MEGA = 1e6

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from covey.shared.errors import DecodeError
-from covey.shared.wire.messages import RosterMessage
+from covey.shared.wire.documents import RosterMessage
 from covey.shared.wire.roster_view import RosterView
 
 

@@ -17,7 +17,7 @@ from covey.coordinator.serve.publisher import Publisher
 from covey.coordinator.serve.roster import Roster
 from covey.coordinator.serve.roster_show import RosterShow
 from covey.shared.mqtt.link import Link
-from covey.shared.wire.messages import AgentStatus
+from covey.shared.wire.documents import AgentStatus
 
 ANSWER_EVERY_S = 1.0  # agents that know another coordinator than this one are answered together
 

@@ -10,7 +10,7 @@ from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.link import Down, Message, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
-from covey.shared.wire.messages import Control, CoordinatorStatus
+from covey.shared.wire.documents import Control, CoordinatorStatus
 from covey.shared.wire.topics import Topics
 
 ANSWER_S = 5.0  # a coordinator that is busy answers late

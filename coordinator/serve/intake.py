@@ -14,7 +14,8 @@ from covey.coordinator.serve.placement import Placement
 from covey.coordinator.serve.rate import Rates
 from covey.coordinator.serve.roster import Roster
 from covey.shared.errors import DecodeError
-from covey.shared.wire.messages import ASKED, AgentStatus, Part
+from covey.shared.wire.documents import ASKED, AgentStatus
+from covey.shared.wire.messages import Part
 from covey.shared.wire.parts import Assembler, MemorySink, Sink
 
 MAX_AGENTS = 100_000

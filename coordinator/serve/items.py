@@ -10,7 +10,7 @@ from typing import TypeVar
 from covey.coordinator.serve.aggregators import AggregatorItem
 from covey.coordinator.serve.intake import Arrived, Seen
 from covey.shared.mqtt.link import Down, Up
-from covey.shared.wire.messages import Control
+from covey.shared.wire.documents import Control
 
 # small items that were read and not yet dealt with; beyond this the link's own bounds count
 MAX_WAITING = 10_000

@@ -12,7 +12,7 @@ from covey.coordinator.run.run import Run
 from covey.shared.files import write_atomically
 from covey.shared.mqtt.link import Link
 from covey.shared.strategies.phase_names import TRAIN
-from covey.shared.wire.messages import CoordinatorStatus
+from covey.shared.wire.documents import CoordinatorStatus
 from covey.shared.wire.roll_call import spread_s
 from covey.shared.wire.topics import Topics
 

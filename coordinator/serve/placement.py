@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from covey.shared.strategies.base import ClientId
-from covey.shared.wire.messages import AgentStatus
+from covey.shared.wire.documents import AgentStatus
 
 PATIENCE_S = 5.0  # a shard that is back within this time has lost no agent
 SPARE_HOMES = 1000  # of agents that are in no roster; beyond this they are dropped

@@ -12,7 +12,7 @@ from covey.coordinator.run.effects import SendModel, SendOrder
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.placement import Placement
 from covey.shared.mqtt.link import Link
-from covey.shared.wire.messages import ASKED, AgentStatus
+from covey.shared.wire.documents import ASKED, AgentStatus
 from covey.shared.wire.packet_size import publish_bytes
 from covey.shared.wire.parts import split
 from covey.shared.wire.topics import Topics

@@ -17,7 +17,7 @@ from covey.shared.errors import DecodeError
 from covey.shared.files import is_full
 from covey.shared.mqtt.duplicate_ids import DuplicateIds, Reaction
 from covey.shared.mqtt.link import Incoming, Message
-from covey.shared.wire.messages import Control, CoordinatorStatus
+from covey.shared.wire.documents import Control, CoordinatorStatus
 from covey.shared.wire.topics import AgentTopic, PlainTopic, Topics
 
 log = logging.getLogger(__name__)

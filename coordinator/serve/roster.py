@@ -15,7 +15,7 @@ from covey.coordinator.engine.events import Joined, Left
 from covey.coordinator.serve.roster_pages import RosterPages
 from covey.shared.numerics.measures import shown_measure
 from covey.shared.strategies.base import ClientId
-from covey.shared.wire.messages import EXPELLED, AgentStatus
+from covey.shared.wire.documents import EXPELLED, AgentStatus
 
 NOBODY: Mapping[ClientId, str] = {}
 NOT_EVALUATED: Mapping[ClientId, Mapping[str, Any]] = {}

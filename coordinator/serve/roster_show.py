@@ -19,7 +19,7 @@ from covey.coordinator.serve.roster import Roster
 from covey.shared.files import write_atomically
 from covey.shared.mqtt.link import Link
 from covey.shared.strategies.base import ClientId
-from covey.shared.wire.messages import RosterMessage
+from covey.shared.wire.documents import RosterMessage
 from covey.shared.wire.topics import Topics
 
 ROSTER_EVERY_S = 1.0

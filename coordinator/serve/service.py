@@ -64,10 +64,7 @@ from covey.shared.mqtt.duplicate_ids import DuplicateIds, session_id
 from covey.shared.mqtt.link import Down, Link, Up, Will
 from covey.shared.mqtt.subscriptions import SubscriptionKeeper
 from covey.shared.waiting import Waiting
-from covey.shared.wire.messages import (
-    Control,
-    CoordinatorStatus,
-)
+from covey.shared.wire.documents import Control, CoordinatorStatus
 from covey.shared.wire.topics import Topics
 
 ORDER_AGAIN_S = 2.0  # then orders are published again that the broker did not take

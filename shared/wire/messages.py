@@ -1,4 +1,4 @@
-"""Every message, as a frozen strict pydantic model: msgpack for training, JSON for what people read.
+"""The messages of training, as frozen strict pydantic models in msgpack. `documents` has those in JSON, which people read.
 
 `to_bytes` and `from_bytes` are the only ways out and in. `from_bytes` raises DecodeError, and nothing else, for any bytes.
 `covey.shared.wire.framing` has their form on the wire. Who may send which message is decided by the broker's access rules.
@@ -8,8 +8,6 @@ An idle agent imports this module, so it needs neither numpy nor torch.
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import msgpack
@@ -23,11 +21,9 @@ from pydantic import (
 from covey.shared.errors import DecodeError
 from covey.shared.wire.framing import (
     HEAD_BYTES,
-    IGNORES_UNKNOWN,
     REPORT_VERSION,
     VERSION,
     Count,
-    Document,
     Message,
     Name,
     Numbers,
@@ -36,7 +32,6 @@ from covey.shared.wire.framing import (
     checksum_of,
     compare_checksum,
 )
-from covey.shared.wire.roll_call import MAX_SPREAD_S, ROLL_SPREAD_S
 from covey.shared.wire.topics import is_name
 
 DIGEST_BYTES = 16
@@ -44,14 +39,6 @@ MAX_MODELS = 1024  # in one order
 SETTINGS = "order-settings"  # the key of what all orders share
 MAX_SETTINGS_BYTES = 1 << 20
 MAX_PARTS = 1 << 16  # of all models in one order: an agent subscribes to each of them
-MAX_ROSTER_PAGES = 1 << 12
-MAX_LABELS = 1000  # in a status
-MAX_LABELS_BYTES = 1 << 14  # of all labels of a status as JSON
-
-# `AgentStatus.problem` of an offline status that another program publishes in an agent's name
-EXPELLED = "expelled: its credentials were revoked"
-ROTATED = "its credentials were replaced: the agent needs the new file"
-ASKED = "missed a deadline: asked whether it is there"
 
 
 def digest(content: bytes | bytearray | memoryview) -> bytes:
@@ -329,169 +316,3 @@ class ReportContent(Packed):
             "vectors": {},
         }
         return cls(run=order.run, step=order.step, client=client, failure=why, **empty)
-
-
-def bounded_labels(labels: Sequence[str]) -> list[str]:
-    """As many of the first labels as a status has room for."""
-    kept: list[str] = []
-    room = MAX_LABELS_BYTES
-    for label in labels[:MAX_LABELS]:
-        room -= len(json.dumps(label)) + 1
-        if room < 0:
-            break
-        kept.append(label)
-    return kept
-
-
-class ModelInUse(Message):
-    """The model that a device uses for its own predictions (`agent start --model-dir`), for people."""
-
-    model_config = IGNORES_UNKNOWN
-
-    run: Annotated[str, Field(max_length=64)] = ""  # "" before the first one
-    round: Count = 0
-    cluster: int | None = None
-    rejected: Count = 0  # models that the device's own check kept out
-    hook_failures: Count = 0  # of the command that runs after a change
-    note: Text = ""  # the newest decision
-
-
-Seconds = Annotated[float, Field(ge=0, le=1e6)]
-
-
-class Benchmark(Message):
-    """How fast a device trains, as `agent bench` measured it there, for people."""
-
-    model_config = IGNORES_UNKNOWN
-
-    model: Annotated[str, Field(max_length=64)]
-    values: Count  # parameters and buffers of the model
-    samples: Count  # of the training part
-    test_samples: Count
-    batch: Annotated[int, Field(ge=1, le=1 << 20)]
-    threads: Annotated[int, Field(ge=1, le=1 << 12)]
-    import_s: Seconds  # of torch, in a new process
-    step_s: Seconds  # one step of SGD
-    evaluation_s: Seconds  # the outputs for the whole test part
-    memory_mb: Count  # the largest resident memory of the training process
-
-
-class AgentStatus(Document):
-    """The state of an agent (retained; also its last will, with `online` false).
-
-    `session` is new for each start of the agent. A last will of an older session is ignored.
-    """
-
-    model_config = IGNORES_UNKNOWN
-
-    max_bytes: ClassVar[int] = 1 << 15
-
-    agent: Name
-    session: Name
-    serial: Count = 0  # grows with every status of a session; 0 in a last will
-    online: bool
-    # the roll call of the coordinator that this status answers
-    epoch: Annotated[str, Field(max_length=64)] = ""
-    # digest of the task that the data was checked against
-    task: Annotated[str, Field(max_length=64)] = ""
-    samples: Count = 0
-    test_samples: Count = 0
-    # as many as `bounded_labels` returns
-    labels: Annotated[list[Text], Field(max_length=MAX_LABELS)] = Field(default_factory=list)
-    problem: Text | None = None  # why this agent does not take part
-    cluster: int | None = None
-    busy: bool = False
-    step: Count = 0
-    run: Annotated[str, Field(max_length=64)] = ""  # the run of the agent's state
-    accepted: Count = 0  # newest step of that run whose report was accepted, as far as it knows
-    version: Text = ""
-    # messages that this agent has refused, by reason
-    dropped: Annotated[dict[Text, Count], Field(max_length=64)] = Field(default_factory=dict)
-    model: ModelInUse | None = None  # None if the device keeps none
-    bench: Benchmark | None = None  # None if nobody has measured the device
-    brief: bool = False  # whether orders may have a `brief`
-
-    @model_serializer(mode="wrap")
-    def _without_unused_fields(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what is not used: the status is then the same as before these fields existed."""
-        fields: dict[str, Any] = dump(self)
-        if not self.brief:
-            del fields["brief"]
-        for name in ("model", "bench"):
-            if getattr(self, name) is None:
-                del fields[name]
-        return fields
-
-
-class CoordinatorStatus(Document):
-    """The state of the run (retained; also the last will, with `online` false). A new `epoch` is a roll call."""
-
-    model_config = IGNORES_UNKNOWN
-
-    online: bool
-    # session of the coordinator, a dot, and the number of its connections so far
-    epoch: Annotated[str, Field(max_length=64)] = ""
-    run: Annotated[str, Field(max_length=64)] = ""
-    name: Text = ""
-    round: Count = 0
-    rounds: Count = 0
-    phase: Text = ""
-    step: Count = 0
-    state: Literal["gathering", "open", "paused", "folding", "finished", "stopped"] = "gathering"
-    task: Numbers | None = None
-    task_digest: Annotated[str, Field(max_length=64)] = ""
-    delivery: Literal["participants", "all"] = "participants"
-    # the time over which agents spread their answers to the roll call; grows with the fleet
-    spread_s: Annotated[float, Field(ge=0, le=MAX_SPREAD_S)] = ROLL_SPREAD_S
-
-    @model_serializer(mode="wrap")
-    def _without_the_usual_spread(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave `spread_s` out of a small fleet's status: it is then the same as before the field existed."""
-        fields: dict[str, Any] = dump(self)
-        if self.spread_s == ROLL_SPREAD_S:
-            del fields["spread_s"]
-        return fields
-
-    @property
-    def session(self) -> str:
-        """Identifies one start of the coordinator; empty in a last will."""
-        return self.epoch.partition(".")[0]
-
-
-class RosterMessage(Document):
-    """The agents that the coordinator knows, and all refused messages by reason (retained, for people).
-
-    The roster of a large fleet has several pages, on a topic each. A message with the rows that have changed is not
-    retained, and replaces those of the same agents.
-    """
-
-    model_config = IGNORES_UNKNOWN
-
-    run: Annotated[str, Field(max_length=64)] = ""
-    agents: dict[Name, Numbers] = Field(default_factory=dict)
-    refusals: dict[Text, Count] = Field(default_factory=dict)
-    pages: Annotated[int, Field(ge=1, le=MAX_ROSTER_PAGES)] = 1  # of the roster, this one included
-
-    @model_serializer(mode="wrap")
-    def _without_the_only_page(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave `pages` out of a small fleet's roster: it is then the same as before the field existed."""
-        fields: dict[str, Any] = dump(self)
-        if self.pages == 1:
-            del fields["pages"]
-        return fields
-
-
-class Control(Document):
-    """A command of an operator.
-
-    `release` ends the quarantine of `agent`, `forget` removes it from the run; `tell` makes a running coordinator answer.
-    """
-
-    checked: ClassVar[bool] = False
-    max_bytes: ClassVar[int] = 1 << 12
-
-    command: Literal["pause", "resume", "stop", "release", "forget", "tell"]
-    agent: Name | None = None
-
-    def to_bytes(self) -> bytes:
-        return self.model_dump_json(exclude_none=True).encode()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from covey.shared.wire.messages import RosterMessage
+from covey.shared.wire.documents import RosterMessage
 from covey.shared.wire.topics import Topics
 
 

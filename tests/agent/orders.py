@@ -8,7 +8,8 @@ from covey.shared.numerics.vectors import Layout, Tensor
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import Training
 from covey.shared.strategies.fedavg import FedAvg
-from covey.shared.wire.messages import CoordinatorStatus, ModelRef, OrderMessage, Work, digest
+from covey.shared.wire.documents import CoordinatorStatus
+from covey.shared.wire.messages import ModelRef, OrderMessage, Work, digest
 from covey.shared.wire.parts import part_count
 
 TASK = Task(features=(4,), classes=2)

@@ -16,7 +16,7 @@ from covey.agent.training.bench import measure, task_of
 from covey.agent.worker import worker
 from covey.coordinator.serve.roster import Roster
 from covey.shared.strategies.base import Training
-from covey.shared.wire.messages import AgentStatus, Benchmark
+from covey.shared.wire.documents import AgentStatus, Benchmark
 from tests.agent.test_session import up
 
 RESULT = Benchmark(

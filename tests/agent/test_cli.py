@@ -26,7 +26,7 @@ from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.numerics.vectors import Layout
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import entropy
-from covey.shared.wire.messages import AgentStatus
+from covey.shared.wire.documents import AgentStatus
 from covey.shared.wire.topics import Topics, is_name
 from tests.agent.test_worker import data, until
 from tests.brokers import start

@@ -21,7 +21,8 @@ from covey.shared.mqtt.link import Message, Up
 from covey.shared.scenario.fleet import Faults, Fleet, Timeline
 from covey.shared.scenario.load import load_without_files
 from covey.shared.scenario.scenario import Scenario
-from covey.shared.wire.messages import AgentStatus, OrderMessage
+from covey.shared.wire.documents import AgentStatus
+from covey.shared.wire.messages import OrderMessage
 from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.agent.orders import TASK, order, ref, status

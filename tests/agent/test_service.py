@@ -17,7 +17,8 @@ from covey.agent.worker import frames
 from covey.agent.worker.pool import WorkerLost
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.shared.mqtt.link import Message, Up
-from covey.shared.wire.messages import AgentStatus, OrderMessage, Part, ReportContent, digest
+from covey.shared.wire.documents import AgentStatus
+from covey.shared.wire.messages import OrderMessage, Part, ReportContent, digest
 from covey.shared.wire.parts import part_count
 from covey.shared.wire.topics import Topics
 from tests import clock

@@ -13,7 +13,8 @@ from covey.agent.device.fetching import WorkState
 from covey.agent.device.session import Session
 from covey.agent.device.stalls import FETCHED_BYTES_PER_S, STALL_S
 from covey.shared.mqtt.link import Down, Up
-from covey.shared.wire.messages import AgentStatus, OrderMessage
+from covey.shared.wire.documents import AgentStatus
+from covey.shared.wire.messages import OrderMessage
 from covey.shared.wire.roll_call import ROLL_SPREAD_S
 from covey.shared.wire.topics import Topics
 from tests.agent.orders import MODEL, PART_BYTES, TASK, order, ref, rest, status

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion
 
-from covey.shared.wire.messages import AgentStatus
+from covey.shared.wire.documents import AgentStatus
 from covey.shared.wire.topics import Topics
 
 TOPICS = Topics("default")

@@ -14,14 +14,8 @@ import numpy as np
 from covey.shared.errors import DecodeError
 from covey.shared.mqtt.link import Message, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
-from covey.shared.wire.messages import (
-    AgentStatus,
-    CoordinatorStatus,
-    OrderMessage,
-    Part,
-    ReportContent,
-    Work,
-)
+from covey.shared.wire.documents import AgentStatus, CoordinatorStatus
+from covey.shared.wire.messages import OrderMessage, Part, ReportContent, Work
 from covey.shared.wire.topics import Topics
 from tests.processes import Program, free_port, program, until
 

@@ -17,7 +17,7 @@ from covey.broker.cli.program import app
 from covey.broker.folder import BrokerFolder
 from covey.shared.mqtt import credentials
 from covey.shared.mqtt.broker_url import BrokerUrl, Tls
-from covey.shared.wire.messages import EXPELLED, AgentStatus
+from covey.shared.wire.documents import EXPELLED, AgentStatus
 from tests.e2e.test_enrolled import data
 from tests.processes import Program, free_port, needs_mosquitto, program, rows, until
 from tests.raw_mqtt import Heard, Raw

@@ -23,13 +23,8 @@ from covey.shared.mqtt.link import Message, Up, Will
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.numerics.vectors import Layout
 from covey.shared.wire.codec import Codec, encode
-from covey.shared.wire.messages import (
-    AgentStatus,
-    CoordinatorStatus,
-    OrderMessage,
-    ReportContent,
-    digest,
-)
+from covey.shared.wire.documents import AgentStatus, CoordinatorStatus
+from covey.shared.wire.messages import OrderMessage, ReportContent, digest
 from covey.shared.wire.parts import split
 from covey.shared.wire.topics import Topics
 from tests.attacks.lies import LIES, packed

@@ -27,7 +27,7 @@ from covey.shared.errors import (
 from covey.shared.mqtt.link import Message
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.scenario.task import Task
-from covey.shared.wire.messages import CoordinatorStatus
+from covey.shared.wire.documents import CoordinatorStatus
 from covey.shared.wire.topics import Topics
 from tests.agent.orders import order
 from tests.attacks.bad_data import CASES, OWN_TASKS, SECRET

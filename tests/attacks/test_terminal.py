@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from covey.shared.mqtt.broker_url import BrokerUrl
-from covey.shared.wire.messages import RosterMessage
+from covey.shared.wire.documents import RosterMessage
 from tests.attacks import rogue
 from tests.processes import program, until
 from tests.raw_mqtt import Raw, packet

@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 import yaml
 
+from covey.shared.wire.documents import AgentStatus, RosterMessage
 from covey.shared.wire.framing import REPORT_VERSION
-from covey.shared.wire.messages import AgentStatus, Part, RosterMessage
+from covey.shared.wire.messages import Part
 from tests.density import measure
 from tests.processes import (
     ROOT,

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from covey.shared.wire.messages import CoordinatorStatus, RosterMessage
+from covey.shared.wire.documents import CoordinatorStatus, RosterMessage
 
 AGENT: dict[str, Any] = {
     "online": True,

@@ -18,7 +18,7 @@ from covey.shared.errors import UserError
 from covey.shared.json_text import loads
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.link import Message, Up
-from covey.shared.wire.messages import Control, CoordinatorStatus
+from covey.shared.wire.documents import Control, CoordinatorStatus
 from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.small_fleet import PATIENT, Fleet

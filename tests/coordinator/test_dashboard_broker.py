@@ -16,7 +16,7 @@ from covey.coordinator.serve.service import last_will
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.link import Message, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
-from covey.shared.wire.messages import Control, RosterMessage
+from covey.shared.wire.documents import Control, RosterMessage
 from covey.shared.wire.topics import Topics
 from tests import brokers
 from tests.coordinator import dashboards

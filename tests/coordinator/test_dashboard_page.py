@@ -8,7 +8,7 @@ from pathlib import Path
 from covey.coordinator.dashboard.folder_reader import FolderReader
 from covey.coordinator.dashboard.hub import Hub
 from covey.coordinator.dashboard.server import files, serving
-from covey.shared.wire.messages import Control
+from covey.shared.wire.documents import Control
 from tests.browser import browser, needs_chromium
 from tests.coordinator import dashboards
 from tests.coordinator.dashboards import AGENT, agents, phase

@@ -17,7 +17,7 @@ from covey.coordinator.dashboard.hub import Hub
 from covey.coordinator.dashboard.server import KEY_HEADER, DashboardServer, serving
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
-from covey.shared.wire.messages import Control
+from covey.shared.wire.documents import Control
 from tests.coordinator import dashboards
 from tests.coordinator.dashboards import agents, phase
 

@@ -25,7 +25,7 @@ from covey.coordinator.dashboard.state import (
     dashboard_state,
 )
 from covey.coordinator.dashboard.terminal import watch_view
-from covey.shared.wire.messages import CoordinatorStatus, RosterMessage
+from covey.shared.wire.documents import CoordinatorStatus, RosterMessage
 from tests.coordinator import dashboards
 from tests.coordinator.dashboards import AGENT, agents, phase, status
 

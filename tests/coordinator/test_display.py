@@ -32,7 +32,7 @@ from covey.coordinator.run.notices import (
     RoundVoid,
     WorkFailed,
 )
-from covey.shared.wire.messages import RosterMessage
+from covey.shared.wire.documents import RosterMessage
 
 ODD = "[/odd]/one.csv [red]:smile:"
 ROW = {

@@ -13,7 +13,7 @@ from covey.coordinator.plan.devices import parse_network, read_benchmarks
 from covey.coordinator.plan.seconds import Network, run_seconds
 from covey.shared.errors import UserError
 from covey.shared.scenario.scenario import Scenario
-from covey.shared.wire.messages import Benchmark
+from covey.shared.wire.documents import Benchmark
 
 FAST = Benchmark(
     model="linear",

@@ -22,7 +22,8 @@ from covey.shared.client import decode_model, execute_order
 from covey.shared.errors import UserError, os_errors_as_user_errors
 from covey.shared.mqtt.link import Link, Message
 from covey.shared.strategies.base import ClientId
-from covey.shared.wire.messages import AgentStatus, CoordinatorStatus, OrderMessage, ReportContent
+from covey.shared.wire.documents import AgentStatus, CoordinatorStatus
+from covey.shared.wire.messages import OrderMessage, ReportContent
 from covey.shared.wire.topics import Topics
 from tests import clock, spooled
 from tests.small_fleet import Fleet

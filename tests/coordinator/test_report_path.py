@@ -23,8 +23,9 @@ from covey.coordinator.serve.service import Service
 from covey.shared import files
 from covey.shared.mqtt.link import Message
 from covey.shared.wire.codec import Codec, encode
+from covey.shared.wire.documents import AgentStatus
 from covey.shared.wire.framing import REPORT_VERSION, Packed
-from covey.shared.wire.messages import AgentStatus, OrderMessage, Part, ReportContent, digest
+from covey.shared.wire.messages import OrderMessage, Part, ReportContent, digest
 from covey.shared.wire.parts import MemorySink, part_length, split
 from tests.hashes import Hashes
 from tests.small_run import clients, rules, scenario, setup

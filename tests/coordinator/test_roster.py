@@ -6,7 +6,7 @@ from typing import Any
 
 from covey.coordinator.engine.events import Joined, Left
 from covey.coordinator.serve.roster import Roster
-from covey.shared.wire.messages import AgentStatus
+from covey.shared.wire.documents import AgentStatus
 
 
 def status(online: bool = True, session: str = "s1", **changes: Any) -> AgentStatus:

@@ -17,7 +17,8 @@ from covey.coordinator.serve import intake
 from covey.coordinator.serve.roster import MAX_UNKNOWN, Roster
 from covey.coordinator.serve.service import Service
 from covey.shared.mqtt.link import Message
-from covey.shared.wire.messages import AgentStatus, Control, Part, RosterMessage, digest
+from covey.shared.wire.documents import AgentStatus, Control, RosterMessage
+from covey.shared.wire.messages import Part, digest
 from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.small_fleet import PATIENT, Fleet

@@ -20,7 +20,7 @@ from covey.shared.errors import UserError
 from covey.shared.mqtt.link import Message
 from covey.shared.mqtt.shards import shard_of
 from covey.shared.scenario.scenario import Scenario
-from covey.shared.wire.messages import AgentStatus, Control
+from covey.shared.wire.documents import AgentStatus, Control
 from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.small_fleet import Fleet

@@ -16,7 +16,7 @@ from covey.coordinator.dashboard.terminal import history, watch_view
 from covey.coordinator.report.progress import ProgressBar
 from covey.coordinator.run.notices import Means, PhaseFolded
 from covey.coordinator.run.pace import Pace, duration_text
-from covey.shared.wire.messages import RosterMessage
+from covey.shared.wire.documents import RosterMessage
 from tests.coordinator import dashboards
 from tests.coordinator.dashboards import AGENT, phase, status
 

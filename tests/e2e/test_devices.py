@@ -16,7 +16,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from covey.shared.mqtt.mqtt_link import MqttLink
-from covey.shared.wire.messages import RosterMessage
+from covey.shared.wire.documents import RosterMessage
 from covey.shared.wire.topics import Topics
 from tests.e2e.conftest import coordinator, finish
 from tests.processes import (

@@ -27,7 +27,7 @@ from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt import credentials
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.scenario.load import load as load_scenario
-from covey.shared.wire.messages import RosterMessage
+from covey.shared.wire.documents import RosterMessage
 from tests.attacks import bad_data
 from tests.fuzz.mutate import as_json, mutated, mutated_tree
 from tests.fuzz.target import Target

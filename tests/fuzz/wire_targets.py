@@ -24,18 +24,12 @@ from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt.link import Down, Up
 from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.numerics.vectors import Layout
-from covey.shared.wire import framing, messages
+from covey.shared.wire import documents, framing, messages
 from covey.shared.wire.codec import Codec, decode
+from covey.shared.wire.documents import AgentStatus, CoordinatorStatus
 from covey.shared.wire.frames import unpack
 from covey.shared.wire.framing import Document, Packed
-from covey.shared.wire.messages import (
-    AgentStatus,
-    CoordinatorStatus,
-    Encoded,
-    OrderMessage,
-    Part,
-    ReportContent,
-)
+from covey.shared.wire.messages import Encoded, OrderMessage, Part, ReportContent
 from covey.shared.wire.parts import Assembler, Sink, split
 from covey.shared.wire.topics import Topics
 from tests.agent.orders import order, ref, status
@@ -367,7 +361,7 @@ def roster_target() -> Target:
             roster.seen(
                 told.model_copy(update={"agent": "pi-7"}), retained=False, epoch="e1", now=0.0
             )
-            messages.RosterMessage(
+            documents.RosterMessage(
                 run="r", agents=roster.rows({}), refusals=dict(roster.refusals)
             ).to_bytes()
             return ""

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from covey.shared.wire.brief_work import shared_of
 from covey.shared.wire.deployments import Deployment, DeploymentShare
+from covey.shared.wire.documents import AgentStatus, Control, CoordinatorStatus, RosterMessage
 from covey.shared.wire.framing import Document, Packed
 from covey.shared.wire.messages import (
-    AgentStatus,
-    Control,
-    CoordinatorStatus,
     Encoded,
     ModelContent,
     ModelRef,
     OrderMessage,
     Part,
     ReportContent,
-    RosterMessage,
     Work,
     digest,
 )

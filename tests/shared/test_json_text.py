@@ -11,7 +11,8 @@ import pytest
 
 from covey.shared.errors import DecodeError
 from covey.shared.json_text import JsonError, dumps, loads
-from covey.shared.wire.messages import AgentStatus, Control, OrderMessage
+from covey.shared.wire.documents import AgentStatus, Control
+from covey.shared.wire.messages import OrderMessage
 from tests.shared.samples import SAMPLES
 from tests.shared.test_messages import json_sealed, sealed
 

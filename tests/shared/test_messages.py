@@ -15,18 +15,9 @@ from pydantic import ValidationError
 
 from covey.shared.errors import DecodeError
 from covey.shared.wire import framing
+from covey.shared.wire.documents import AgentStatus, Control, CoordinatorStatus, RosterMessage
 from covey.shared.wire.framing import REPORT_VERSION, Document, Packed
-from covey.shared.wire.messages import (
-    AgentStatus,
-    Control,
-    CoordinatorStatus,
-    Encoded,
-    ModelContent,
-    OrderMessage,
-    Part,
-    ReportContent,
-    RosterMessage,
-)
+from covey.shared.wire.messages import Encoded, ModelContent, OrderMessage, Part, ReportContent
 from tests.shared.samples import SAMPLES
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -63,6 +54,13 @@ def json_sealed(kind: type[Document], body: bytes) -> bytes:
     return body[:-1] + framing._check_key(body) if kind.checked else body
 
 
+WIRE_MODULES = (
+    "covey.shared.wire.deployments",
+    "covey.shared.wire.documents",
+    "covey.shared.wire.messages",
+)
+
+
 def message_or_refusal(
     kind: type[Packed | Document], payload: bytes
 ) -> Packed | Document | DecodeError:
@@ -87,7 +85,7 @@ def test_every_message_has_a_sample() -> None:
         kind
         for base in (Packed, Document)
         for kind in base.__subclasses__()
-        if kind.__module__ in ("covey.shared.wire.messages", "covey.shared.wire.deployments")
+        if kind.__module__ in WIRE_MODULES
     }
     assert set(TYPES) == kinds
 
@@ -387,6 +385,6 @@ def test_the_refusal_of_an_encoded_vector_is_short() -> None:
 
 
 def test_an_idle_agent_loads_neither_numpy_nor_torch_for_messages_and_parts() -> None:
-    code = "import sys, covey.shared.wire.messages, covey.shared.wire.parts, covey.shared.wire.topics; print({'numpy', 'torch'} & set(sys.modules))"
+    code = "import sys, covey.shared.wire.documents, covey.shared.wire.messages, covey.shared.wire.parts, covey.shared.wire.topics; print({'numpy', 'torch'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "set()"

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from covey.shared.printable import printable, printable_lines
 from covey.shared.terminal import Terminal
-from covey.shared.wire.messages import AgentStatus
+from covey.shared.wire.documents import AgentStatus
 
 
 @pytest.mark.parametrize(

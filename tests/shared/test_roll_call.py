@@ -10,7 +10,7 @@ from covey.agent.device.presence import Presence
 from covey.coordinator.engine.events import Joined, LinkBack
 from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.rules import Rules
-from covey.shared.wire.messages import CoordinatorStatus
+from covey.shared.wire.documents import CoordinatorStatus
 from covey.shared.wire.roll_call import (
     ANSWERS_PER_S,
     ROLL_SPREAD_S,
