@@ -49,12 +49,14 @@ from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.rules import Rules
 from covey.coordinator.engine.step import Step
 from covey.coordinator.run import early_stop, folding, records
-from covey.coordinator.run.arrivals import NO_STEP, Arrivals, Collected
+from covey.coordinator.run.accepted_steps import AcceptedSteps
+from covey.coordinator.run.arrivals import NO_STEP, Arrivals
 from covey.coordinator.run.audit_trail import FILE as AUDIT_FILE
 from covey.coordinator.run.checkpoint import Checkpoint
 from covey.coordinator.run.disk_space import Room
 from covey.coordinator.run.effects import Announce, Done, Effect, Question, SendOrder
-from covey.coordinator.run.fold_trial import FoldTrial, Outcome, failure_of
+from covey.coordinator.run.fold_facts import note_outcome
+from covey.coordinator.run.fold_trial import FoldTrial, Outcome
 from covey.coordinator.run.next_phase import next_phase
 from covey.coordinator.run.notices import (
     AgentForgotten,
@@ -77,12 +79,13 @@ from covey.coordinator.run.recorder import FoldedStep, Recorder
 from covey.coordinator.run.report_checks import read_report
 from covey.coordinator.run.run_state import RunState
 from covey.coordinator.run.spool import Spool
+from covey.coordinator.run.verdict import ClosedStep, Guilty, Hopeless, Missing, Reasons, Sound
 from covey.coordinator.run.versions import BEST, ModelVersion, save_version
 from covey.shared.errors import DecodeError
 from covey.shared.scenario.fleet_statistics import resolved
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId, Phase, Report, Reports, Setup, View
-from covey.shared.strategies.phase_names import EVALUATE, TRAIN
+from covey.shared.strategies.phase_names import EVALUATE
 from covey.shared.wire.messages import ReportContent, digest
 
 MAX_BYTES_PER_VALUE = 8  # of a vector in any codec: topk sends an index and a value
@@ -112,7 +115,6 @@ class Answer:
 
 UNKNOWN_SAMPLES = (None, None)
 TrainAndTest = tuple[int, int]  # numbers of samples
-Reasons = Mapping[ClientId, str]  # by agent, why its report does not count
 Performed = tuple[Effects, Answer | None]
 
 
@@ -166,8 +168,7 @@ class Run:
         self.privacy: PrivateFold | None = None  # None without a `privacy` section
         self._began = time.monotonic()  # of this session
         self._waits_to_save = False  # within `one_checkpoint`
-        # of those who reported the open step: the newest step accepted before it
-        self._accepted_before: dict[ClientId, int] = {}
+        self.accepted = AcceptedSteps(facts.accepted)
         self._has_changed = False  # since the newest checkpoint, in a way that must be in the next
         self._steps_over: list[int] = []  # leave the spool once the checkpoint has their end
 
@@ -408,11 +409,8 @@ class Run:
         failures[client] = {"times": times, "round": round_, "why": why[:MAX_FAILURE_CHARS]}
 
     def _accept(self, client: ClientId, step: int) -> None:
-        """The report lies in the spool. The checkpoint learns of it with the fold: until then the spool knows."""
-        accepted = self.facts.accepted
-        newest = accepted.get(client, 0)
-        self._accepted_before.setdefault(client, newest)
-        accepted[client] = step
+        """Note that a report of the open step lies in the spool."""
+        self.accepted.note(client, step)
 
     def receive(self, client: ClientId, content: bytes, now: float) -> Effects:
         """`accept`, or what follows from a report that is refused: it is recorded and counts against its sender."""
@@ -556,7 +554,7 @@ class Run:
         if step is not None:
             self.arrivals.remove(step.number, client)
             self.spool.discard(step.number, client)
-            self._accepted_before.pop(client, None)
+            self.accepted.settle(client)
         self.state = self.strategy.forget(self.state, client)
         self.audit.note("forget", agent=client)
         notice = AgentForgotten(client, self.engine.round)
@@ -642,7 +640,7 @@ class Run:
         reporters = self.spool.who(step)
         self._count_up(step, reporters)
         self.audit.note("void", round=round_, step=step, why=why)
-        self._accepted_before.clear()
+        self.accepted.settle_all()
         self.arrivals.begin(NO_STEP)
         self._steps_over.append(step)
         self._has_changed = True
@@ -658,64 +656,34 @@ class Run:
         step = self.engine.step
         assert step is not None  # noqa: S101 - the engine has just closed it
         number = close.step
-        reporters = close.reporters
         began = time.monotonic()
         trial = self._trial(step)
-        arrivals: Arrivals | None = self.arrivals
-        collected = self.arrivals.collect(number, reporters, trial.phase, self.state)
-        if collected is None:
-            arrivals = None
-            collected = self._from_spool(close, trial)
-        if collected.unreadable:
-            return self._ask_again(number, collected.unreadable)
-        reports = collected.reports
-        steps = collected.steps
-        settings = self.scenario.aggregation
-        refused = folding.too_far(steps, settings, self.facts.usual)
-        summed = self.spool.summed(number)
-        is_in_a_sum = not refused.keys().isdisjoint(summed)
-        if is_in_a_sum:
-            # a sum cannot be taken apart: all reports in sums are needed themselves
-            why = "a sum has a report that must be set aside"
-            needed = dict.fromkeys(summed, why)
-            return self._ask_again(number, needed)
-        if refused:
-            return self._set_aside(number, refused)
-        try:
-            outcome = trial.outcome(reports, arrivals)
-        except MemoryError:
-            raise
-        except Exception as error:
-            if arrivals is not None:
-                # the reports in the spool show who is to blame
-                arrivals.give_up()
-                return self._close(close)
-            if isinstance(error, OSError):
-                raise
-            guilty = folding.guilty(trial.outcome, reports)
-            if guilty:
-                return self._set_aside(number, guilty)
-            why = failure_of(error)
-            failed = FoldFailed(why)
-            return [], Answer(failed)
-        devices = self.spool.devices(number, reporters)
-        assignment = self.strategy.assignment(self.state)
-        clusters_before = dict(assignment)
-        self._count_up(number, reporters)
-        self._take(trial.phase, reports, outcome, devices)
-        self.facts.usual |= folding.usual_steps(steps)
-        fold_s = time.monotonic() - began
-        folded = FoldedStep(step, close, outcome, clusters_before, devices, fold_s)
-        return self._folded(folded, reports)
-
-    def _from_spool(self, close: Close, trial: FoldTrial) -> Collected:
-        """The reports of a step whose fold needs the vectors themselves."""
-        found, unreadable = self.spool.readable(close.step, close.reporters)
-        if unreadable:
-            return Collected(found, unreadable)
-        reports = self._prepared(close, found)
-        steps = trial.steps(reports)
-        return Collected(reports, steps=steps)
+        closed = ClosedStep(
+            close,
+            trial,
+            self.spool,
+            self.arrivals,
+            self.facts.usual,
+            self._prepared,
+        )
+        match closed.verdict():
+            case Missing(reasons):
+                return self._ask_again(number, reasons)
+            case Guilty(reasons):
+                return self._set_aside(number, reasons)
+            case Hopeless(why):
+                failed = FoldFailed(why)
+                return [], Answer(failed)
+            case Sound(outcome, reports, steps):
+                devices = self.spool.devices(number, close.reporters)
+                assignment = self.strategy.assignment(self.state)
+                clusters_before = dict(assignment)
+                self._count_up(number, close.reporters)
+                self._take(trial.phase, reports, outcome, devices)
+                self.facts.usual |= folding.usual_steps(steps)
+                fold_s = time.monotonic() - began
+                folded = FoldedStep(step, close, outcome, clusters_before, devices, fold_s)
+                return self._folded(folded, reports)
 
     def _prepared(
         self, close: Close, reports: list[tuple[ClientId, Report]]
@@ -739,30 +707,18 @@ class Run:
         self, phase: Phase, reports: Reports, outcome: Outcome, devices: Mapping[ClientId, str]
     ) -> None:
         """Make a fold the run's own."""
-        facts = self.facts
-        round_ = self.engine.round
         self.state = outcome.state
         if self.privacy is not None:
             self.privacy.count_sums(phase, reports)
-        facts.scaling = outcome.scaling or facts.scaling
-        if phase.name == EVALUATE:
-            facts.evaluated = round_
-            facts.evaluation |= outcome.evaluation
-            averages = outcome.means.evaluation
-            early_stop.note(self.scenario, facts.history, round_, averages)
-            facts.evaluated_in |= dict.fromkeys(outcome.evaluation, self.engine.round)
-        if phase.name == TRAIN:
-            trained = [client for client, _ in reports]
-            facts.trained |= dict.fromkeys(trained, round_)
-        for client, report in reports:
-            numbers = report.numbers
-            if "track" in numbers:  # of any phase that trains
-                best = facts.tracked.get(client)
-                facts.tracked[client] = records.best_so_far(best, numbers)
-        for client, device in devices.items():
-            known = facts.devices.get(client, device)
-            is_same = known == device
-            facts.devices[client] = device if is_same else records.MIXED
+        note_outcome(
+            self.facts,
+            self.scenario,
+            phase,
+            self.engine.round,
+            reports,
+            outcome,
+            devices,
+        )
 
     def _folded(self, folded: FoldedStep, reports: Reports) -> Performed:
         """The state has the reports. Once the engine knows it, record and checkpoint follow, and the spool is emptied."""
@@ -782,7 +738,7 @@ class Run:
         self.recorder.note_fold(folded.step, close)
         self.arrivals.begin(NO_STEP)
         self.orders.forget_models()
-        self._accepted_before.clear()
+        self.accepted.settle_all()
 
         def keep() -> Effects:
             line = self.recorder.write(record)
@@ -802,8 +758,7 @@ class Run:
         """Accepted reports are gone from the spool. Their agents keep them until the step is closed."""
         effects: Effects = []
         for client, why in unreadable.items():
-            before = self._accepted_before.pop(client, 0)
-            self.facts.accepted[client] = before
+            self.accepted.take_back(client)
             damage = f"the accepted report of step {step} cannot be read ({why})"
             notice = ReportDamaged(f"{damage}; {client} is asked for it again")
             effects.append(Announce(notice))
@@ -858,8 +813,7 @@ class Run:
         facts.audit = asdict(self.audit.head)
         saved = facts.to_json()
         saved["seconds"] = self.seconds
-        # of the open step the spool knows who has reported, also after a kill
-        saved["accepted"] = facts.accepted | self._accepted_before
+        saved["accepted"] = self.accepted.of_closed_steps()
         checkpoint = {
             "scenario": records.scenario_digest(self.scenario),
             "engine": self.engine.snapshot(),

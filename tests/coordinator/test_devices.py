@@ -86,7 +86,7 @@ def test_settings_for_the_cpu_are_those_of_an_earlier_version() -> None:
 
 
 def test_the_number_of_workers_does_not_make_another_scenario() -> None:
-    fleet = {"agents": 4, "data": "blobs"}
+    fleet = {"agents": 8, "data": "blobs"}
     one_worker = scenario("fedavg", fleet={**fleet, "workers": 1})
     one_per_core = scenario("fedavg", fleet=fleet)
     assert records.scenario_digest(one_worker) == records.scenario_digest(one_per_core)
