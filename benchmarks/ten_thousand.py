@@ -42,10 +42,12 @@ from rich.table import Table
 from benchmarks.light_reference import undisturbed_models
 from benchmarks.measuring import BUSY, OUT, WIDTH, cpu_s_of
 from covey.coordinator.run.folder import START
+from covey.coordinator.run.report_file import ReportFile
 from covey.shared.files import atomic_replace
 from covey.shared.mqtt.link import Message, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.wire.topics import Topics
+from tests import spooled
 from tests.processes import Program, free_port, model_bytes, mosquitto, rows, until
 
 AGENTS_PER_PROCESS = 2500  # their connections and outboxes are open files
@@ -340,11 +342,10 @@ def kill_and_resume(this: Stage) -> Figures:
     """Kill the coordinator when a third of a round's reports are there, and start it again."""
     plan = this.plan
     half = plan.rounds // 2
-    spool = this.run / "spool"
-    until(lambda: _spooled(spool) >= plan.reports // 3, WITHIN_S)
+    until(lambda: reports_in_the_spool(this.run) >= plan.reports // 3, WITHIN_S)
     this.coordinator.kill()
     this.roll_call.forget()
-    spooled = _spooled(spool)
+    reports = reports_in_the_spool(this.run)
     folded = max(this.rounds_over, half)
     began = time.monotonic()
     this.start_coordinator("--resume")
@@ -354,16 +355,20 @@ def kill_and_resume(this: Stage) -> Figures:
     until(lambda: len(this.roll_call.answered) >= plan.agents, WITHIN_S, this.coordinator)
     answers_s = this.roll_call.answered_at - this.roll_call.called_at
     return {
-        "reports_at_the_kill": spooled,
+        "reports_at_the_kill": reports,
         "roll_calls": this.roll_call.calls,
         "roll_call_s": round(answers_s, 1),
         "next_fold_s": round(recovered_s, 1),
     }
 
 
-def _spooled(spool: Path) -> int:
+def reports_in_the_spool(run: Path) -> int:
     """Reports of the open step that lie on disk."""
-    return len(list(spool.glob("*/*.safetensors")))
+    total = 0
+    for path in spooled.files(run):
+        file = ReportFile(path)
+        total += len(list(file.clients))
+    return total
 
 
 def _finish(this: Stage) -> None:

@@ -5,7 +5,18 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from benchmarks.ten_thousand import Figures, digest_of, load_figures, missing, summary
+import numpy as np
+
+from benchmarks.ten_thousand import (
+    Figures,
+    digest_of,
+    load_figures,
+    missing,
+    reports_in_the_spool,
+    summary,
+)
+from covey.coordinator.run.spool import Spool
+from covey.shared.strategies.base import Report
 
 
 def test_sizes_take_turns_and_finished_repetitions_are_not_run_again() -> None:
@@ -34,3 +45,13 @@ def test_the_digest_of_a_run_changes_with_the_name_and_the_content_of_a_file() -
     assert digest_of(whole) == digest_of(dict(reversed(whole.items())))
     assert digest_of(whole) != digest_of({"a": b"2", "b": b"1"})
     assert digest_of(whole) != digest_of({"a": b"1"})
+
+
+def test_the_kill_waits_for_reports_in_the_spool(tmp_path: Path) -> None:
+    """The benchmark kills the coordinator once a third of them is there."""
+    spool = Spool(tmp_path / "spool")
+    spool.durable = False
+    assert reports_in_the_spool(tmp_path) == 0
+    for client in ("a", "b", "c"):
+        spool.keep(4, client, Report({"model": np.zeros(3, np.float32)}, 1), 0.0)
+    assert reports_in_the_spool(tmp_path) == 3
