@@ -81,6 +81,9 @@ class EmbeddedBroker(BrokerProcess):
         line = b""
         with contextlib.suppress(TimeoutError):
             line = await asyncio.wait_for(self._process.stdout.readline(), READY_S)
+            if not line:
+                # it ends by itself, with an exit code that a signal might lose
+                await asyncio.wait_for(self._process.wait(), self.stop_s)
         if not line:
             await self.stop()
             if self._process.returncode == PORT_TAKEN:

@@ -51,7 +51,7 @@ class BrokerProcess:
 
     async def stop(self) -> None:
         """Ask the process to end; kill it if it does not."""
-        if not self.pid:
+        if not self.pid or self._process.returncode is not None:
             return
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()

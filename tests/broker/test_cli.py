@@ -163,6 +163,12 @@ async def test_a_free_port_that_is_taken_meanwhile_is_replaced_by_another(
 async def test_a_requested_port_that_is_taken_meanwhile_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The process that ends by itself is left alone: `terminate` looks for its exit code, and may take it from asyncio."""
+
+    def terminate(process: asyncio.subprocess.Process) -> None:
+        pytest.fail("the exit code of the broker would be lost now and then")
+
+    monkeypatch.setattr(asyncio.subprocess.Process, "terminate", terminate)
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
         monkeypatch.setattr(ports, "free_port", lambda options, option: options.port)
