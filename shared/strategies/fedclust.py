@@ -61,6 +61,7 @@ from covey.shared.strategies.bases.hard import (
     member_terms,
     useless,
 )
+from covey.shared.strategies.bases.options import Quorum
 from covey.shared.strategies.bases.soft import merged
 from covey.shared.strategies.terms import Terms
 
@@ -134,9 +135,7 @@ class FedClust(HardClustered[FedClustState]):
         description="E_0 in steps of SGD instead of epochs: the same for every agent, however many "
         "samples it has.",
     )
-    first_quorum: float = Field(
-        0.5, ge=0, le=1, description="The share of agents that must report before clustering."
-    )
+    first_quorum: Quorum = 0.5
     newcomer_ref: Literal["round0", "current"] = Field(
         "round0",
         description="The comparison for newcomers: with the first uploads of the members (round0), "

@@ -63,6 +63,7 @@ from covey.shared.strategies.bases.hard import (
     joined,
     sizes,
 )
+from covey.shared.strategies.bases.options import Centres, Quorum, Restarts, WarmupEpochs
 from covey.shared.strategies.bases.single import samples_of, vectors_of
 from covey.shared.strategies.bases.soft import merged
 
@@ -108,7 +109,7 @@ class Fesem(HardClustered[FesemState]):
     source: ClassVar[str] = "Long et al. 2023"
 
     name: Literal["fesem"] = "fesem"
-    n_clusters: int = Field(2, ge=1, description="K: the number of centres.")
+    n_clusters: Centres = 2
     mu: float = Field(
         0.1,
         ge=0,
@@ -128,18 +129,9 @@ class Fesem(HardClustered[FesemState]):
         description="The compared vector: all parameters, a part of them, or a random projection of "
         "all to 2048 dimensions (sketch).",
     )
-    restarts: int = Field(
-        20,
-        ge=1,
-        description="The number of K-means runs after the warm-up. The one with the smallest "
-        "distances is used.",
-    )
-    warmup_epochs: int | None = Field(
-        None, ge=1, description="The epochs of the warm-up; null: as many as in a round."
-    )
-    warmup_quorum: float = Field(
-        0.5, ge=0, le=1, description="The share of agents that must report before clustering."
-    )
+    restarts: Restarts = 20
+    warmup_epochs: WarmupEpochs = None
+    warmup_quorum: Quorum = 0.5
     update_center_every: int = Field(
         1, ge=1, description="The number of rounds from one E-step to the next."
     )

@@ -65,6 +65,7 @@ from covey.shared.strategies.base import (
     trained_report,
 )
 from covey.shared.strategies.bases.hard import START, Clustered, HardClustered, joined
+from covey.shared.strategies.bases.options import Centres, Quorum, Restarts, WarmupEpochs
 from covey.shared.strategies.bases.single import vectors_of
 from covey.shared.strategies.bases.soft import merged
 
@@ -119,25 +120,16 @@ class FesemMa(HardClustered[FesemMaState]):
     source: ClassVar[str] = "Long et al. 2023, Wang et al. 2020"
 
     name: Literal["fesem_ma"] = "fesem_ma"
-    n_clusters: int = Field(3, ge=1, description="K: the number of centres.")
+    n_clusters: Centres = 3
     mu: float = Field(
         0.1,
         ge=0,
         description="The strength of the proximal term, which pulls a client's model towards its "
         "centre.",
     )
-    restarts: int = Field(
-        20,
-        ge=1,
-        description="The number of K-means runs after the warm-up. The one with the smallest "
-        "distances is used.",
-    )
-    warmup_epochs: int | None = Field(
-        None, ge=1, description="The epochs of the warm-up; null: as many as in a round."
-    )
-    warmup_quorum: float = Field(
-        0.5, ge=0, le=1, description="The share of agents that must report before clustering."
-    )
+    restarts: Restarts = 20
+    warmup_epochs: WarmupEpochs = None
+    warmup_quorum: Quorum = 0.5
     warmup_start: Literal["common", "own"] = Field(
         "common",
         description="Where the warm-up starts: at a common model, or at random weights of each "

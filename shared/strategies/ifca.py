@@ -67,11 +67,10 @@ SCORE = "score"  # kmeans++: these clients send their losses
 RATE = "rate"  # restarts: clients send their losses at the end of a short run
 RESTART = "restart"  # restarts: a round of a short run; the number of the round follows
 SEEDING = (SEED, SCORE, RATE)  # phases before the first round
-TRUNK = "trunk"  # key of the mean of all reports
 
 # keys of a model's parts, where the trunk is shared
-HEAD = "head"
-TRUNK = "trunk"
+HEAD = "head"  # the number of the hypothesis follows
+TRUNK = "trunk"  # also of the mean of all reports
 
 Models = tuple[Vector, ...]  # (d,) each
 Candidate = tuple[ClientId, Vector]  # a model (d,) that can become a hypothesis, and who trained it

@@ -69,6 +69,7 @@ from covey.shared.strategies.bases.hard import (
     member_terms,
     useless,
 )
+from covey.shared.strategies.bases.options import Quorum
 from covey.shared.strategies.bases.soft import merged
 from covey.shared.strategies.terms import Terms
 
@@ -154,9 +155,7 @@ class Pacfl(HardClustered[PacflState]):
         description="What happens to newcomers. nearest: they join the nearest cluster, or found a "
         "new one. recluster: everybody is clustered again.",
     )
-    first_quorum: float = Field(
-        0.5, ge=0, le=1, description="The share of agents that must report before clustering."
-    )
+    first_quorum: Quorum = 0.5
     most_values: int = Field(
         1 << 22, ge=1, description="The coordinator refuses signatures with more values."
     )

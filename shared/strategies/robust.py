@@ -54,6 +54,7 @@ from covey.shared.strategies.bases.hard import (
     feature_span,
     joined,
 )
+from covey.shared.strategies.bases.options import Quorum
 from covey.shared.strategies.fedsgd import decayed
 
 STEPS = 200  # of the logistic regression
@@ -120,9 +121,7 @@ class Robust(HardClustered[RobustState]):
         description="End stage 1 once an epoch changes the mean loss by less than this; momentum "
         "then starts again with each epoch. null: train all epochs.",
     )
-    first_quorum: float = Field(
-        0.5, ge=0, le=1, description="The share of agents that must report before clustering."
-    )
+    first_quorum: Quorum = 0.5
     averaging: Literal["model", "gradient"] = Field(
         "model",
         description="What clients send in a round: a trained model, or one gradient, with which "
