@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 from covey.agent.device.service import Agent
+from covey.agent.worker import frames
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.engine.rules import Rules
 from covey.coordinator.run.run import Run
@@ -16,9 +18,40 @@ from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.mqtt.shards import shard_of
 from covey.shared.scenario.scenario import Scenario
+from covey.shared.strategies.base import ClientId
+from covey.shared.wire.messages import OrderMessage
 from covey.shared.wire.topics import Topics
-from tests.small_fleet import Fleet
+from tests.bowl import Trainer
+from tests.small_fleet import Fleet, Numpy
 from tests.small_run import clients, setup
+
+
+class Gated(Numpy):
+    """Some agents work on some steps only once the gate of the step is open.
+
+    A test that kills a process while agents work opens the gate after the kill: however late the kill comes on a busy
+    machine, none of these agents has reported by then.
+
+    Args:
+        people: all agents.
+        held: the agents that wait at the gates.
+        steps: the steps that have a gate.
+    """
+
+    def __init__(
+        self, people: Mapping[ClientId, Trainer], held: Collection[ClientId], steps: Collection[int]
+    ) -> None:
+        super().__init__(people, takes_s=0.05)
+        self.held = frozenset(held)
+        self.gates = {step: asyncio.Event() for step in steps}
+
+    async def call(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
+        if job["job"] == "perform" and job["client"] in self.held:
+            order = OrderMessage.from_bytes(job["order"])
+            gate = self.gates.get(order.step)
+            if gate is not None:
+                await gate.wait()
+        return await super().call(job, weight=weight)
 
 
 class MosquittoFleet(Fleet):
@@ -44,6 +77,18 @@ class MosquittoFleet(Fleet):
         super().__init__(folder, scene, rules, MemoryBroker(), clients())
         self.urls = urls
         self.with_aggregators = aggregators
+
+    def hold(self, shard: int, *steps: int) -> dict[int, asyncio.Event]:
+        """Let the agents of a shard wait before they work on these steps; call it before they join.
+
+        Returns:
+            The gate of each step: set it, and they work.
+        """
+        people = self.jobs.people
+        held = [client for client in people if shard_of(client, len(self.urls)) == shard]
+        gated = Gated(people, held, steps)
+        self.jobs = self.pool = gated
+        return gated.gates
 
     async def _live(self, client: str, agent: Agent) -> None:
         shard = shard_of(client, len(self.urls))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -13,13 +13,8 @@ import numpy as np
 import pytest
 import yaml
 
-from covey.agent.worker import frames
 from covey.coordinator.run.result import write_models
 from covey.coordinator.run.run import Run
-from covey.shared.mqtt.shards import shard_of
-from covey.shared.strategies.base import ClientId
-from covey.shared.wire.messages import OrderMessage
-from tests.bowl import Trainer
 from tests.e2e.conftest import finish
 from tests.mosquitto_fleet import MosquittoFleet
 from tests.processes import (
@@ -31,9 +26,8 @@ from tests.processes import (
     program,
     until,
 )
-from tests.small_fleet import PATIENT, Numpy
+from tests.small_fleet import PATIENT
 from tests.small_run import (
-    clients,
     fingerprint,
     in_process,
     layout_text,
@@ -54,13 +48,14 @@ class FleetWithAggregators(MosquittoFleet):
     def __init__(self, folder: Path, urls: list[str], aggregators: list[Program]) -> None:
         super().__init__(folder, SCENE, RULES, urls, aggregators=True)
         self.aggregators = aggregators
-        self.jobs.takes_s = 0.2
+        self.gate = self.hold(KILLED, SUMMED + 1)[SUMMED + 1]
 
     async def kill(self) -> None:
         victim = self.aggregators[KILLED]
         while f"step {SUMMED + 1} (train)" not in victim.output:  # noqa: ASYNC110 - a few polls
             await asyncio.sleep(0.01)
         victim.kill()
+        self.gate.set()
 
 
 @dataclass
@@ -120,30 +115,12 @@ def test_a_killed_aggregator_costs_no_bytes(tmp_path: Path, sites: list[Site]) -
     assert fingerprint(summed) == fingerprint(in_process(tmp_path / "direct", SCENE))
 
 
-class Gated(Numpy):
-    """Agents of the second broker work on a summed step only once its gate is open."""
-
-    def __init__(self, people: Mapping[ClientId, Trainer]) -> None:
-        super().__init__(people, takes_s=0.05)
-        self.gates = {SUMMED: asyncio.Event(), SUMMED + 1: asyncio.Event()}
-
-    async def call(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
-        if job["job"] != "inspect" and shard_of(job["client"], 2) == KILLED:
-            order = OrderMessage.from_bytes(job["order"])
-            gate = self.gates.get(order.step)
-            if gate is not None:
-                await gate.wait()
-        return await super().call(job, weight=weight)
-
-
 class FleetWithCoordinator(FleetWithAggregators):
     """The coordinator is a program of its own."""
 
-    async def __aenter__(self) -> FleetWithCoordinator:
-        self.gated = Gated(clients())
-        self.pool = self.gated
-        await super().__aenter__()
-        return self
+    def __init__(self, folder: Path, urls: list[str], aggregators: list[Program]) -> None:
+        super().__init__(folder, urls, aggregators)
+        self.gates = self.hold(KILLED, SUMMED, SUMMED + 1)
 
     def coordinator(self, *more: str) -> Program:
         """`coordinator run --aggregators`. A file has the initial models, so that nobody imports torch."""
@@ -184,7 +161,7 @@ def test_a_killed_coordinator_continues_with_its_aggregators(
                     is_kept = partial(has_sum, folder, step)
                     await asyncio.to_thread(until, is_kept, 60.0, this)
                 this.kill()
-                fleet.gated.gates[step].set()
+                fleet.gates[step].set()
             await asyncio.to_thread(finish, fleet.coordinator("--resume"))
 
     asyncio.run(kills())

@@ -18,21 +18,24 @@ from tests.small_run import clients, fingerprint, rules, scenario
 
 SCENE = scenario("fedavg", rounds={"count": 2, "participation": 1.0, "rollcall_s": 1.0})
 RULES = rules(SCENE, absence_s=0.1)
-DEAD = 1
+DEAD = 1  # the shard whose broker is killed
+FIRST_ROUND = 2  # its step; in the one before, the agents are asked what they have
 
 
 class FleetOfTwo(MosquittoFleet):
-    """Agents on two Mosquittos. The second one dies while the agents work on the first round."""
+    """Agents on two Mosquittos. The second one dies while its agents work on the first round."""
 
     def __init__(self, folder: Path, urls: list[str], dead: Program) -> None:
         super().__init__(folder, SCENE, RULES, urls)
         self.dead = dead
-        self.jobs.takes_s = 0.3
+        self.gate = self.hold(DEAD, FIRST_ROUND)[FIRST_ROUND]
 
     async def kill(self) -> None:
-        while not any(step == 2 for _, step in self.jobs.worked):  # noqa: ASYNC110 - a few polls
+        worked = self.jobs.worked
+        while not any(step == FIRST_ROUND for _, step in worked):  # noqa: ASYNC110 - a few polls
             await asyncio.sleep(0.01)
         self.dead.kill()
+        self.gate.set()
 
 
 @pytest.mark.broker
@@ -65,7 +68,8 @@ def test_the_models_are_those_of_the_agents_that_the_living_broker_has(
         fleet = Fleet(tmp_path / "one", SCENE, RULES, MemoryBroker(), clients())
 
         async def power_cut() -> None:
-            while not any(step == 2 for _, step in fleet.jobs.worked):  # noqa: ASYNC110 - virtual time
+            worked = fleet.jobs.worked
+            while not any(step == FIRST_ROUND for _, step in worked):  # noqa: ASYNC110 - virtual time
                 await asyncio.sleep(0.01)
             await asyncio.gather(*[fleet.vanish(client) for client in sorted(lost)])
 
