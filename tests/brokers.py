@@ -23,6 +23,7 @@ from covey.broker.programs.options import Options
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.shared.mqtt.link import Will
 from covey.shared.mqtt.mqtt_link import MqttLink
+from tests.processes import free_port
 
 STOCK = "listener {port} 127.0.0.1\nallow_anonymous true\n"
 ROOMY = Options(limits=Limits(packet=9 << 20))  # the suites send parts of the largest size
@@ -156,8 +157,7 @@ def _listens(port: int) -> bool:
 
 def free_ports(count: int) -> list[int]:
     """Ports on which no program listens at the moment."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+    ports: set[int] = set()
+    while len(ports) < count:
+        ports.add(free_port())
+    return sorted(ports)

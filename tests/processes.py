@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -23,10 +24,25 @@ needs_mosquitto = pytest.mark.skipif(
 )
 
 
+# Below the range from which systems take the ports of outgoing connections: with many tests at once, one of these would
+# now and then take the port before the server that it is meant for has it.
+SERVER_PORTS = range(20_000, 32_000)
+PORT_TRIES = 100
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port for a server that a test starts. Tests of other processes draw theirs at random from 12 000 as well."""
+    dice = random.SystemRandom()
+    for _ in range(PORT_TRIES):
+        port = dice.choice(SERVER_PORTS)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue  # somebody listens there
+            return port
+    raise AssertionError(f"none of {PORT_TRIES} ports from {SERVER_PORTS} is free")
 
 
 class Program:

@@ -28,7 +28,9 @@ def open_broker(folder: Path) -> Iterator[str]:
     """An open embedded broker for as long as the block lasts; gives its address."""
     port = free_port()
     command = ["covey.broker.cli", "up", "--embedded", "--port", str(port)]
-    with program(*command, log=folder / "broker.log") as broker:
+    log = folder / "broker.log"
+    log.unlink(missing_ok=True)  # the "listens" of an earlier broker would speak for this one
+    with program(*command, log=log) as broker:
         until(lambda: "listens" in broker.output, of=broker)
         yield f"mqtt://127.0.0.1:{port}"
 
