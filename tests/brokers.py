@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
 import threading
 import time
@@ -23,7 +22,7 @@ from covey.broker.programs.options import Options
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.shared.mqtt.link import Will
 from covey.shared.mqtt.mqtt_link import MqttLink
-from tests.processes import free_port
+from tests.processes import free_ports, listens
 
 STOCK = "listener {port} 127.0.0.1\nallow_anonymous true\n"
 ROOMY = Options(limits=Limits(packet=9 << 20))  # the suites send parts of the largest size
@@ -137,7 +136,7 @@ def _process(
         )
     try:
         until = time.monotonic() + ready_s
-        while not _listens(port):
+        while not listens(port):
             if process.poll() is not None or time.monotonic() > until:
                 pytest.fail(
                     f"{command[0]} did not start:\n{(folder / 'output.txt').read_text()[-2000:]}"
@@ -147,17 +146,3 @@ def _process(
     finally:
         process.terminate()
         process.wait(30)
-
-
-def _listens(port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-        return True
-    return False
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports on which no program listens at the moment."""
-    ports: set[int] = set()
-    while len(ports) < count:
-        ports.add(free_port())
-    return sorted(ports)

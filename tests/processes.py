@@ -45,6 +45,14 @@ def free_port() -> int:
     raise AssertionError(f"none of {PORT_TRIES} ports from {SERVER_PORTS} is free")
 
 
+def free_ports(count: int) -> list[int]:
+    """As many ports, no two of them the same."""
+    ports: set[int] = set()
+    while len(ports) < count:
+        ports.add(free_port())
+    return sorted(ports)
+
+
 class Program:
     """`python -m command`, its output in a file."""
 

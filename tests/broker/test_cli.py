@@ -21,9 +21,8 @@ from covey.broker.programs.start import FALLBACK, available_broker
 from covey.broker.programs.websocket_gateway import WebsocketGateway
 from covey.shared.errors import UserError
 from tests import brokers
-from tests.brokers import free_ports
 from tests.certificates import Authority, needs_openssl
-from tests.processes import needs_mosquitto
+from tests.processes import free_ports, needs_mosquitto
 
 ROOT = Path(__file__).resolve().parents[2]
 doctor = CliRunner().invoke

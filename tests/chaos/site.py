@@ -17,8 +17,8 @@ from typing import Any
 import psutil
 import yaml
 
-from tests.brokers import free_ports
 from tests.chaos.proxy import Proxy
+from tests.processes import free_ports, listens
 
 ROOT = Path(__file__).resolve().parents[2]
 AGENTS, ROUNDS = 20, 5
@@ -176,7 +176,7 @@ class Site:
             ["mosquitto", "-c", str(config)], folder / "mosquitto.log"
         )
         await self._until(
-            lambda: _listens(self.proxy.upstream), "the broker does not listen", self.broker
+            lambda: listens(self.proxy.upstream), "the broker does not listen", self.broker
         )
 
     async def start_fleet(self) -> None:
@@ -305,13 +305,6 @@ class Site:
         except TimeoutError:
             pass
         raise Broken(f"{otherwise}:\n{of.log.read_text(errors='replace')[-2000:]}")
-
-
-def _listens(port: int) -> bool:
-    import socket
-
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def fill(folder: Path) -> Path:

@@ -115,11 +115,11 @@ def test_a_killed_aggregator_costs_no_bytes(tmp_path: Path, sites: list[Site]) -
     assert fingerprint(summed) == fingerprint(in_process(tmp_path / "direct", SCENE))
 
 
-class FleetWithCoordinator(FleetWithAggregators):
-    """The coordinator is a program of its own."""
+class FleetWithCoordinator(MosquittoFleet):
+    """The coordinator is a program of its own. It is killed while agents of one broker wait to work on a summed step."""
 
-    def __init__(self, folder: Path, urls: list[str], aggregators: list[Program]) -> None:
-        super().__init__(folder, urls, aggregators)
+    def __init__(self, folder: Path, urls: list[str]) -> None:
+        super().__init__(folder, SCENE, RULES, urls)
         self.gates = self.hold(KILLED, SUMMED, SUMMED + 1)
 
     def coordinator(self, *more: str) -> Program:
@@ -150,7 +150,7 @@ def test_a_killed_coordinator_continues_with_its_aggregators(
     first, second = [site.aggregator for site in sites]
 
     async def kills() -> None:
-        fleet = FleetWithCoordinator(tmp_path, urls, [first, second])
+        fleet = FleetWithCoordinator(tmp_path, urls)
         async with fleet:
             for step, more in ((SUMMED, ()), (SUMMED + 1, ("--resume",))):
                 this = fleet.coordinator(*more)

@@ -18,7 +18,7 @@ from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.failover import BRIEF_S, Failover
 from covey.shared.mqtt.link import Down, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
-from tests.brokers import free_ports
+from tests.processes import free_ports
 
 A, B, C = (BrokerUrl(host) for host in "abc")
 

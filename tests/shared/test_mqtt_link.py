@@ -11,9 +11,9 @@ from covey.shared.mqtt.backoff import Backoff
 from covey.shared.mqtt.inbox import Inbox
 from covey.shared.mqtt.link import Down, Message, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
-from tests.brokers import free_ports
 from tests.clock import run
 from tests.conformance.test_links import message, up
+from tests.processes import free_ports
 
 
 def test_waits_double_up_to_a_bound_and_start_afresh_after_a_calm_connection() -> None:
