@@ -22,11 +22,10 @@ test: $(READY) mosquitto chromium ## everything: format, lint, types, then all t
 docs: $(READY) ## the documentation site, built offline with warnings as errors: site/index.html
 	$(BIN)/python scripts/docs_site.py
 
-check: $(READY) ## format, lint, types, density of the code
+check: $(READY) ## format, lint, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m tests.density --quiet
 
 format: $(READY) ## put the code into its format, mend what the linter can mend
 	$(BIN)/ruff format .

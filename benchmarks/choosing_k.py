@@ -8,8 +8,6 @@ that are no outliers (these may be alone, together, or with others), and if agen
 belong: adjusted Rand index 0.9. Every rule sees the same vectors.
 """
 
-# density: arithmetic on arrays
-
 from __future__ import annotations
 
 import argparse

@@ -12,8 +12,6 @@
 Prints tables, writes exact_sums.json below --out.
 """
 
-# density: arithmetic on arrays
-
 from __future__ import annotations
 
 import argparse

@@ -10,8 +10,6 @@ the ROC curve over all pairs of agent and label: 1 is certainty, 0.5 is guessing
 of a class lies in the span that PACFL sends for it.
 """
 
-# density: arithmetic on arrays
-
 from __future__ import annotations
 
 import argparse

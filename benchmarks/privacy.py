@@ -10,8 +10,6 @@ regression from zero, written here in numpy for all agents at once, so that a ce
 hold classes of their own, so that clustering has something to find.
 """
 
-# density: arithmetic on arrays
-
 from __future__ import annotations
 
 import argparse

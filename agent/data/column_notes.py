@@ -1,5 +1,4 @@
 """Remarks on a table whose columns a task names: missing cells, unknown words, and the statistics that would be sent."""
-# density: counts over arrays
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 A task with columns is resolved first (`covey.shared.scenario.fleet_statistics`): it then has every value that this needs.
 """
-# density: formulas over arrays
 
 from __future__ import annotations
 

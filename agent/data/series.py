@@ -1,5 +1,4 @@
 """Whether the rows of a table are series of measurements over time, and how long its values stay as they are."""
-# density: formulas over arrays
 
 from __future__ import annotations
 

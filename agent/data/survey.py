@@ -2,7 +2,6 @@
 
 They describe the cells that are there: missing ones count nowhere. docs/privacy.md describes the information that they reveal.
 """
-# density: formulas over arrays
 
 from __future__ import annotations
 

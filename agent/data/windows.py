@@ -1,5 +1,4 @@
 """Windows over the rows of a table: consecutive rows of one series become one sample (channels, rows). Pure."""
-# density: formulas over arrays
 
 from __future__ import annotations
 

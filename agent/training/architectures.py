@@ -5,8 +5,6 @@ Modules are declared in the order of the forward pass, so that the last declared
 torch's defaults.
 """
 
-# density: most lines declare one layer each
-
 from __future__ import annotations
 
 import itertools

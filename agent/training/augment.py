@@ -10,8 +10,6 @@ Coordinates of `affine_grid` run from -1 to 1 on both axes. An affine matrix (n,
 place in the image that it shows.
 """
 
-# density: formulas over tensors
-
 from __future__ import annotations
 
 import math

@@ -4,8 +4,6 @@ Tang et al. 2024, equation 1, as Li et al. 2021 (Contrastive Clustering) have it
 the 1/tau outside of exp and the index that occurs twice as slips, because as printed tau would cancel.
 """
 
-# density: formulas over tensors
-
 from __future__ import annotations
 
 import math

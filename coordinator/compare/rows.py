@@ -1,7 +1,5 @@
 """The rows of a comparison: the figures of one finished cell each."""
 
-# density: most lines copy one figure of a result into one column
-
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence

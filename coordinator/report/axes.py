@@ -1,7 +1,5 @@
 """Axes: which range suits some values, where its ticks are, and how they are written. Pure."""
 
-# density: formulas of ranges and ticks
-
 from __future__ import annotations
 
 import math

@@ -1,7 +1,5 @@
 """Pictures of clusters: agents' models in a plane, distances with their merge tree, clusters by planted group."""
 
-# density: builds charts out of records, a value for each mark
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence

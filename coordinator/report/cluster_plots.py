@@ -1,7 +1,5 @@
 """Plots of clusters as SVG panels: agents in a plane, counts in a grid, distances with their merge tree. Pure."""
 
-# density: drawing calls, and the geometry of shapes
-
 from __future__ import annotations
 
 import base64

@@ -1,7 +1,5 @@
 """Pictures of figures: by mode of evaluation over rounds and over traffic, at the end, and over the cut of a tree."""
 
-# density: builds charts out of records, a value for each mark
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

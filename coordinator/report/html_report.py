@@ -1,7 +1,5 @@
 """`coordinator report`: finished runs as one page, complete in itself, with pictures as SVG."""
 
-# density: tables: a name and a value for each fact and figure
-
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The tables of a page: figures by mode, clusters, agents one by one, traffic, faults and refusals. Pure."""
 
-# density: tables: a title, a key and a form for each column
-
 from __future__ import annotations
 
 from collections import Counter

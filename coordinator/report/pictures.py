@@ -4,8 +4,6 @@ Runs come in groups. A group of several runs is one method on several seeds: its
 population deviation to either side. A report of single runs has a group for each of them.
 """
 
-# density: builds charts out of records, a value for each mark
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Plots as SVG panels: lines over rounds, bars and dots in rows, stacked columns. Pure."""
 
-# density: drawing calls, and the geometry of shapes
-
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 scikit-learn and scipy are imported only by the functions that use them.
 """
 
-# density: array operations and formulas, one per line
-
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 Colours are classes of the theme, so that one drawing serves the light and the dark theme; text stays text.
 """
 
-# density: drawing calls, and the geometry of shapes
-
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence

@@ -3,7 +3,6 @@
 Nothing here trusts them. Counts are capped like examples. Under a rule other than the mean every agent counts the same. A
 word needs agents that hold it, so that one agent cannot displace the words of others.
 """
-# density: formulas over lists
 
 from __future__ import annotations
 

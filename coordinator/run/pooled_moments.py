@@ -3,7 +3,6 @@
 A moment is a count, a sum or a sum of squares of one channel's values. Nothing here trusts them: agents that claim more
 values than the cohort's cap count less.
 """
-# density: formulas over arrays
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """What a checkpoint holds of a run besides the engine's snapshot and the strategy's state."""
 
-# density: a list of declarations with their defaults
-
 from __future__ import annotations
 
 from collections.abc import Mapping

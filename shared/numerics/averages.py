@@ -12,8 +12,6 @@ Multi-Krum: Blanchard et al. 2017, Machine Learning with Adversaries. Geometric 
 al. 2022, Robust Aggregation for Federated Learning (Weiszfeld's iteration).
 """
 
-# density: array operations and formulas, one per line
-
 from __future__ import annotations
 
 import math

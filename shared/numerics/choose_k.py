@@ -6,8 +6,6 @@ clouds that have no clusters; only these two can answer 1 where agents differ at
 imported inside of functions: agents do not have it.
 """
 
-# density: formulas of the papers and array operations, one per line
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping

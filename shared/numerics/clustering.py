@@ -6,8 +6,6 @@ the order of each cluster's first member. scipy is imported inside of functions:
 it.
 """
 
-# density: array operations, one per line
-
 from __future__ import annotations
 
 import hashlib

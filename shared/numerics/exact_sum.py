@@ -9,8 +9,6 @@ A term is weight * value. Its error is at most half a unit of the finest grid th
 small altogether 2^-41 of their largest value. Both are far below what the float32 result can show.
 """
 
-# density: formulas on arrays and their error bounds, one per line
-
 from __future__ import annotations
 
 import math

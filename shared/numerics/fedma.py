@@ -12,8 +12,6 @@ weights of 0 on it, which is what it computes.
 scipy is imported inside of functions: agents do not have it.
 """
 
-# density: the formulas of the papers, one per line
-
 from __future__ import annotations
 
 import math

@@ -6,8 +6,6 @@ they are nearest to those of an anchor. scipy is imported inside of functions: a
 it.
 """
 
-# density: array operations, one per line
-
 from __future__ import annotations
 
 import itertools

@@ -5,8 +5,6 @@ A figure is stored under the name of its measure: accuracies as shares from 0 to
 of the target as the data has it.
 """
 
-# density: a table of the measures, and formulas
-
 from __future__ import annotations
 
 import math

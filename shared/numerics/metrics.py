@@ -6,8 +6,6 @@ of equal length. For soft memberships against true mixtures: `membership_mse`; `
 cluster that stands for each truth.
 """
 
-# density: formulas of the literature, one per line
-
 from __future__ import annotations
 
 import math

@@ -5,8 +5,6 @@ floating-point buffers. Sums run in float64 over blocks, so folding N memory-map
 memory for one block, not for N models, and the result does not depend on the size of the blocks.
 """
 
-# density: array operations and sums in blocks, one per line
-
 from __future__ import annotations
 
 import hashlib

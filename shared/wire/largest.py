@@ -4,8 +4,6 @@ Sorting 11 million values takes a second. A sample shows about how large the lar
 be sorted. The outcome does not depend on the sample.
 """
 
-# density: array operations with their types, one per line
-
 from __future__ import annotations
 
 import math

@@ -4,8 +4,6 @@ Everything is little-endian. Vectors are converted in blocks that fit into the p
 checked while it is there. `codec` adds what else travels with these bytes, and refuses bytes of a wrong length.
 """
 
-# density: bit patterns and constants of number formats; a formula split further is harder to compare with its source
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator

@@ -19,7 +19,6 @@ import yaml
 from covey.shared.wire.documents import AgentStatus, RosterMessage
 from covey.shared.wire.framing import REPORT_VERSION
 from covey.shared.wire.messages import Part
-from tests.density import measure
 from tests.processes import (
     ROOT,
     Program,
@@ -137,7 +136,16 @@ def test_the_agent_in_60_lines_has_as_many_with_its_imports() -> None:
     source = SHORT_AGENT.read_text("utf-8")
     imports = re.findall(r"^(?:import|from) (\w+)", source, re.MULTILINE)
     assert set(imports) == {"hashlib", "json", "sys", "time", "msgpack", "numpy", "paho"}
-    assert measure(source).lines <= 60
+    assert code_lines(source) <= 60
+
+
+def code_lines(source: str) -> int:
+    """Lines that hold neither a comment nor a docstring: unparsing drops the former."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.FunctionDef) and ast.get_docstring(node):
+            del node.body[0]
+    return sum(bool(line.strip()) for line in ast.unparse(tree).splitlines())
 
 
 def started_script(stack: ExitStack, command: list[str], log: Path) -> None:
