@@ -84,10 +84,10 @@ class MosquittoFleet(Fleet):
         Returns:
             The gate of each step: set it, and they work.
         """
-        people = self.jobs.people
+        people = self.people
         held = [client for client in people if shard_of(client, len(self.urls)) == shard]
         gated = Gated(people, held, steps)
-        self.jobs = self.pool = gated
+        self.pool = gated
         return gated.gates
 
     async def _live(self, client: str, agent: Agent) -> None:

@@ -13,7 +13,6 @@ from covey.agent.device.service import Agent
 from covey.agent.policy import DEFAULT_RULES
 from covey.agent.worker import frames
 from covey.agent.worker.memory_file import load_memory, save_memory
-from covey.agent.worker.pool import PoolLike
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.engine.rules import Rules
 from covey.coordinator.run.notices import Notice, Observer
@@ -84,8 +83,8 @@ class Fleet:
         people: Mapping[ClientId, Trainer],
     ) -> None:
         self.folder, self.scene, self.rules, self.broker = folder, scene, rules, broker
-        self.jobs = Numpy(people)
-        self.pool: PoolLike = self.jobs  # does the agents' jobs
+        self.people = people
+        self.pool = Numpy(people)  # does the agents' jobs
         self.sources: dict[ClientId, dict[str, Any]] = {one: {"client": one} for one in people}
         self.device_rules = DEFAULT_RULES
         self.late: set[ClientId] = set()  # who does not join at the start
@@ -96,7 +95,7 @@ class Fleet:
         self._lives: dict[ClientId, asyncio.Task[None]] = {}
 
     async def __aenter__(self) -> Fleet:
-        for client in self.jobs.people:
+        for client in self.people:
             if client not in self.late:
                 self.join(client)
         return self

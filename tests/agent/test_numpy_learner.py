@@ -43,7 +43,7 @@ from tests import clock
 from tests.agent.test_worker import UNWANTED, WATCHED
 from tests.agent.test_worker import job as worker_job
 from tests.bowl import softmax_client
-from tests.small_fleet import PATIENT, Fleet
+from tests.small_fleet import PATIENT, Fleet, Numpy
 from tests.small_run import clients, rules, scenario
 
 pytestmark = pytest.mark.usefixtures("single_thread")
@@ -355,7 +355,7 @@ def test_devices_with_and_without_torch_take_part_in_one_run(tmp_path: Path, met
         assert_close(found, expected)
 
 
-class WorkerHere:
+class WorkerHere(Numpy):
     """Does the jobs of worker processes in this one."""
 
     async def call(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
@@ -384,7 +384,7 @@ def test_a_fleet_of_agents_with_numpy_finishes_a_run(
         fleet = Fleet(tmp_path, scene, rules(scene, **PATIENT), broker, people)
         fleet.sources = sources
         fleet.device_rules = NUMPY_RULES
-        fleet.pool = WorkerHere()
+        fleet.pool = WorkerHere(people)
         now = asyncio.get_running_loop().time()
         setup = setup_of(scene, [np.zeros(layout.size, np.float32)], layout)
         run = Run.start(tmp_path / "run", scene, setup, rules(scene, **PATIENT), "r1", now)

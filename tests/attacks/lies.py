@@ -3,8 +3,8 @@
     python -m tests.attacks.lies [--methods fedavg fesem] [--lies nan_values]
 
 The real coordinator service and the real agent services talk over the pretend broker on a virtual clock; only the
-liar's worker is replaced by one that bends what it reports. Prints a table and ends with code 1 where a run ended
-early, a model is not finite or absurdly large, or somebody other than the liar was blamed.
+liar's worker is replaced by one that bends what it reports. Prints a table and ends with code 1 if a run ended early, a
+model is not finite or absurdly large, an honest agent was blamed, or a lie was told to no coordinator at all.
 """
 
 from __future__ import annotations
@@ -369,11 +369,13 @@ class Lying(Numpy):
         super().__init__(people)
         self.lies = lies
         self.told: Counter[ClientId] = Counter()
+        self.asked: Counter[ClientId] = Counter()  # reports of a liar, bent or not
 
     def _perform(self, job: frames.Job) -> frames.Job:
         answer = super()._perform(job)
         if job["client"] not in self.lies:
             return answer
+        self.asked[job["client"]] += 1
         order = OrderMessage.from_bytes(job["order"])
         honest = ReportContent.from_bytes(Path(job["report_out"]).read_bytes(), verified=True)
         bent = self.lies[job["client"]].bend(honest.model_dump(), order)
@@ -409,23 +411,26 @@ def outcome(method: str, names: Sequence[str], folder: Path) -> Verdict:
     people = clients(count, scene)
     laws = rules(scene, start_agents=count, quorum=2, deadline_s=60.0)
 
+    lying = Lying(people, liars)
+
     async def whole() -> tuple[Run, Fleet]:
         fleet = Fleet(folder, scene, laws, MemoryBroker(seed=2), people)
-        fleet.jobs = Lying(people, liars)
+        fleet.pool = lying
         async with fleet:
             return await fleet.serve(), fleet
 
     run, fleet = clock.run(whole(), within_s=36_000.0)
-    assert isinstance(fleet.jobs, Lying)
     assert fleet.service is not None
     kinds = ("refused", "set_aside", "quarantined")
     blamed = [str(row["agent"]) for row in fleet.rows if row["event"] in kinds]
     blamed += [agent for agent, entry in fleet.service.roster.entries.items() if entry.refusals]
-    told = fleet.jobs.told
+    told = lying.told
     believed = [client for client in told if liars[client].caught and client not in blamed]
     wrong = _wrong(run, liars, blamed)
     if believed and not wrong:
         wrong = f"{believed} told a lie that was neither refused nor set aside"
+    if not_asked := sorted(liars.keys() - lying.asked.keys()):
+        wrong = f"{not_asked} reported nothing: the attack did not take place"
     return Verdict(told.total(), len(blamed), bool(run.engine.quarantined), wrong)
 
 
@@ -447,7 +452,8 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=list(METHODS))
     parser.add_argument("--lies", nargs="+", default=list(LIES))
     given = parser.parse_args()
-    began, runs, told, failures = time.monotonic(), 0, 0, 0
+    began, runs, failures = time.monotonic(), 0, 0
+    told: Counter[str] = Counter()  # by lie
     for method in given.methods:
         quarantined = 0
         for name in given.lies:
@@ -456,11 +462,8 @@ def main() -> None:
                     verdict = outcome(method, [name], Path(folder))
                 except Exception as error:
                     verdict = Verdict(0, 0, False, f"{type(error).__name__}: {error}"[:200])
-            runs, told, quarantined = (
-                runs + 1,
-                told + verdict.told,
-                quarantined + verdict.quarantined,
-            )
+            runs, quarantined = runs + 1, quarantined + verdict.quarantined
+            told[name] += verdict.told
             if verdict.wrong:
                 failures += 1
                 print(f"{method} x {name}: {verdict.wrong}", flush=True)
@@ -470,10 +473,13 @@ def main() -> None:
         )
     seconds = time.monotonic() - began
     print(
-        f"{runs} runs ({len(given.methods)} methods x {len(given.lies)} lies), {told} lies told, {failures} wrong"
+        f"{runs} runs ({len(given.methods)} methods x {len(given.lies)} lies), {told.total()} lies told, "
+        f"{failures} wrong"
     )
     print(f"{seconds:.0f} s")
-    sys.exit(1 if failures else 0)
+    if never := [name for name in given.lies if not told[name]]:
+        print(f"told by no run, so nothing is known of them: {', '.join(never)}")
+    sys.exit(1 if failures or never else 0)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,8 @@ from covey.shared.seeds import generator
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.messages import Encoded, ReportContent
 from tests import spooled
-from tests.attacks.lies import LIES, outcome
+from tests.attacks.lies import LIES, Lying, outcome
+from tests.small_fleet import Numpy
 from tests.small_run import METHODS, clients, local_for, rules, scenario, setup
 
 CAUGHT = sorted(name for name, lie in LIES.items() if lie.caught)
@@ -55,6 +56,15 @@ def test_no_lie_ends_a_run_or_falls_back_on_somebody_else(
 ) -> None:
     verdict = outcome(method, names, tmp_path)
     assert verdict.wrong == ""
+    # a report of `local` has no vector to lie about
+    assert verdict.told >= (0 if method == "local" else len(names))
+
+
+def test_a_campaign_whose_liars_are_never_asked_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Lying, "_perform", Numpy._perform)
+    assert "the attack did not take place" in outcome("fedavg", ["loss_nan"], tmp_path).wrong
 
 
 @pytest.mark.parametrize("method", sorted(METHODS))

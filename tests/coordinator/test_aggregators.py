@@ -120,7 +120,7 @@ def test_reports_that_stay_incomplete_are_removed_from_the_disk(
     monkeypatch.setattr(service, "TIDY_S", 1.0)
     scene = scenario("fedavg", rounds={"count": 2, "participation": 1.0})
     fleet = AggregatedFleet(tmp_path / "summed", scene)
-    fleet.jobs.takes_s = 8.0
+    fleet.pool.takes_s = 8.0
     halves: list[list[str]] = []
 
     def half(agent: str, number: int) -> Message:
@@ -160,7 +160,7 @@ async def task_is_read(fleet: AggregatedFleet, step: int) -> None:
 def test_the_agents_of_a_dead_aggregator_are_asked_for_their_reports(tmp_path: Path) -> None:
     scene = scenario("fedavg", rounds=EVERYBODY)
     fleet = AggregatedFleet(tmp_path / "summed", scene)
-    fleet.jobs.takes_s = 5.0
+    fleet.pool.takes_s = 5.0
 
     async def kill(_: Any) -> None:
         await task_is_read(fleet, 2)
@@ -183,7 +183,7 @@ def test_the_reports_of_a_silent_aggregator_are_missing_from_its_round_alone(
     """Its connection hangs without a last will: its agents are stragglers until it is known to be gone."""
     scene = scenario("fedavg", rounds=EVERYBODY)
     fleet = AggregatedFleet(tmp_path / "summed", scene, deadline_s=60.0)
-    fleet.jobs.takes_s = 5.0
+    fleet.pool.takes_s = 5.0
 
     async def freeze(_: Any) -> None:
         await task_is_read(fleet, 2)
@@ -204,7 +204,7 @@ def test_the_reports_of_a_silent_aggregator_are_missing_from_its_round_alone(
 def test_an_aggregator_that_is_stopped_and_started_again_loses_nothing(tmp_path: Path) -> None:
     scene = scenario("fedavg", rounds=EVERYBODY)
     fleet = AggregatedFleet(tmp_path / "summed", scene)
-    fleet.jobs.takes_s = 5.0
+    fleet.pool.takes_s = 5.0
 
     async def restart(_: Any) -> None:
         await task_is_read(fleet, 2)
@@ -246,11 +246,11 @@ def test_a_run_without_any_aggregator_reads_the_reports_itself(tmp_path: Path) -
 def test_an_aggregator_that_comes_late_adds_up_from_the_next_step_on(tmp_path: Path) -> None:
     scene = scenario("fedavg", rounds={"count": 3, "participation": 1.0})
     fleet = AggregatedFleet(tmp_path / "summed", scene)
-    fleet.jobs.takes_s = 5.0
+    fleet.pool.takes_s = 5.0
     fleet.without = {1}
 
     async def come(_: Any) -> None:
-        while not any(step == 2 for _, step in fleet.jobs.worked):  # noqa: ASYNC110
+        while not any(step == 2 for _, step in fleet.pool.worked):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         fleet.aggregate(1)
 
@@ -267,7 +267,7 @@ def test_a_second_aggregator_waits_until_the_first_is_gone(tmp_path: Path) -> No
     """Both would add the same reports up, and the second sum of them would be refused."""
     scene = scenario("fedavg", rounds={"count": 3, "participation": 1.0})
     fleet = AggregatedFleet(tmp_path / "summed", scene)
-    fleet.jobs.takes_s = 5.0
+    fleet.pool.takes_s = 5.0
 
     async def twin(_: Any) -> None:
         await task_is_read(fleet, 1)

@@ -40,7 +40,7 @@ def after_a_restart(folder: Path, prepare: Prepare) -> tuple[float, dict[str, in
                 now = loop.time()
                 folds.append(now)
 
-        fleet.jobs.takes_s = 2.0
+        fleet.pool.takes_s = 2.0
         async with fleet, asyncio.TaskGroup() as group:
             first = group.create_task(fleet.serve())
             await asyncio.sleep(3.0)  # agents have been inspected, and two of them train

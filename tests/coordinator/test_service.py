@@ -189,7 +189,7 @@ def test_a_report_from_before_a_power_cut_is_accepted_before_its_agent_has_looke
             Fleet(tmp_path, scene, patient, broker, clients()) as fleet,
             asyncio.TaskGroup() as group,
         ):
-            fleet.jobs.takes_s = 5.0
+            fleet.pool.takes_s = 5.0
             group.create_task(power_cut(fleet))
             await fleet.serve()
             return fleet.rows

@@ -93,7 +93,7 @@ def played(fleet: Callable[[], Fleet], story: Story | None = None) -> Run:
 
 async def phase_opens(fleet: Fleet, number: int) -> None:
     """Wait until the agents work on a step."""
-    while not any(step == number for _, step in fleet.jobs.worked):  # noqa: ASYNC110 - virtual time
+    while not any(step == number for _, step in fleet.pool.worked):  # noqa: ASYNC110 - virtual time
         await asyncio.sleep(0.05)
 
 
@@ -158,7 +158,7 @@ def test_a_round_continues_without_the_agents_of_a_dead_broker_and_has_the_bytes
 def test_the_agents_of_a_broker_that_comes_back_take_part_again(tmp_path: Path) -> None:
     scene = scenario("fedavg", rounds={"count": 9, "participation": 1.0})
     fleet = ShardedFleet(tmp_path, scene)
-    fleet.jobs.takes_s = 10.0
+    fleet.pool.takes_s = 10.0
 
     async def outage(these: Fleet) -> None:
         await phase_opens(these, 2)
@@ -267,7 +267,7 @@ def test_a_killed_coordinator_finds_its_agents_on_their_brokers_again(tmp_path: 
     """The checkpoint does not hold where agents live: they are asked, and get their orders where they answer."""
     scene = scenario("fedclust", rounds={"count": 4, "participation": 1.0})
     fleet = ShardedFleet(tmp_path / "killed", scene)
-    fleet.jobs.takes_s = 2.0
+    fleet.pool.takes_s = 2.0
 
     async def whole() -> Run:
         async with fleet:
@@ -289,7 +289,7 @@ def test_a_killed_coordinator_finds_its_agents_on_their_brokers_again(tmp_path: 
 def test_a_second_coordinator_on_one_of_the_brokers_gives_way(tmp_path: Path) -> None:
     scene = scenario("fedavg", rounds={"count": 6})
     fleet = ShardedFleet(tmp_path, scene)
-    fleet.jobs.takes_s = 3.0
+    fleet.pool.takes_s = 3.0
 
     async def second(these: Fleet) -> None:
         await phase_opens(these, 2)

@@ -31,7 +31,7 @@ class FleetOfTwo(MosquittoFleet):
         self.gate = self.hold(DEAD, FIRST_ROUND)[FIRST_ROUND]
 
     async def kill(self) -> None:
-        worked = self.jobs.worked
+        worked = self.pool.worked
         while not any(step == FIRST_ROUND for _, step in worked):  # noqa: ASYNC110 - a few polls
             await asyncio.sleep(0.01)
         self.dead.kill()
@@ -68,7 +68,7 @@ def test_the_models_are_those_of_the_agents_that_the_living_broker_has(
         fleet = Fleet(tmp_path / "one", SCENE, RULES, MemoryBroker(), clients())
 
         async def power_cut() -> None:
-            worked = fleet.jobs.worked
+            worked = fleet.pool.worked
             while not any(step == FIRST_ROUND for _, step in worked):  # noqa: ASYNC110 - virtual time
                 await asyncio.sleep(0.01)
             await asyncio.gather(*[fleet.vanish(client) for client in sorted(lost)])
