@@ -385,7 +385,7 @@ class Run:
         if self.private is None:
             self.state = self.strategy.fold(self.state, Phase(), reports)
         else:
-            self.state = self.private.fold(self.state, Phase(), reports)
+            self.state = self.private.fold(self.state, Phase(), reports, step=round_)
             self.private.count_sums(Phase(), reports)
 
     def served(self) -> list[Vector]:

@@ -43,6 +43,7 @@ class FoldTrial:
     newcomers: Collection[ClientId]
     trained: Collection[ClientId]  # agents that a training round has drawn so far
     privacy: PrivateFold | None
+    step: int  # number of the step that the phase was
     buffered: bool = False  # the reports are those of one buffer
 
     def outcome(self, reports: Reports, arrivals: Arrivals | None = None) -> Outcome:
@@ -102,7 +103,9 @@ class FoldTrial:
         elif self.privacy is None:
             state = strategy.fold(self.state, self.phase, clipped, settings.average)
         else:
-            state = self.privacy.fold(self.state, self.phase, clipped, settings.average)
+            state = self.privacy.fold(
+                self.state, self.phase, clipped, settings.average, step=self.step
+            )
         folding.check_sound(strategy, state)
         return state
 

@@ -108,8 +108,19 @@ class PrivateFold:
         phase: Phase,
         reports: Reports,
         average: Average = MEAN,
+        *,
+        step: int,
     ) -> Any:
-        """The strategy's state after a phase. Nothing is entered into the account: a fold may be tried and discarded."""
+        """The strategy's state after a phase. Nothing is entered into the account: a fold may be tried and discarded.
+
+        Args:
+            state: of the strategy, before the phase.
+            phase: the phase that is over.
+            reports: of the phase, in ascending order of client id.
+            average: the scenario's rule, for phases whose reports carry noise already.
+            step: number of the step that the phase was. The noise depends on it, so that a fold which is repeated after a
+                kill has its noise again, and no two rounds share any.
+        """
         strategy = self._strategy
         settings = self._privacy.client
         if phase.name in strategy.signature_phases:
@@ -119,11 +130,11 @@ class PrivateFold:
             return strategy.fold(state, phase, reports, average)
         routes = strategy.private_routes()
         if routes == "chosen":
-            return self._chosen(state, reports, settings)
+            return self._chosen(state, reports, settings, step)
         if routes == "nothing":
             models: Vectors = {}
         else:
-            models = self._assigned(state, reports, settings)
+            models = self._assigned(state, reports, settings, step)
         released = _released(reports, models)
         return strategy.fold(state, phase, released)
 
@@ -244,7 +255,9 @@ class PrivateFold:
                 members.append(entry)
         return members
 
-    def _assigned(self, state: Any, reports: Reports, settings: ClientPrivacy) -> Vectors:
+    def _assigned(
+        self, state: Any, reports: Reports, settings: ClientPrivacy, step: int
+    ) -> Vectors:
         """Each agent's model becomes its cluster's noised mean: who is in which cluster is public."""
         strategy = self._strategy
         clusters = strategy.assignment(state)
@@ -260,13 +273,13 @@ class PrivateFold:
             base = strategy.model(state, str(cluster))
             own = [vectors[client] for client in clients]
             total = clipped_sum(own, base, settings.clip)
-            noise = self._noise(cluster, total)
+            noise = self._noise(step, cluster, total)
             count = len(clients)
             mean = _moved(base, total, noise, settings, count)
             means |= dict.fromkeys(clients, mean)
         return means
 
-    def _chosen(self, state: Any, reports: Reports, settings: ClientPrivacy) -> Any:
+    def _chosen(self, state: Any, reports: Reports, settings: ClientPrivacy, step: int) -> Any:
         """Every cluster gets a noised sum and a noised count, also one that nobody chose: that nobody did is a secret."""
         strategy = self._strategy
         choices = strategy.private_choices(state, reports)
@@ -276,7 +289,7 @@ class PrivateFold:
         for cluster, base in enumerate(bases):
             own = _of_cluster(cluster, vectors, choices)
             total = clipped_sum(own, base, settings.clip)
-            noise = self._noise(cluster, total)
+            noise = self._noise(step, cluster, total)
             true_count = len(own)
             count = noised_count(true_count, settings.noise_multiplier, noise)
             model = base
@@ -286,16 +299,16 @@ class PrivateFold:
         all_models = tuple(models)
         return strategy.private_fold(state, all_models, choices)
 
-    def _noise(self, cluster: int, total: Float64) -> Noise:
-        """The noise of one sum: the same for the same sum, so that a fold that is repeated reveals nothing new."""
+    def _noise(self, step: int, cluster: int, total: Float64) -> Noise:
+        """The noise of one sum: a fold that is repeated with the same reports has it again and reveals nothing new.
+
+        The account composes independent draws. Without the step, equal sums of two rounds (those of a cluster without
+        members, say) would share a draw, and whether they share one would show that no agent was in either.
+        """
         name = hashlib.blake2b(key=self._key, digest_size=32)
-        place = f"cluster {cluster}"
-        name.update(place.encode())
-        values = np.ascontiguousarray(total)
-        content = values.view(np.uint8)
-        name.update(content.data)
-        digest = name.digest()
-        return Noise(digest)
+        name.update(f"step {step} cluster {cluster}".encode())
+        name.update(np.ascontiguousarray(total).view(np.uint8).data)
+        return Noise(name.digest())
 
 
 def _models(reports: Reports) -> Vectors:

@@ -701,6 +701,7 @@ class Run:
             newcomers=self.engine.rules.newcomers,
             trained=self.facts.trained,
             privacy=self.privacy,
+            step=step.number,
         )
 
     def _take(

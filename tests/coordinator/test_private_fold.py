@@ -76,13 +76,13 @@ def sums_of(
     assert run.privacy is not None
     original = PrivateFold._noise
 
-    def spy(self: PrivateFold, cluster: int, total: np.ndarray[Any, Any]) -> Any:
+    def spy(self: PrivateFold, step: int, cluster: int, total: np.ndarray[Any, Any]) -> Any:
         seen[cluster] = total.copy()
-        return original(self, cluster, total)
+        return original(self, step, cluster, total)
 
     with monkeypatch.context() as patch:
         patch.setattr(PrivateFold, "_noise", spy)
-        run.privacy.fold(run.state, Phase(), reports)
+        run.privacy.fold(run.state, Phase(), reports, step=1)
     width = len(run.strategy.clusters(run.state)[0])
     return [seen.get(k, np.zeros(width)) for k in range(len(run.strategy.clusters(run.state)))]
 
@@ -119,7 +119,7 @@ def test_a_fold_never_sees_what_an_agent_sent(
 
     monkeypatch.setattr(kind, "fold", spy)
     assert run.privacy is not None
-    state = run.privacy.fold(run.state, Phase(), reports)
+    state = run.privacy.fold(run.state, Phase(), reports, step=1)
     assert bool(seen) == (method not in ("ifca", "fesem")), (
         "these have a way of their own that takes means only"
     )
@@ -137,7 +137,7 @@ def test_without_noise_and_with_a_wide_clip_a_round_is_the_plain_mean_whatever_t
     run = in_process(tmp_path, private("fedavg", noise_multiplier=0.0, clip=1e9))
     reports = reports_for(run)
     assert run.privacy is not None
-    state = run.privacy.fold(run.state, Phase(), reports)
+    state = run.privacy.fold(run.state, Phase(), reports, step=1)
     plain = np.mean([report.vectors["model"].astype(np.float64) for _, report in reports], axis=0)
     assert np.allclose(state.model, plain, rtol=1e-5)
     assert (
@@ -163,7 +163,7 @@ def test_a_cluster_that_nobody_chose_is_treated_as_all_others(
         type(run.strategy), "private_choices", lambda self, state, reports: {"agent-0": 0}
     )
     assert run.privacy is not None
-    run.privacy.fold(run.state, Phase(), reports)
+    run.privacy.fold(run.state, Phase(), reports, step=1)
     assert noised == [1, 0]
 
 
@@ -179,7 +179,7 @@ def test_a_cluster_that_no_agent_chose_gets_noise_if_its_noised_count_is_positiv
         type(run.strategy), "private_choices", lambda self, state, reports: {"agent-0": 0}
     )
     assert run.privacy is not None
-    state = run.privacy.fold(run.state, Phase(), reports_for(run))
+    state = run.privacy.fold(run.state, Phase(), reports_for(run), step=1)
     before, after = run.strategy.clusters(run.state)[1], run.strategy.clusters(state)[1]
     assert np.std(after - before) == pytest.approx(CLIP / 10, rel=0.4)
 
@@ -189,7 +189,7 @@ def test_a_strangers_model_is_not_taken_for_a_signature(runs: dict[str, Run]) ->
     run = runs["fedclust"]
     assert run.privacy is not None
     reports = [("stranger", reports_for(run)[0][1]), *reports_for(run)]
-    state = run.privacy.fold(run.state, Phase(), reports)
+    state = run.privacy.fold(run.state, Phase(), reports, step=1)
     assert "stranger" not in state.signatures
     assert "stranger" not in state.assign
 
@@ -219,16 +219,77 @@ def test_a_resumed_run_adds_the_same_noise_to_the_same_reports(tmp_path: Path) -
     run = in_process(tmp_path, scene)
     reports = reports_for(run)
     assert run.privacy is not None
-    first = run.privacy.fold(run.state, Phase(), reports)
+    first = run.privacy.fold(run.state, Phase(), reports, step=1)
     key = noise_key(tmp_path, scene, resumed=True)
-    second = PrivateFold(scene, _privacy(scene), key, Ledger()).fold(run.state, Phase(), reports)
+    second = PrivateFold(scene, _privacy(scene), key, Ledger()).fold(
+        run.state, Phase(), reports, step=1
+    )
     assert np.array_equal(first.model, second.model)
-    fewer = PrivateFold(scene, _privacy(scene), key, Ledger()).fold(run.state, Phase(), reports[1:])
+    fewer = PrivateFold(scene, _privacy(scene), key, Ledger()).fold(
+        run.state, Phase(), reports[1:], step=1
+    )
     difference = 8 * (first.model - run.state.model) - 7 * (fewer.model - run.state.model)
     alone = clipped_sum([reports[0][1].vectors["model"]], run.state.model, CLIP)
     assert np.linalg.norm(difference - alone) > CLIP, (
         "the same noise on other reports: their difference is bare"
     )
+
+
+@pytest.mark.parametrize("method", SUMMING)
+def test_two_rounds_with_equal_sums_have_unequal_noise(runs: dict[str, Run], method: str) -> None:
+    run = runs[method]
+    scene = private(method, noise_multiplier=0.01)  # so little that every count stays certain
+    fold = PrivateFold(scene, _privacy(scene), b"key", Ledger()).fold
+    reports = reports_for(run)
+    once, again, later = (
+        run.strategy.clusters(fold(run.state, Phase(), reports, step=step)) for step in (3, 3, 4)
+    )
+    assert all(np.array_equal(one, same) for one, same in zip(once, again, strict=True))
+    assert not any(np.array_equal(one, other) for one, other in zip(once, later, strict=True))
+
+
+def test_an_empty_cluster_moves_in_as_many_runs_as_with_independent_noise(
+    runs: dict[str, Run],
+) -> None:
+    """A count without members passes three deviations with probability 0.00135: in 60 rounds, 7.8 % of all runs."""
+    run, zeros = runs["ifca"], np.zeros(3)
+    scene = private("ifca")
+    moved = 0
+    for key in range(400):
+        fold = PrivateFold(scene, _privacy(scene), key.to_bytes(16, "little"), Ledger())
+        moved += any(
+            noised_count(0, 20.0, fold._noise(step, 1, zeros)) is not None for step in range(60)
+        )
+    assert run.strategy.name == "ifca"
+    assert 15 <= moved <= 50  # expected: 31; three deviations are 16
+
+
+def test_presence_is_not_guessed_more_often_than_epsilon_allows(runs: dict[str, Run]) -> None:
+    """Two rounds in which a colluder sends the model unchanged, with a victim's small step or with nothing in its place."""
+    run = runs["fedavg"]
+    scene = private("fedavg", noise_multiplier=8.0)
+    base = run.strategy.model(run.state, "0")
+    toward = np.zeros_like(base)
+    toward[0] = CLIP
+    trials, right_by_repeat, right_by_likelihood = 2000, 0, 0
+    for key in range(trials):
+        present = key % 2 == 0
+        models = {"colluder": base, "victim": base + toward if present else base}
+        reports = [(client, Report({"model": one}, 1)) for client, one in models.items()]
+        fold = PrivateFold(scene, _privacy(scene), key.to_bytes(16, "little"), Ledger())
+        changes = [
+            fold.fold(run.state, Phase(), reports, step=step).model - base for step in (1, 2)
+        ]
+        right_by_repeat += np.array_equal(*changes) != present
+        # the best test that there is: both releases, projected on what the victim may have sent
+        seen = 2 * sum(float(change[0]) for change in changes)
+        right_by_likelihood += (seen > CLIP) == present
+    allowed = epsilon([(8.0, 2)], 1e-5)
+    assert allowed is not None
+    most = np.exp(allowed) / (1 + np.exp(allowed)) + 1e-5
+    assert right_by_repeat / trials <= most
+    assert right_by_likelihood / trials <= most
+    assert right_by_likelihood / trials > 0.5, "the attack shows nothing at all"
 
 
 def test_a_resume_without_the_key_is_refused(tmp_path: Path) -> None:
