@@ -82,6 +82,7 @@ def content(vector: Vector) -> bytes:
     report = ReportContent(
         run="run",
         step=1,
+        work=bytes(16),
         client="agent",
         examples=1,
         steps=1,

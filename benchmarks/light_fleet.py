@@ -69,6 +69,7 @@ def report_of(order: OrderMessage, client: str) -> bytes:
     report = ReportContent(
         run=order.run,
         step=order.step,
+        work=work.digest,
         client=client,
         examples=SAMPLES,
         steps=1,

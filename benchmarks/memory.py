@@ -109,6 +109,7 @@ class Parrot:
         report = ReportContent(
             run=order.run,
             step=order.step,
+            work=order.work.digest,
             client=self.name,
             examples=10,
             steps=1,

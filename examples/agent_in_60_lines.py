@@ -22,8 +22,7 @@ rows = np.loadtxt(table, delimiter=",", skiprows=1)
 x, y = np.c_[rows[:, :-1], np.ones(len(rows))], rows[:, -1].astype(int)  # ones: for the biases
 coordinator, me = "covey/default/coordinator/status", f"covey/default/agents/{name}"
 # sessions sort by time
-status = {"agent": name, "session": f"{time.time_ns() // 1_000_000:012x}00", "serial": 0}
-order = {}
+order, status = {}, {"agent": name, "session": f"{time.time_ns() // 10**6:012x}00", "serial": 0}
 
 
 def digest(content, size):
@@ -62,8 +61,9 @@ def on_message(_client, _userdata, message):
 
 
 def report(work, vector):
-    fields = {"run": order["run"], "step": order["step"], "client": name, "examples": len(y)}
-    fields |= {"numbers": {"server": {"n": 0}}, "steps": 0, "vectors": {}, "loss": 0, "seconds": 0}
+    fields = {"run": order["run"], "step": order["step"], "work": digest(msgpack.packb(work), 16)}
+    fields |= {"client": name, "examples": len(y), "steps": 0, "loss": 0, "seconds": 0}
+    fields |= {"numbers": {"server": {"n": 0}}, "vectors": {}}
     if work["phase"] == "train":
         fields |= train(vector, work["layout"]["tensors"][1][1][0], work["training"])
     data = pack(fields)

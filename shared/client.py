@@ -153,6 +153,7 @@ def execute_order(
     content = ReportContent(
         run=order.run,
         step=order.step,
+        work=work.digest,
         client=client,
         examples=report.examples,
         steps=report.steps,

@@ -105,6 +105,7 @@ class Delivery:
         self.accepted = 0
         self.state = NONE
         self.step = 0  # step of the report in hand; 0 exactly while the state is NONE
+        self._work = b""  # digest of the work that the report in hand came from
         self._confirmed = 0  # `again` of the order that reported `accepted`
         self._previous = found.aside  # the run before this one, as it was left
         self._newest_again = 0  # `again` of the newest order: the coordinator's restarts so far
@@ -213,7 +214,7 @@ class Delivery:
     def _go_back(self, order: OrderMessage) -> Actions:
         """The coordinator lost accepted work: send the kept report again, or do the work again."""
         actions: Actions = []
-        if self.state is KEPT and self.step == order.step:
+        if self.state is KEPT and self._answers(order):
             self._change(Cause.RECALLED)
         else:
             actions = self._discard()
@@ -227,9 +228,16 @@ class Delivery:
             self._change(Cause.ACCEPTED)
             self._confirm(order)
             return [*actions, CommitMemory(step, order.again)]
-        if step <= max(order.accepted, order.closed) or order.step > step:
+        is_over = step <= max(order.accepted, order.closed) or order.step > step
+        if is_over or (order.step == step and not self._answers(order)):
             return [*self._discard(), DropReport(step)]
         return []
+
+    def _answers(self, order: OrderMessage) -> bool:
+        """Did the report in hand come from the work of this order? Its step may ask for other models by now."""
+        return (
+            order.step == self.step and order.work is not None and order.work.digest == self._work
+        )
 
     def _settle_kept(self, order: OrderMessage) -> Actions:
         """A step that is closed, or followed by another step, is never asked for again."""
@@ -245,10 +253,11 @@ class Delivery:
 
     # what the shell reports
 
-    def made(self, step: int, now: float) -> Actions:
-        """The report of `step` lies in the outbox."""
+    def made(self, step: int, work: bytes, now: float) -> Actions:
+        """The report of `step` lies in the outbox; `work` is the digest of the work that it came from."""
         self._change(Cause.MADE)
         self.step = step
+        self._work = work
         self._retries = 0
         return self._send(now)
 
@@ -313,6 +322,7 @@ class Delivery:
         self.accepted = found.accepted
         self._confirmed = found.confirmed
         self.step = found.step or found.kept
+        self._work = found.work
         self.state = NONE
         if found.step:
             self.state = WAITING
@@ -321,4 +331,5 @@ class Delivery:
 
     def _outboxed(self) -> Outboxed:
         kept = self.step if self.state is KEPT else 0
-        return Outboxed(self.run, self.accepted, self.undecided, kept, self._confirmed)
+        work = self._work if self.step else b""
+        return Outboxed(self.run, self.accepted, self.undecided, kept, work, self._confirmed)

@@ -387,5 +387,6 @@ class Outboxed:
     accepted: int = 0  # newest step of the run that is known to be accepted
     step: int = 0  # step of a report that is neither accepted nor closed; 0 for none
     kept: int = 0  # step of an accepted report that is kept until its step is closed; 0 for none
+    work: bytes = b""  # digest of the work that the report of `step` or `kept` came from
     confirmed: int = 0  # `again` of the order that reported `accepted`
     aside: Outboxed | None = None  # the run before this one

@@ -68,6 +68,13 @@ class Fetching:
     def wake_at(self) -> float | None:
         return self._stall.at
 
+    def is_for(self, order: OrderMessage) -> bool:
+        """Is this the work in hand? Another coordinator of the run may ask for other work in the same step."""
+        mine = self.order
+        if mine is None or mine.work is None or order.work is None or order.step != mine.step:
+            return False
+        return order.work.digest == mine.work.digest
+
     # the order
 
     def begin(self, order: OrderMessage) -> Actions:

@@ -114,6 +114,7 @@ class Outbox:
         digest: bytes,
         size: int,
         *,
+        work: bytes,
         part_bytes: int,
         with_memory: bool,
         memory_digest: bytes = b"",
@@ -124,6 +125,7 @@ class Outbox:
             step: whose report it is.
             digest: of the report's file.
             size: bytes of the report.
+            work: digest of the work that it came from.
             part_bytes: size of the parts to send it in.
             with_memory: whether the worker has written a new memory.
             memory_digest: the seal of that memory's file.
@@ -137,6 +139,7 @@ class Outbox:
                 report_memory=memory.name if with_memory else "",
                 report_memory_digest=memory_digest.hex() if with_memory else "",
                 digest=digest.hex(),
+                work=work.hex(),
                 size=size,
                 part_bytes=part_bytes,
             )

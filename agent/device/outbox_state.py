@@ -26,6 +26,7 @@ class State:
     report: str = ""
     report_memory: str = ""  # becomes `memory` if the report is accepted
     digest: str = ""  # hex, of the report
+    work: str = ""  # hex, of the work that the report came from
     size: int = 0  # bytes of the report
     part_bytes: int = 0  # size of the parts that the report is sent in
     memory_digest: str = ""  # seal of the file `memory` in hex; "" if unknown
@@ -52,6 +53,7 @@ class State:
         known = Outboxed(self.run, self.accepted, confirmed=self.confirmed)
         if not self.report:
             return known
+        known = replace(known, work=bytes.fromhex(self.work))
         if self.kept:
             return replace(known, kept=self.step)
         return replace(known, step=self.step)

@@ -28,12 +28,11 @@ from covey.agent.policy import Rules
 from covey.agent.worker.pool import PoolLike, WorkerLost
 from covey.shared.files import is_full, write_atomically
 from covey.shared.wire.deployments import Deployment
-from covey.shared.wire.messages import OrderMessage, ReportContent, digest
+from covey.shared.wire.messages import OrderMessage, ReportContent, Work, digest
 
 BeforeReport = Callable[[OrderMessage], Awaitable[None]]
 FULL_NOTICE_S = 60.0  # between two notices about a full disk
 FULL_PAUSE_S = 1.0  # between two attempts to write to it
-PART_BYTES = 512 * 1024  # of a report about work that names no size
 MAX_FAILURE_CHARACTERS = 1000
 FIRST = float("inf")  # the weight of a job that goes before all others
 
@@ -145,7 +144,8 @@ class Performer:
             order.step,
             answer["digest"],
             answer["size"],
-            part_bytes=_part_bytes(order),
+            work=_work_of(order).digest,
+            part_bytes=_work_of(order).part_bytes,
             with_memory=answer["fresh"],
             memory_digest=answer.get("memory_digest", b""),
         )
@@ -199,7 +199,8 @@ class Performer:
             order.step,
             digest(content),
             len(content),
-            part_bytes=_part_bytes(order),
+            work=_work_of(order).digest,
+            part_bytes=_work_of(order).part_bytes,
             with_memory=False,
         )
         return e.WorkDone(order.step)
@@ -259,6 +260,6 @@ class Performer:
         return True
 
 
-def _part_bytes(order: OrderMessage) -> int:
-    """How large the parts of the order's report are."""
-    return order.work.part_bytes if order.work is not None else PART_BYTES
+def _work_of(order: OrderMessage) -> Work:
+    assert order.work is not None  # noqa: S101 - only work makes a report
+    return order.work

@@ -415,7 +415,7 @@ class Session:
             actions += self._delivery.switch_run(order.run, now)
         actions += self._delivery.reconcile(order)
         is_open = self._delivery.is_open(order)
-        if not is_open or order.step != self._fetching.step:
+        if not is_open or not self._fetching.is_for(order):
             actions += self._fetching.cancel()
         if self._delivery.undecided:
             return actions + self._delivery.answer(order, now)
@@ -436,10 +436,11 @@ class Session:
     # work and reports
 
     def _work_done(self, step: int, now: float) -> Actions:
-        if self._fetching.order is None or self._fetching.step != step:
+        order = self._fetching.order
+        if order is None or order.step != step or order.work is None:
             return [DropReport(step)]
         self._fetching.finish()
-        return self._delivery.made(step, now)
+        return self._delivery.made(step, order.work.digest, now)
 
     def _work_failed(self, step: int, why: str) -> Actions:
         order = self._fetching.order

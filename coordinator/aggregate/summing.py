@@ -191,6 +191,7 @@ class Summing:
         summed = SummedReport(
             client=client,
             digest=content_digest,
+            work=content.work,
             examples=content.examples,
             steps=content.steps,
             loss=content.loss,

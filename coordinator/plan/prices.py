@@ -62,6 +62,7 @@ class Prices:
         content = ReportContent(
             run=RUN,
             step=STEP,
+            work=NO_DIGEST,
             client=AGENT,
             examples=report.examples,
             steps=report.steps,

@@ -121,9 +121,10 @@ class BufferedOrderBook(OrderBook):
             return False
         return settings != self.shared.ref.digest
 
-    def work_of(self, number: int) -> Work:
-        """The work of an open order, or of one whose report waits."""
-        return self._begun[number]
+    def work_of(self, client: ClientId, number: int, state: Any) -> Work:
+        """The work of an open order, of one whose report waits, or of the step that asks all agents."""
+        work = self._begun.get(number)
+        return super().work_of(client, number, state) if work is None else work
 
     def order_of(self, client: ClientId, state: Any) -> SendOrder:
         order = self._engine.stream.orders.get(client)

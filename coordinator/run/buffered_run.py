@@ -140,7 +140,7 @@ class BufferedRun(Run):
         if not self.engine.is_at_work(client, number):
             return super()._phase_of(client, number)
         phase = self._phase_for(client)
-        work = self.orders.work_of(number)
+        work = self.orders.work_of(client, number, self.state)
         if phase.name != work.phase:
             what = f"report of phase {work.phase}, now due is {phase.name}"
             raise DecodeError("other phase", what)

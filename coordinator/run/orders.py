@@ -100,6 +100,13 @@ class OrderBook:
         )
         return SendOrder(client, order)
 
+    def work_of(self, client: ClientId, number: int, state: Any) -> Work:
+        """The work of an agent that the open step, `number`, invited."""
+        step = self._engine.step
+        assert step is not None  # noqa: S101 - the engine refuses reports of any other
+        assert step.number == number  # noqa: S101
+        return self._work(client, step, state)
+
     def orders_of(self, clients: Iterable[ClientId], state: Any) -> list[SendOrder]:
         """The orders of these agents."""
         return [self.order_of(client, state) for client in clients]
@@ -311,11 +318,11 @@ def _awaits(step: Step, client: ClientId) -> bool:
     return client not in step.failed
 
 
-def work_of(send: SendOrder) -> Work | BriefWork | None:
+def asked_of(send: SendOrder) -> Work | BriefWork | None:
     """What an order asks for; None for nothing."""
     return send.order.work or send.order.brief
 
 
 def _refs(send: SendOrder) -> Sequence[ModelRef]:
-    work = work_of(send)
+    work = asked_of(send)
     return () if work is None else work.models

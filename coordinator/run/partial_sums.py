@@ -142,6 +142,7 @@ class PartialSums:
         step: Step,
         state: State,
         refusal: Callable[[ClientId, int], str],
+        work_digest: Callable[[ClientId, int], bytes],
         origin: Origin,
     ) -> None:
         """Check a sum of the open step, count it, and write it to the disk.
@@ -153,6 +154,7 @@ class PartialSums:
             step: the open one.
             state: the strategy's.
             refusal: gives the reason why a report of an agent cannot count; empty: it can.
+            work_digest: gives the digest of the work that an agent's order of a step asks for.
             origin: what is known of the aggregator's agents.
 
         Raises:
@@ -171,8 +173,9 @@ class PartialSums:
                 raise DecodeError(WRONG, why)
             if not origin.lives(client):
                 raise DecodeError("other broker", f"{client} lives on another broker")
-            samples = origin.samples(client)
-            check_examples(report, samples)
+            if report.work != work_digest(client, number):
+                raise DecodeError(WRONG, f"the report of {client} came from other work")
+            check_examples(report, origin.samples(client))
         self._count(partial, step.phase, state)
         self._spool.keep_sum(number, content, content_digest)
         self.settle(number, content_digest)

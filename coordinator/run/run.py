@@ -71,7 +71,7 @@ from covey.coordinator.run.notices import (
     RoundVoid,
     WorkFailed,
 )
-from covey.coordinator.run.orders import OrderBook, work_of
+from covey.coordinator.run.orders import OrderBook, asked_of
 from covey.coordinator.run.origin import Origin
 from covey.coordinator.run.partial_sums import PartialSums, clients_of
 from covey.coordinator.run.private_fold import Ledger, PrivateFold, noise_key
@@ -334,6 +334,10 @@ class Run:
             effects = self.handle(ignored, now)
             order = self.order_of(client)
             return [*effects, order]
+        if report.work != self.work_digest_of(client, number):
+            raise DecodeError(
+                "other work", f"the report came from other work than step {number} asks for"
+            )
         train_samples = self.samples_of(client)
         phase = self._phase_of(client, number)
         checked = read_report(
@@ -354,6 +358,10 @@ class Run:
         # the order is made now, when the engine knows of the report
         order = self.order_of(client)
         return [*effects, order]
+
+    def work_digest_of(self, client: ClientId, number: int) -> bytes:
+        """The digest of the work that an invited agent is asked for in a step."""
+        return self.orders.work_of(client, number, self.state).digest
 
     def samples_of(self, client: ClientId) -> int | None:
         """The training samples of an agent's status; None if it has none, or if its data may have drifted since."""
@@ -618,7 +626,7 @@ class Run:
         models = self.orders.models_of(orders)
         traffic = self.traffic
         for send in orders:
-            work = work_of(send)
+            work = asked_of(send)
             if work is None:
                 continue
             values, size = self.orders.volume(send)

@@ -74,7 +74,16 @@ def _reports(
     """The sum itself. Raises DecodeError, and makes the step direct, if it does not fit."""
     number = partial.step
     try:
-        run.sums.take(content, content_digest, partial, step, run.state, run.engine.refusal, origin)
+        run.sums.take(
+            content,
+            content_digest,
+            partial,
+            step,
+            run.state,
+            run.engine.refusal,
+            run.work_digest_of,
+            origin,
+        )
     except DecodeError:
         run.sums.refuse(number)
         raise

@@ -189,6 +189,7 @@ class MinimalAgent:
         self.parts: dict[bytes, dict[int, bytes]] = {}  # of models, by digest and index
         self.models: dict[bytes, list[float]] = {}  # by digest
         self.report: tuple[int, bytes, int] | None = None  # step, content and size of its parts
+        self.reported_work = b""  # digest of the work that the report came from
         self.resend_at = math.inf
         self.finished = False
         self.client = self.connected_client()
@@ -309,7 +310,8 @@ class MinimalAgent:
             self.resend_at = math.inf
         if order["work"] is None or order["step"] <= done:
             return
-        if self.report is not None and self.report[0] == order["step"]:
+        work_digest = content_digest(msgpack.packb(order["work"]))
+        if self.report is not None and work_digest == self.reported_work:
             self.send_report()  # the work is done: answer again
             return
         self.report = None
@@ -361,9 +363,11 @@ class MinimalAgent:
     def do_work(self, work: Fields) -> None:
         began = time.monotonic()
         step = self.order["step"]
+        self.reported_work = content_digest(msgpack.packb(work))
         report: Fields = {
             "run": self.run_id,
             "step": step,
+            "work": self.reported_work,
             "client": self.agent,
             "examples": len(self.train),
             "steps": 0,

@@ -75,6 +75,7 @@ class SummedReport(Message):
 
     client: Name
     digest: Digest  # of the report as it came
+    work: Digest  # of the work that it came from
     examples: Count
     steps: Count
     loss: float

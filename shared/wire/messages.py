@@ -8,6 +8,7 @@ An idle agent imports this module, so it needs neither numpy nor torch.
 from __future__ import annotations
 
 import hashlib
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import msgpack
@@ -147,6 +148,15 @@ class Work(Message):
             del fields["privacy"]
         return fields
 
+    @cached_property
+    def digest(self) -> bytes:
+        """Names the work, its models, settings and round included: 16 bytes of BLAKE2b over the packed fields.
+
+        Two coordinators of one run may ask for different work under the same number of a step. A report carries the
+        digest of the work that it came from, so that it counts for no other.
+        """
+        return digest(msgpack.packb(self.model_dump(), use_bin_type=True))
+
 
 class SharedWork(Packed):
     """The part of the work that is the same for all agents. It is published as a content in parts, like a model."""
@@ -248,6 +258,7 @@ class ReportContent(Packed):
 
     run: Name
     step: Count
+    work: Digest  # `Work.digest` of the order
     client: Name
     examples: Count
     steps: Count
@@ -306,7 +317,12 @@ class ReportContent(Packed):
             order: the order.
             client: the agent's id.
             why: the reason, which may be shown on other machines.
+
+        Raises:
+            ValueError: the order has no work.
         """
+        if order.work is None:
+            raise ValueError(f"order {order.step} of run {order.run} has no work")
         empty: dict[str, Any] = {
             "examples": 0,
             "steps": 0,
@@ -315,4 +331,11 @@ class ReportContent(Packed):
             "seconds": 0.0,
             "vectors": {},
         }
-        return cls(run=order.run, step=order.step, client=client, failure=why, **empty)
+        return cls(
+            run=order.run,
+            step=order.step,
+            work=order.work.digest,
+            client=client,
+            failure=why,
+            **empty,
+        )

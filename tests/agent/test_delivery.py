@@ -16,11 +16,15 @@ from covey.agent.device.delivery import (
 from covey.agent.device.events import (
     CommitMemory,
     DropReport,
+    GoBack,
     Outboxed,
     SendReport,
     StopSending,
 )
-from tests.agent.orders import rest
+from covey.shared.wire.messages import OrderMessage
+from tests.agent.orders import order, ref, rest
+
+WORK = bytes(16)
 
 
 def delivery(step: int = 0) -> Delivery:
@@ -55,7 +59,7 @@ def test_a_sending_ends_in_the_outbox_before_anything_else_happens_to_the_report
 
 def test_a_report_is_sent_accepted_and_dropped_when_its_step_is_closed() -> None:
     machine = delivery()
-    assert machine.made(2, 0.0) == [SendReport(2)]
+    assert machine.made(2, WORK, 0.0) == [SendReport(2)]
     assert machine.sent(2, True, 1.0) == []
     assert machine.reconcile(rest(accepted=2, closed=1)) == [CommitMemory(2)]
     assert (machine.state, machine.undecided) == (ReportState.KEPT, 0)
@@ -65,7 +69,7 @@ def test_a_report_is_sent_accepted_and_dropped_when_its_step_is_closed() -> None
 
 def test_an_acceptance_during_a_sending_stops_it() -> None:
     machine = delivery()
-    machine.made(2, 0.0)
+    machine.made(2, WORK, 0.0)
     assert machine.reconcile(rest(accepted=2, closed=1)) == [StopSending(), CommitMemory(2)]
 
 
@@ -80,5 +84,35 @@ def test_a_report_from_the_disk_is_sent_after_a_short_wait() -> None:
 def test_nothing_is_sent_while_the_coordinator_is_offline() -> None:
     machine = delivery()
     machine.coordinator_offline = True
-    assert machine.made(2, 0.0) == []
+    assert machine.made(2, WORK, 0.0) == []
     assert machine.undecided == 2
+
+
+OF_THE_COPY, OF_THE_ORIGINAL = (
+    order(2, ref(content=content), accepted=1) for content in (b"a", b"b")
+)
+
+
+def test_a_report_that_waits_is_dropped_if_its_step_now_asks_for_other_work() -> None:
+    machine = delivery()
+    assert OF_THE_COPY.work is not None
+    machine.made(2, OF_THE_COPY.work.digest, 0.0)
+    assert machine.reconcile(OF_THE_COPY) == []
+    assert machine.reconcile(OF_THE_ORIGINAL) == [StopSending(), DropReport(2)]
+    assert machine.is_open(OF_THE_ORIGINAL)
+
+
+@pytest.mark.parametrize(
+    ("asked", "state"),
+    [(OF_THE_COPY, ReportState.WAITING), (OF_THE_ORIGINAL, ReportState.NONE)],
+    ids=["the same work", "other work"],
+)
+def test_an_accepted_report_is_recalled_for_its_own_work_alone(
+    asked: OrderMessage, state: ReportState
+) -> None:
+    machine = delivery()
+    assert OF_THE_COPY.work is not None
+    machine.made(2, OF_THE_COPY.work.digest, 0.0)
+    machine.reconcile(rest(accepted=2, closed=1))
+    assert machine.reconcile(asked.model_copy(update={"again": 1})) == [GoBack(1)]
+    assert machine.state is state

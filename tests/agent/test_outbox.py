@@ -39,7 +39,13 @@ def put(box: Outbox, step: int, text: str = "", *, with_memory: bool = True) -> 
     content, kept = report.read_bytes(), digest(memory.read_bytes())
     size = len(content)
     box.put(
-        step, digest(content), size, part_bytes=1024, with_memory=with_memory, memory_digest=kept
+        step,
+        digest(content),
+        size,
+        work=b"",
+        part_bytes=1024,
+        with_memory=with_memory,
+        memory_digest=kept,
     )
 
 

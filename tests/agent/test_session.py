@@ -270,9 +270,27 @@ def test_a_report_on_disk_is_sent_after_a_restart() -> None:
 def test_a_report_on_disk_is_sent_at_the_sight_of_its_order_and_not_once_more_by_the_timer() -> (
     None
 ):
-    session = up(outboxed=e.Outboxed("run-1", accepted=0, step=1))
-    assert react(session, e.OrderSeen(order(1, REF)), 0.1) == [e.SendReport(1)]
+    asked = order(1, REF)
+    assert asked.work is not None
+    session = up(outboxed=e.Outboxed("run-1", accepted=0, step=1, work=asked.work.digest))
+    assert react(session, e.OrderSeen(asked), 0.1) == [e.SendReport(1)]
     assert session.wake_at is None
+
+
+def test_work_is_done_again_if_another_coordinator_asks_for_other_work_in_the_same_step() -> None:
+    """As after a fail-over to a copy of the run's folder: the original drew its step from another state."""
+    session = up(models=[REF.digest])
+    first = order(1, REF)
+    session.handle(e.OrderSeen(first), 0.0)
+    other = order(1, REF, again=1, round_=3)
+    actions = session.handle(e.OrderSeen(other), 1.0)
+    assert e.CancelWork() in actions
+    assert e.StartWork(other) in actions
+    assert e.SendReport(1) in session.handle(e.WorkDone(1), 2.0)
+    again = order(1, REF, again=2)
+    actions = session.handle(e.OrderSeen(again), 3.0)
+    assert e.DropReport(1) in actions
+    assert e.StartWork(again) in actions
 
 
 def test_a_report_that_broke_off_is_sent_after_the_next_up() -> None:

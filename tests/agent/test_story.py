@@ -90,8 +90,11 @@ def test_an_order_that_is_published_again_is_one_invitation() -> None:
 
 
 def test_the_story_names_a_coordinator_that_lost_an_accepted_report() -> None:
-    session = fresh(outboxed=e.Outboxed("run-1", accepted=2, kept=2, confirmed=1))
-    session.handle(e.OrderSeen(order(2, REF, accepted=1, again=2)), 0.0)
+    asked = order(2, REF, accepted=1, again=2)
+    assert asked.work is not None
+    kept = e.Outboxed("run-1", accepted=2, kept=2, work=asked.work.digest, confirmed=1)
+    session = fresh(outboxed=kept)
+    session.handle(e.OrderSeen(asked), 0.0)
     assert sentences(session) == ["The coordinator lost what it accepted after step 1."]
 
 

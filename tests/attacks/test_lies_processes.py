@@ -106,6 +106,7 @@ class Played:
         report = ReportContent(
             run=order.run,
             step=order.step,
+            work=work.digest,
             client=self.name,
             examples=10,
             steps=1,

@@ -331,6 +331,34 @@ def test_a_sum_that_does_not_fit_counts_nothing(kind: str, tmp_path: Path) -> No
     assert fingerprint(run) == in_single_reports(tmp_path / "single")
 
 
+def of_other_work(content: bytes) -> bytes:
+    report = ReportContent.from_bytes(content, verified=True)
+    return report.model_copy(update={"work": bytes(16)}).to_bytes()
+
+
+def test_a_report_of_other_work_under_the_same_step_is_never_folded(tmp_path: Path) -> None:
+    """After a fail-over two coordinators of one run ask for different work under one number."""
+    run, orders = opened(tmp_path)
+    foreign = of_other_work(reports_of(run, orders)["agent-0"])
+    with pytest.raises(DecodeError, match="came from other work"):
+        run.accept("agent-0", foreign, 0.0)
+    assert run.engine.step is not None
+    assert run.engine.step.reported == set()
+
+
+def test_a_sum_with_a_report_of_other_work_counts_nothing(tmp_path: Path) -> None:
+    run, orders = opened(tmp_path)
+    reports = reports_of(run, orders)
+    mixed = {**reports, "agent-0": of_other_work(reports["agent-0"])}
+    with pytest.raises(DecodeError, match="came from other work"):
+        take(run, sum_of(run, mixed))
+    assert run.engine.step is not None
+    assert run.engine.step.reported == set()
+    for client, content in reports.items():
+        run.accept(client, content, 0.0)
+    assert fingerprint(run) == in_single_reports(tmp_path / "single")
+
+
 def test_a_sum_of_another_step_is_dropped(tmp_path: Path) -> None:
     run, orders = opened(tmp_path)
     partial = sum_of(run, reports_of(run, orders))

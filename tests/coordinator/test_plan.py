@@ -98,6 +98,7 @@ def test_planned_bytes_equal_the_bytes_sent() -> None:
     report = ReportContent(
         run="run-2026-11-20-1",
         step=1000,
+        work=bytes(16),
         client="agent-0000",
         examples=32,
         steps=1,

@@ -73,6 +73,7 @@ def content_of(client: str, order: OrderMessage) -> bytes:
     report = ReportContent(
         run=order.run,
         step=order.step,
+        work=order.work.digest,
         client=client,
         examples=10,
         steps=1,
@@ -156,7 +157,7 @@ def test_an_agent_that_sends_a_report_hashes_none_of_it(
     report, _ = outbox.places(1)
     report.write_bytes(content)
     name = digest(content)
-    outbox.put(1, name, len(content), part_bytes=1024, with_memory=False)
+    outbox.put(1, name, len(content), work=bytes(16), part_bytes=1024, with_memory=False)
     hashes = Hashes()
 
     async def act() -> None:

@@ -440,7 +440,8 @@ def orders_of(effects: list[Effect]) -> dict[ClientId, Any]:
 def failure(run: Run, client: ClientId, step: int, why: str) -> bytes:
     nothing: dict[str, Any] = {"examples": 0, "steps": 0, "loss": 0.0, "seconds": 0.0}
     nothing |= {"numbers": {}, "vectors": {}}
-    content = ReportContent(run=run.facts.run, step=step, client=client, failure=why, **nothing)
+    nothing |= {"run": run.facts.run, "step": step, "work": bytes(16), "client": client}
+    content = ReportContent(failure=why, **nothing)
     return content.to_bytes()
 
 

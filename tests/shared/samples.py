@@ -45,6 +45,7 @@ SAMPLES: dict[str, Packed | Document] = {
     "report": ReportContent(
         run="run-1",
         step=12,
+        work=WORK.digest,
         client="pi-7",
         examples=120,
         steps=12,

@@ -89,6 +89,7 @@ def _travels(numbers: Any) -> Any:
     sent = ReportContent(
         run="r",
         step=1,
+        work=bytes(16),
         client="a",
         examples=1,
         steps=1,
