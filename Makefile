@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test docs check format fuzz lies bench clean mosquitto chromium chaos soak
+.PHONY: help run test docs check format fuzz lies simulate bench clean mosquitto chromium chaos soak
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -33,6 +33,10 @@ format: $(READY) ## put the code into its format, mend what the linter can mend
 
 lies: $(READY) ## every method among liars: every kind of lie that a report can tell, some 1 800 runs, half an hour
 	$(BIN)/python -m tests.attacks.lies
+
+SEEDS ?= 1000
+simulate: $(READY) ## whole fleets with drawn faults on a virtual clock, SEEDS=1000 of them
+	$(BIN)/python -m tests.simulator --seeds $(SEEDS)
 
 fuzz: $(READY) ## a million hostile inputs to everything that reads bytes; goes on where it was interrupted
 	$(BIN)/python -m tests.fuzz --inputs 1000000 --seed 1

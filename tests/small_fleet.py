@@ -63,7 +63,12 @@ class Numpy:
         models = [decode_model(Path(path).read_bytes(), layout) for path in job["models"]]
         memory = load_memory(Path(job["memory"])) if job["memory"] else {}
         report, kept = execute_order(
-            order, models, local_for(self.people)(client, order), memory, client=client
+            order,
+            models,
+            local_for(self.people)(client, order),
+            memory,
+            client=client,
+            clock=asyncio.get_running_loop().time,
         )
         content = report.to_bytes()
         Path(job["report_out"]).write_bytes(content)

@@ -1,0 +1,1 @@
+"""A simulator of faults: whole fleets on a virtual clock, with everything that goes wrong drawn from one seed."""
