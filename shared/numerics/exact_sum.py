@@ -5,8 +5,9 @@ rounded once, to a fixed grid, and everything after that is exact: multiples of 
 adds them without rounding as long as their sum stays below 2^53 units. The idea is that of reproducible summation with
 pre-rounded terms (Demmel and Nguyen 2013, Fast Reproducible Floating-Point Summation; Ahrens, Demmel and Nguyen 2020).
 
-A term is weight * value. Its error is at most half a unit of the finest grid that it uses: 2^-65, or for terms that are
-small altogether 2^-41 of their largest value. Both are far below what the float32 result can show.
+A term is weight * value. Its error is at most half a unit of the finest grid that it uses. If the largest product of a
+section is at least 2^-24, that is 2^-65: products below 2^-41 lose digits that float32 would show, and those below 2^-65
+become zero. In a section of smaller products it is at most 2^-41 of the largest one.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from covey.shared.numerics.exact_sum import LARGEST, ExactMean, ExactSum
+from covey.shared.numerics.exact_sum import LARGEST, ExactMean, ExactSum, _nearest
 from covey.shared.numerics.vectors import Vector, mean
 
 Term = tuple[Vector, float]
@@ -175,3 +175,35 @@ def test_a_mean_of_nothing_is_refused() -> None:
         ExactMean(3).add(np.zeros(3, np.float32), -1.0)
     with pytest.raises(ValueError, match="shape"):
         ExactMean(3).add(np.zeros(4, np.float32), 1.0)
+
+
+def test_a_value_beside_a_large_one_is_rounded_to_a_multiple_of_two_to_the_minus_64() -> None:
+    values = np.array([2.0**-24, 1.5 * 2.0**-65, 0.99 * 2.0**-65, 1e-21], np.float32)
+    total = ExactSum(4)
+    total.add(values, 1.0)
+    assert total.value().tolist() == [2.0**-24, 2.0**-64, 0.0, 0.0]
+
+
+def test_small_values_among_themselves_keep_41_digits_of_the_largest() -> None:
+    values = np.array([0.99 * 2.0**-24, 1e-17, 1e-19], np.float32)
+    total = ExactSum(3)
+    total.add(values, 1.0)
+    errors = np.abs(total.value() - values.astype(np.float64))
+    assert (errors <= 2.0**-41 * values[0]).all()
+    assert total.value()[2] != 0.0
+
+
+def test_more_terms_than_float64_has_room_for_are_carried_in_time() -> None:
+    weight = 2.0**16 - 2.0**-24  # an odd number of units of the coarsest grid, just below 2^40
+    number = 2**13 + 2**10 + 1
+    one = np.ones(1, np.float32)
+    total = ExactSum(1)
+    for _ in range(number):
+        total.add(one, weight)
+    exact = sum((Fraction(float(part[0])) for part in total.parts().values()), Fraction(0))
+    assert exact == number * Fraction(weight)
+
+
+def test_of_two_multiples_that_are_equally_near_the_upper_one_is_taken() -> None:
+    halves = np.array([0.5, 1.5, -0.5, -1.5], np.float64)
+    assert _nearest(halves, 0).tolist() == [1.0, 2.0, 0.0, -1.0]
