@@ -7,9 +7,9 @@ synchronous round. Reports that began with an older model are carried over to th
     w_i' = w + (1 + s)^-a * (w_i - w_i,start)
 
 w is the cluster's model now, w_i what agent i trained, w_i,start the version that it began with and s the folds since
-then. The fold takes w_i' as if the agent had begun with w. With the weighted mean this is FedBuff's update (Nguyen et
-al. 2022, algorithm 1, server learning rate 1); robust rules and clipping see the same steps. A fresh report (s = 0)
-is folded as it came.
+then. The fold takes w_i' as if the agent had begun with w. If all agents have equally many samples, the mean of these is
+FedBuff's update (Nguyen et al. 2022, algorithm 1, server learning rate 1). Our deviation: FedBuff's mean is uniform, ours
+counts samples. Robust rules and clipping see the same steps. A fresh report (s = 0) is folded as it came.
 """
 
 from __future__ import annotations
