@@ -177,7 +177,7 @@ def test_a_mean_of_nothing_is_refused() -> None:
         ExactMean(3).add(np.zeros(4, np.float32), 1.0)
 
 
-def test_a_value_beside_a_large_one_is_rounded_to_a_multiple_of_two_to_the_minus_64() -> None:
+def test_a_value_next_to_a_large_one_is_rounded_to_a_multiple_of_two_to_the_minus_64() -> None:
     values = np.array([2.0**-24, 1.5 * 2.0**-65, 0.99 * 2.0**-65, 1e-21], np.float32)
     total = ExactSum(4)
     total.add(values, 1.0)
