@@ -265,7 +265,7 @@ def test_an_empty_cluster_moves_in_as_many_runs_as_with_independent_noise(
 
 
 def test_presence_is_not_guessed_more_often_than_epsilon_allows(runs: dict[str, Run]) -> None:
-    """Two rounds in which a colluder sends the model unchanged, with a victim's small step or with nothing in its place."""
+    """Two rounds in which a colluder sends the model unchanged, and a victim two unequal steps, or none."""
     run = runs["fedavg"]
     scene = private("fedavg", noise_multiplier=8.0)
     base = run.strategy.model(run.state, "0")
@@ -274,11 +274,15 @@ def test_presence_is_not_guessed_more_often_than_epsilon_allows(runs: dict[str, 
     trials, right_by_repeat, right_by_likelihood = 2000, 0, 0
     for key in range(trials):
         present = key % 2 == 0
-        models = {"colluder": base, "victim": base + toward if present else base}
-        reports = [(client, Report({"model": one}, 1)) for client, one in models.items()]
+        steps_of_victim = (toward, 0.5 * toward) if present else (0 * toward, 0 * toward)
+        sent = [
+            [("colluder", Report({"model": base}, 1)), ("victim", Report({"model": base + one}, 1))]
+            for one in steps_of_victim
+        ]
         fold = PrivateFold(scene, _privacy(scene), key.to_bytes(16, "little"), Ledger())
         changes = [
-            fold.fold(run.state, Phase(), reports, step=step).model - base for step in (1, 2)
+            fold.fold(run.state, Phase(), reports, step=step).model - base
+            for step, reports in enumerate(sent, 1)
         ]
         right_by_repeat += np.array_equal(*changes) != present
         # the best test that there is: both releases, projected on what the victim may have sent
