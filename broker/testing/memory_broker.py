@@ -48,6 +48,7 @@ class MemoryBroker:
         self.denied: set[str] = set()  # topic filters that nobody may subscribe to
         self._connected: dict[str, MemoryLink] = {}  # by client id
         self._subscriptions: Subscriptions[MemoryLink] = Subscriptions()  # of connected links
+        self._parted: dict[str, float] = {}  # when a client can reach the broker again (s)
         self._back_at = 0.0  # loop time; connections are refused before
 
     def __repr__(self) -> str:
@@ -79,8 +80,15 @@ class MemoryBroker:
         """Break one client's connection; it reconnects by itself. Raises KeyError if it is not connected."""
         self._connected[client_id]._lose("the connection broke")
 
+    def part(self, client_id: str, lasts_s: float) -> None:
+        """Break one client's connection, and refuse another one for this time (s)."""
+        self._parted[client_id] = asyncio.get_running_loop().time() + lasts_s
+        if client_id in self._connected:
+            self.disconnect(client_id)
+
     def _admit(self, link: MemoryLink) -> bool:
-        if asyncio.get_running_loop().time() < self._back_at:
+        now = asyncio.get_running_loop().time()
+        if now < self._back_at or now < self._parted.get(link.client_id, 0.0):
             return False
         holder = self._connected.get(link.client_id)
         if holder is not None:  # a link with an empty inbox is false

@@ -198,7 +198,7 @@ class AggregatorService:
             return
         match self._topics.parse(message.topic):
             case PlainTopic("coordinator/status"):
-                self._coordinator(message.payload)
+                await self._coordinator(message.payload)
             case PlainTopic("aggregator/status") if not message.retained:
                 status = AggregatorStatus.from_bytes(message.payload)
                 await self._other(status)
@@ -226,11 +226,13 @@ class AggregatorService:
                 if self._order is not None:
                     await self._follow(self._order)
 
-    def _coordinator(self, payload: bytes) -> None:
-        """A coordinator that has started again may not have what was offered to the one before."""
+    async def _coordinator(self, payload: bytes) -> None:
+        """Answer a roll call. A coordinator that has started again may not have what was offered to the one before."""
         status = CoordinatorStatus.from_bytes(payload)
         if status.online and status.epoch != self._epoch:
             self._epoch = status.epoch
+            if not self._precedence.stands_by:
+                await self._tell()
             self._again_soon()
 
     async def _follow(self, order: AggregatorOrder) -> None:

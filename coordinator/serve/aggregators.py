@@ -40,7 +40,7 @@ from covey.shared.wire.topics import PlainTopic, Topics
 
 BYTES_PER_SUMMED_VALUE = 64  # of a partial sum: grids of eight bytes, of which a usual sum has two
 BYTES_PER_SUMMED_REPORT = 4096  # of everything in it but the sums
-STATUS_WITHIN_S = 1.0  # after a connection, the retained status of an aggregator has come
+STATUS_WITHIN_S = 1.0  # after a connection, an aggregator has answered the roll call
 MAX_AGE_S = 600.0  # an incomplete sum is kept this long
 NO_STEP = 0
 SECRET = {"broker", "brokers", "compare", "fleet"}  # sections that an aggregator does not need
@@ -157,7 +157,8 @@ class Aggregators:
         status = AggregatorStatus.from_bytes(message.payload)
         site = self._sites[message.shard]
         if status.online:
-            if status.session == site.session:
+            # a broker retains "online" also of one that died with it: only an answer to a roll call counts
+            if message.retained or status.session == site.session:
                 return None
             site.session = status.session
             self._observer(AggregatorUp(message.shard))
@@ -246,13 +247,19 @@ class Aggregators:
         site.was_connected = True
         site.order = None
         site.has_task = NO_STEP
-        if site.step == NO_STEP:
-            site.decide_at = self._now() + STATUS_WITHIN_S
+        site.decide_at = self._now() + STATUS_WITHIN_S
         filters = [self._topics.aggregator_status, self._topics.aggregator_sum]
         site.is_subscribed = site.is_direct and site.step != NO_STEP
         if site.is_subscribed:
             filters.append(self._topics.every_report)
         return filters
+
+    def lost(self, shard: int) -> None:
+        """A broker is gone, perhaps with the aggregator near it: that has to answer a roll call before it counts again."""
+        site = self._sites[shard]
+        if site.session:
+            site.session = ""
+            self._observer(AggregatorDown(shard))
 
     @property
     def wake_at(self) -> float | None:
@@ -294,8 +301,7 @@ class Aggregators:
         return engine.step if engine.stage is Stage.OPEN else None
 
     async def _prepare(self, shard: int, site: _Site, step: Step) -> list[Effect]:
-        is_first = site.step == NO_STEP
-        if is_first and not site.session and self._now() < site.decide_at:
+        if not site.session and self._now() < site.decide_at:
             site.was_undecided = True
             return []
         is_new = step.number != site.step

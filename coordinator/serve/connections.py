@@ -132,6 +132,7 @@ class Connections:
         """A link is lost. Time stands still if it was the last one; else its agents are absent before long."""
         shard = down.shard
         self._served.discard(shard)
+        self._aggregators.lost(shard)
         if len(self._shards) > 1:
             agents = self._placement.online_on(shard)
             self._observer(ShardDown(shard, down.why, len(agents)))

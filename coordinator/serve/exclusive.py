@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
+from pathlib import Path
 
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
@@ -21,6 +22,14 @@ def already_running(name: str, federation: str) -> UserError:
     return UserError(
         f"another coordinator is at work in federation {federation!r} on this broker (scenario {name}); stop it, or "
         "keep the two apart with the key `federation` in the scenario (agents: --federation)"
+    )
+
+
+def continued_elsewhere(name: str, folder: Path) -> UserError:
+    """The error that ends a coordinator whose run another one has taken up, from a copy of its folder."""
+    return UserError(
+        f"another coordinator has taken up this run (scenario {name}) after this one, from a copy of its folder; agents "
+        f"follow the newer one. Continue there, and keep {folder} only as a backup: do not resume it"
     )
 
 

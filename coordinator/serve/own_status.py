@@ -120,6 +120,7 @@ class OwnStatus:
             online=True,
             epoch=epoch,
             run=self._run.facts.run,
+            incarnation=self._run.facts.incarnation,
             name=scenario.name,
             round=engine.round,
             rounds=scenario.rounds.count,

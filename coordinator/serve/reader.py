@@ -37,7 +37,8 @@ class Reader:
         duplicate_ids: decides between this coordinator and another one.
         now: the time (s).
         observer: gets remarks about the disk.
-        give_way: called with the name of the run of an older coordinator, which continues.
+        give_way: called if another coordinator continues and this one ends, with the name of its scenario and whether it
+            has taken up this very run since.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class Reader:
         duplicate_ids: DuplicateIds,
         now: Callable[[], float],
         observer: Observer,
-        give_way: Callable[[str], None],
+        give_way: Callable[[str, bool], None],
     ) -> None:
         self._run = run
         self._topics = topics
@@ -112,12 +113,19 @@ class Reader:
             return None
         if not status.online:
             return Repeat(message.shard)
+        mine = self._run.facts
+        if status.run == mine.run and status.incarnation != mine.incarnation:
+            # agents follow the newer one alone; whatever becomes of it, our state is the older one
+            if status.incarnation > mine.incarnation:
+                self._give_way(status.name, True)
+                return None
+            return Repeat(message.shard)
         reaction = self._duplicate_ids.observe(status.session, self._now())
         match reaction:
             case Reaction.ANNOUNCE:
                 return Repeat(message.shard)
             case Reaction.YIELD_ID:
-                self._give_way(status.name)
+                self._give_way(status.name, False)
         return None
 
     def _refuse(self, error: DecodeError, message: Message) -> None:

@@ -47,7 +47,7 @@ from covey.coordinator.serve.acceptance import COMPANY_S, Acceptance
 from covey.coordinator.serve.aggregators import Aggregators, AggregatorSeen, SumArrived
 from covey.coordinator.serve.attendance import Attendance
 from covey.coordinator.serve.connections import Connections
-from covey.coordinator.serve.exclusive import already_running
+from covey.coordinator.serve.exclusive import already_running, continued_elsewhere
 from covey.coordinator.serve.intake import Arrived, Intake, Seen
 from covey.coordinator.serve.items import MAX_TOGETHER, Item, Items, Repeat, Stop, Wake
 from covey.coordinator.serve.own_status import OwnStatus, State
@@ -60,6 +60,7 @@ from covey.coordinator.serve.roster_show import RosterShow
 from covey.coordinator.serve.sharded_link import ShardedLink, shards_of
 from covey.coordinator.serve.steady import BEAT_S, SteadyClock
 from covey.shared.audit import Flood
+from covey.shared.errors import UserError
 from covey.shared.mqtt.duplicate_ids import DuplicateIds, session_id
 from covey.shared.mqtt.link import Down, Link, Up, Will
 from covey.shared.mqtt.subscriptions import SubscriptionKeeper
@@ -106,8 +107,8 @@ class Service:
         self._own_status = OwnStatus(run, self._shards, self.topics, own_session)
         self.last_phase: PhaseFolded | None = None  # None before the first
         self.last_evaluation: Mapping[str, Any] = {}  # averages by mode, of the newest evaluation
-        # name of the run that was here before this one: it continues, and this one gives way
-        self._other = ""
+        # set once this coordinator gives way to another one
+        self._rival: UserError | None = None
         self._items = Items()
         self._intake = Intake(run, self.roster, self.placement)
         self._publisher = Publisher(run, link, self.topics, self.placement)
@@ -207,16 +208,26 @@ class Service:
     def _subscriptions_refused(self, topics: tuple[str, ...]) -> None:
         self.connections.refused(topics)
 
-    def _give_way(self, name: str) -> None:
-        """Another coordinator was here before, with the run of this name: this one ends."""
-        self._other = name
+    def _give_way(self, name: str, stale: bool) -> None:
+        """Another coordinator is at work, with the run of this name: this one ends.
+
+        Args:
+            name: of the other's scenario.
+            stale: both have the same run, and the other has taken it up after this one.
+        """
+        self._rival = (
+            continued_elsewhere(name, self.run.folder)
+            if stale
+            else already_running(name, self.scenario.federation)
+        )
         self.stop()
 
     async def serve(self, first: Sequence[Effect] = ()) -> str | None:
         """Run until the run is over: "" or why it was given up; None after `stop`.
 
         `first` are the effects of a resume; what they would publish is published at the first `Up`.
-        Raises UserError if another coordinator is at work in the federation and was there before.
+        Raises UserError if another coordinator is at work in the federation and was there before, or has taken up
+        this very run since.
         """
         over: str | None = None
         for effect in first:
@@ -249,10 +260,11 @@ class Service:
                 self._tell_of_waiting()
                 await self._roster_show.publish(self.now())
                 self._own_status.store()
-            if not was_over:  # no agent has joined since: the roster of the run's end stays
-                await self._roster_show.publish_all()
+            if self._rival is None:  # what is retained now belongs to the other one
+                if not was_over:  # no agent has joined since: the roster of the run's end stays
+                    await self._roster_show.publish_all()
+                await self._own_status.publish(stopped=over is None)
             self._own_status.store(stopped=over is None)
-            await self._own_status.publish(stopped=over is None)
             reader.cancel()
             heart.cancel()
             self.connections.close()
@@ -262,8 +274,8 @@ class Service:
             self.run.audit.close("end", why=over)
         if self._full is not None:
             raise self._full
-        if self._other:
-            raise already_running(self._other, self.scenario.federation)
+        if self._rival is not None:
+            raise self._rival
         return over
 
     def _disk_teller(self) -> Callable[[str], None]:

@@ -129,6 +129,8 @@ class CoordinatorStatus(Document):
     # session of the coordinator, a dot, and the number of its connections so far
     epoch: ShortText = ""
     run: ShortText = ""
+    # of the run: grows with every start of its coordinator, also of one that has a copy of the run's folder
+    incarnation: Count = 0
     name: Text = ""
     round: Count = 0
     rounds: Count = 0

@@ -321,3 +321,26 @@ def test_a_method_that_turns_out_to_need_reports_gets_them(
 
 def _no_terms() -> Any:
     raise ValueError("the fold compares single reports")
+
+
+def test_the_shard_of_an_aggregator_that_died_with_its_broker_takes_part_in_the_same_round(
+    tmp_path: Path,
+) -> None:
+    """A power cut near the broker: no last will is published, and "online" stays in the broker's database."""
+    scene = scenario("fedavg", rounds=EVERYBODY)
+    fleet = AggregatedFleet(tmp_path / "summed", scene)
+    fleet.pool.takes_s = 5.0
+
+    async def cut(_: Any) -> None:
+        await task_is_read(fleet, 1)
+        dead = fleet.aggregating[1]
+        for link in list(fleet.brokers[1]._connected.values()):
+            link._lose("killed", will=False)
+        dead.cancel()
+        await asyncio.wait({dead})
+        fleet.brokers[1].restart(away_s=1.0)
+
+    run = played(lambda: fleet, cut)
+    assert fingerprint(run) == bytes_without(tmp_path, scene)
+    assert [row["up"] for row in fleet.events("aggregator")] == [True, True, False]
+    assert run.engine.round == 2

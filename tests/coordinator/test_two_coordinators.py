@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from covey.shared.errors import UserError
 from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.small_fleet import Fleet
-from tests.small_run import clients, rules, scenario, setup
+from tests.small_run import clients, fingerprint, in_process, rules, scenario, setup
 
 ROUNDS = 20
 SCENE = scenario("fedavg", rounds={"count": ROUNDS})
@@ -64,3 +65,35 @@ def test_a_coordinator_whose_connection_breaks_again_and_again_is_not_its_own_ri
             return await run
 
     assert clock.run(story(), within_s=36_000).engine.round == ROUNDS
+
+
+async def resumed(folder: Path, broker: MemoryBroker, name: str) -> Run:
+    """A coordinator of the run in this folder, from its resume to its end."""
+    now = asyncio.get_running_loop().time()
+    run, first = Run.resume(folder, SCENE, setup(SCENE), rules(SCENE), now)
+    async with broker.link(name, last_will(Topics(SCENE.federation))) as link:
+        assert await Service(run, link).serve(list(first)) == ""
+    return run
+
+
+def test_of_two_coordinators_of_one_run_the_one_that_took_it_up_last_continues(
+    tmp_path: Path,
+) -> None:
+    """The folder is copied while the first one has no network; the copy is resumed, then the first one comes back."""
+
+    async def story() -> Run:
+        these = fleet(tmp_path)
+        async with these:
+            first = asyncio.create_task(these.serve())
+            await asyncio.sleep(3)
+            these.broker.part("coordinator", 3.0)
+            shutil.copytree(tmp_path / "run", tmp_path / "copy")
+            copy = asyncio.create_task(resumed(tmp_path / "copy", these.broker, "copy"))
+            with pytest.raises(UserError, match=r"has taken up this run .* do not resume it"):
+                await first
+            return await copy
+
+    calm = in_process(tmp_path / "calm", SCENE)
+    ended = clock.run(story(), within_s=36_000)
+    assert ended.engine.round == ROUNDS
+    assert fingerprint(ended) == fingerprint(calm)

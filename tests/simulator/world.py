@@ -82,18 +82,12 @@ class SeededLoop(clock.VirtualLoop):
 
 
 class FaultyBroker(MemoryBroker):
-    """A broker whose deliveries go wrong, and which cannot be reached by parted clients."""
+    """A broker whose deliveries go wrong."""
 
     def __init__(self, seed: int, faults: tuple[Fault, ...], struck: Counter[str]) -> None:
         super().__init__(seed)
         self.habits = {fault.kind: fault.chance for fault in faults if fault.kind in HABITS}
         self.struck = struck
-        self.parted: dict[str, float] = {}  # until when (virtual s)
-
-    def _admit(self, link: MemoryLink) -> bool:
-        if asyncio.get_running_loop().time() < self.parted.get(link.client_id, 0.0):
-            return False
-        return super()._admit(link)
 
     def _strikes(self, kind: str) -> bool:
         if not self._chance(self.habits.get(kind, 0.0)):
@@ -252,9 +246,7 @@ class World(Fleet):
                 if not connected:
                     return
                 victim = connected[fault.target % len(connected)]
-                if fault.kind == "part":
-                    broker.parted[victim] = asyncio.get_running_loop().time() + fault.lasts
-                broker.disconnect(victim)
+                broker.part(victim, fault.lasts if fault.kind == "part" else 0.0)
             case "kill agent":
                 if self.agents[client].vanished:
                     return
@@ -284,11 +276,8 @@ class World(Fleet):
             case "copy folder":
                 if self._owner.killed or self.plan.faults.index(fault) != self._first_copy():
                     return
-                now = asyncio.get_running_loop().time()
                 for one in self.brokers:  # the old one loses its network, and comes back
-                    one.parted[self._owner.name] = now + fault.lasts
-                    if self._owner.name in one.clients:
-                        one.disconnect(self._owner.name)
+                    one.part(self._owner.name, fault.lasts)
                 copy = self.folder / "copy"
                 shutil.copytree(self.run_folder, copy)
                 self.run_folder = copy
