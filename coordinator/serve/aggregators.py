@@ -245,14 +245,18 @@ class Aggregators:
             return [self._topics.every_report]
         site = self._sites[shard]
         site.was_connected = True
-        site.order = None
-        site.has_task = NO_STEP
+        self.retained_is_unknown(shard)
         site.decide_at = self._now() + STATUS_WITHIN_S
         filters = [self._topics.aggregator_status, self._topics.aggregator_sum]
         site.is_subscribed = site.is_direct and site.step != NO_STEP
         if site.is_subscribed:
             filters.append(self._topics.every_report)
         return filters
+
+    def retained_is_unknown(self, shard: int) -> None:
+        """Publish order and task of this broker's aggregator again: another coordinator may have overwritten them."""
+        self._sites[shard].order = None
+        self._sites[shard].has_task = NO_STEP
 
     def lost(self, shard: int) -> None:
         """A broker is gone, perhaps with the aggregator near it: that has to answer a roll call before it counts again."""

@@ -117,7 +117,7 @@ class Connections:
             topics.coordinator_status,
             *self._aggregators.connected(shard),
         ]
-        self._publisher.link_up()
+        self._publisher.retained_is_unknown()
         keeper = self._subscriptions[shard]
         keeper.connected()
         await keeper.add(filters)

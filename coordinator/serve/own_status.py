@@ -10,7 +10,7 @@ from typing import Literal
 from covey.coordinator.engine.stage import Stage
 from covey.coordinator.run.run import Run
 from covey.shared.files import write_atomically
-from covey.shared.mqtt.link import Link
+from covey.shared.mqtt.link import Link, Will
 from covey.shared.strategies.phase_names import TRAIN
 from covey.shared.wire.documents import CoordinatorStatus
 from covey.shared.wire.roll_call import spread_s
@@ -98,6 +98,11 @@ class OwnStatus:
         payload = status.to_bytes()
         link = self._shards[shard]
         await link.publish(self._topics.coordinator_status, payload, retain=True)
+
+    async def give_way(self, gone: Will) -> None:
+        """Publish on every broker that this coordinator is gone, as its last will would."""
+        for link in self._shards:
+            await link.publish(gone.topic, gone.payload, retain=True)
 
     def store(self, *, stopped: bool = False) -> None:
         """Write the status to the run's folder, for people and their dashboards, where it has changed."""

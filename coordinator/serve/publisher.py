@@ -90,8 +90,8 @@ class Publisher:
             await self.model(shared)
             self._shared = digest
 
-    def link_up(self) -> None:
-        """The broker may have forgotten what it retained."""
+    def retained_is_unknown(self) -> None:
+        """The broker may have forgotten what it retained, or another coordinator has overwritten it."""
         self._shared = b""
 
     async def model(self, send: SendModel, link: Link | None = None) -> None:

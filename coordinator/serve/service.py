@@ -260,7 +260,10 @@ class Service:
                 self._tell_of_waiting()
                 await self._roster_show.publish(self.now())
                 self._own_status.store()
-            if self._rival is None:  # what is retained now belongs to the other one
+            if self._rival is not None:
+                # our documents may lie over those of the other one, which then publishes its own again
+                await self._own_status.give_way(last_will(self.topics))
+            else:
                 if not was_over:  # no agent has joined since: the roster of the run's end stays
                     await self._roster_show.publish_all()
                 await self._own_status.publish(stopped=over is None)
@@ -361,6 +364,8 @@ class Service:
             case SumArrived() | AggregatorSeen():
                 return await self.aggregators.take(item, self.now())
             case Repeat(shard):
+                self._publisher.retained_is_unknown()
+                self.aggregators.retained_is_unknown(shard)
                 return await self.connections.retained_by(shard)
             case Control(command="stop"):
                 self.run.audit.command("stop")

@@ -7,7 +7,7 @@ import sys
 import time
 from collections import Counter
 
-from tests.simulator.plan import KINDS, USUAL, Plan, plan
+from tests.simulator.plan import KINDS, Plan, plan
 from tests.simulator.world import play
 from tests.small_run import METHODS
 
@@ -27,7 +27,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--seed", type=int, help="play this one alone, and show its story")
     parser.add_argument("--methods", nargs="+", default=sorted(METHODS), choices=sorted(METHODS))
-    parser.add_argument("--kinds", nargs="+", default=list(USUAL), choices=KINDS)
+    parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS)
     parser.add_argument("--without", type=int, nargs="+", default=[], help="numbers of faults")
     options = parser.parse_args()
     if options.seed is not None:

@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from tests.simulator.plan import USUAL, plan
+from tests.simulator.plan import KINDS, plan
 from tests.simulator.world import play
 
 METHODS = ("fedavg", "fedclust", "ifca")
@@ -21,7 +21,7 @@ def test_runs_with_faults_have_the_bytes_of_calm_ones() -> None:
         history = play(plan(seed, METHODS))
         assert not history.failure, f"python -m tests.simulator --seed {seed}: {history.failure}"
         struck += history.struck
-    assert {kind for kind in USUAL if not struck[kind]} == set()
+    assert {kind for kind in KINDS if not struck[kind]} == set()
 
 
 def test_a_seed_has_one_history_in_any_process_and_under_any_hash_seed() -> None:

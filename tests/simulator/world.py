@@ -134,7 +134,8 @@ class World(Fleet):
         people = clients(AGENTS, scene)
         super().__init__(folder, scene, rules(scene, **PATIENT), self.brokers[0], people)
         self._incarnation = 0
-        self._folded: dict[int, str] = {}
+        # round and models that each report counted for, by its digest
+        self._accepted: dict[str, dict[str, str]] = {}
         self._coordinating: asyncio.Task[None] | None = None
         self._owner = Life("coordinator")
         self._links: list[MemoryLink] = []
@@ -175,6 +176,7 @@ class World(Fleet):
             else:
                 run, effects = Run.resume(folder, self.scene, setup(self.scene), self.rules, now)
                 first = list(effects)
+            self._watch(run)
             if run.facts.incarnation <= self._incarnation and not fresh:
                 raise AssertionError("an incarnation did not grow")
             self._incarnation = run.facts.incarnation
@@ -200,6 +202,24 @@ class World(Fleet):
         except Exception as error:
             if not owner.killed and not self.ended.done():
                 self.ended.set_exception(error)
+
+    def _watch(self, run: Run) -> None:
+        """Compare what all coordinators of the run accept: a report belongs to the models that it came from."""
+        note = run.audit.note
+
+        def watched(event: str, **fields: Any) -> None:
+            note(event, **fields)
+            if event != "accept":
+                return
+            now = {"round": str(run.engine.round), **run.orders.digests()}
+            first = self._accepted.setdefault(fields["report"], now)
+            # models are encoded when an order names them: a key that one side lacks shows nothing
+            differs = [key for key in first.keys() & now.keys() if first[key] != now[key]]
+            if differs and not self.ended.done():
+                why = f"a report of {fields['agent']} counts for two: {sorted(differs)}"
+                self.ended.set_exception(AssertionError(why))
+
+        run.audit.note = watched  # type: ignore[method-assign]
 
     async def kill_coordinator(self) -> None:
         self._owner.killed = True
