@@ -398,7 +398,8 @@ class Run:
         """What the run has spent; None without any privacy."""
         account = self.private.spent() if self.private is not None else {}
         if "client" in account:
-            return float(account["client"]["epsilon"])
+            spent: float | None = account["client"]["epsilon"]  # None: no bound
+            return spent
         if self.local_noise is not None:
             return self.local_noise.epsilon
         return None

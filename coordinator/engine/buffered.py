@@ -130,7 +130,6 @@ class BufferedEngine(RoundEngine):
         why = self.refusal(client, number)
         if why:
             return [Ignored(event, why)]
-        self._worked.add(client)
         self.stream.came(client, event.cluster, now, event.phase)
         return self._settle(now)
 
@@ -139,7 +138,6 @@ class BufferedEngine(RoundEngine):
     ) -> Actions:
         if not self.is_at_work(client, number):
             return super()._failed(event, client, number, reason, now)
-        self._worked.add(client)
         self.stream.has_failed(client, reason)
         return self._settle(now)
 
@@ -288,8 +286,9 @@ class BufferedEngine(RoundEngine):
         for client in chosen:
             self.number += 1
             deadline = now + rules.deadline_s
-            if client not in self._worked:
+            if client not in self._called:
                 deadline += rules.first_work_s
+            self._called.add(client)
             self.stream.give(client, self.number, now, deadline)
             order = (client, self.number)
             orders.append(order)

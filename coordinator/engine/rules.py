@@ -26,7 +26,7 @@ class Rules:
     quorum: int = 1
     deadline_s: float = 600.0
     deadline: DeadlineRule | None = None  # adapts it once durations are known
-    first_work_s: float = 0.0  # more for a step in which an agent works for the first time
+    first_work_s: float = 0.0  # more for a step that invites an agent for the first time
     grace_s: float | None = None  # after the quorum is there
     patience_s: float | None = None  # after the newest report, once the quorum is there
     start_agents: int = 1

@@ -10,7 +10,8 @@ The rules:
   step is open, a refused report leaves its slot vacant as a failed one does.
 - A report that cannot be read when its step is closed opens the step again, with a deadline of its own.
 - With a rule for deadlines, or over-selection by drop-outs, both follow from earlier steps (`timing`).
-- A step in which an agent works for the first time has `first_work_s` more: its training process starts then.
+- A step that invites an agent for the first time has `first_work_s` more: its training process starts then. An agent that
+  never answers has this allowance once, like all others.
 - A run is given up after `void_limit` void attempts in a row, or after `alike_limit` that failed for the same reason.
 """
 
@@ -64,8 +65,8 @@ class StepEngine(ABC):
         self.quarantined: dict[ClientId, str] = {}  # known; why each is not invited any more
         self.presence = Presence(self.quarantined.keys())
         self.timing = Timing(rules.deadline, over_selects=rules.auto_over_select)
-        # those who did some work since the start of this process: their training processes have started before
-        self._worked: set[ClientId] = set()
+        # those invited since the start of this process: their training processes have started before
+        self._called: set[ClientId] = set()
         self._not_before: float | None = None  # no plan is asked for before this time
 
     @property
@@ -93,8 +94,9 @@ class StepEngine(ABC):
         """Open a step for this cohort, and whatever follows from that at once."""
         self.number += 1
         allowance_s = 0.0
-        if not self._worked.issuperset(cohort.invited):
+        if not self._called.issuperset(cohort.invited):
             allowance_s = self.rules.first_work_s
+        self._called |= set(cohort.invited)
         limit_s = self.timing.deadline_s(phase.name, cohort.invited, self.rules.deadline_s)
         self.step = Step(
             number=self.number,
@@ -129,7 +131,6 @@ class StepEngine(ABC):
         if why:
             return [Ignored(event, why)]
         step = self._open_step()
-        self._worked.add(client)
         step.report_came(client, now)
         return self._settle(now)
 
@@ -141,7 +142,6 @@ class StepEngine(ABC):
                 raise ValueError(why)
         step = self._open_step()
         for client in clients:
-            self._worked.add(client)
             step.report_came(client, now)
         return self._settle(now)
 
@@ -165,7 +165,6 @@ class StepEngine(ABC):
             return [Ignored(event, why)]
         step = self._open_step()
         step.has_failed(client, reason)
-        self._worked.add(client)
         return self._settle(now)
 
     def _refused(self, client: ClientId, why: str, now: float) -> Actions:

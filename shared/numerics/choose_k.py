@@ -18,7 +18,7 @@ from covey.shared.seeds import generator
 
 CLOUDS = 19  # a cloud without clusters scores best of 20 with a chance of 5 %
 ROTATIONS = 99
-BETTER = 5  # a cloud without clusters scores among the best 5 of 100 with a chance of 5 %
+BETTER = 5  # a cloud of one noise level scores among the best 5 of 100 with a chance of 5 %
 MAX_CLUSTERS = 64
 MAX_ROWS = 256  # rotating n rows costs n^3, so of more rows a sample is tested
 FLOOR = 1e-12  # smaller shares of the whole are rounding errors
@@ -64,7 +64,8 @@ def by_rotations(matrix: Matrix, linkage: Linkage = "ward", *, most: int = MAX_C
     section 3; without the logarithm: Mohajer, Englmeier, Schmitz 2010). The clouds are those of
     Perry and Owen 2010: random ones replace the left singular vectors of the points. If the points
     come from one Gaussian distribution, of whatever shape and dimension, such a cloud is just
-    another draw from it, so no noise level has to be known.
+    another draw from it. If some points are noisier than others, as signatures of agents with fewer
+    samples are, they do not, and fleets without groups are split: see docs/choosing-k.md.
 
     K is 1 unless the largest Gap(K) / s(K) is among the best 5 of 100. Otherwise it is the least K
     of 2 or more with Gap(K) >= Gap(K+1) - s(K+1). A cluster has three rows or more on average: six

@@ -70,7 +70,7 @@ from covey.shared.strategies.bases.hard import (
 )
 from covey.shared.strategies.bases.single import averaged
 
-IN_A_ROW = 3  # rounds: 1 in 8000 by chance, where each is wrong once in 20
+IN_A_ROW = 3  # rounds; they are not independent, so three are no cube of the chance of one
 SPLIT = "split"  # key of the model that was divided; the number of the split follows
 
 NEVER_SPLIT = {

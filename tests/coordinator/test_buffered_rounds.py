@@ -259,7 +259,7 @@ def test_a_buffer_that_has_waited_long_enough_wakes_nobody_while_agents_are_eval
     assert isinstance(plan, Plan)
     engine.handle(Planned(Phase(name="evaluate", ends_round=False)), 2.0)
     assert engine.stage is Stage.OPEN
-    late = 1.0 + engine.rules.deadline_s + 1.0
+    late = 1.0 + engine.rules.deadline_s + 0.5
     engine.handle(Tick(), late)
     assert engine.stage is Stage.OPEN
     assert engine.wake_at is not None

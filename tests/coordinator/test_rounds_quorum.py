@@ -288,3 +288,18 @@ def test_a_step_in_which_an_agent_works_for_the_first_time_has_more_time() -> No
     assert engine.wake_at == 80.0 + 30.0
     feed(engine, 81.0, Reported("a", 2), Joined("b"), Folded(), Planned(TRAIN))
     assert engine.wake_at == 81.0 + 90.0
+
+
+def test_an_agent_that_never_reports_has_the_time_for_a_first_work_once() -> None:
+    """With it in every cohort, each step used to take `first_work_s` longer, for the whole run."""
+    engine = opened("a", "silent", deadline_s=30.0, first_work_s=60.0, quorum=1, rounds=9)
+    assert engine.step is not None
+    assert engine.step.deadline == 30.0 + 60.0
+    feed(engine, 1.0, Reported("a", 1))
+    feed(engine, 90.0, Tick())
+    actions = feed(engine, 90.0, Joined("silent"), Folded())
+    assert any(isinstance(action, Plan) for action in actions)
+    feed(engine, 91.0, Planned(TRAIN))
+    assert "silent" in cohort(engine)
+    assert engine.step is not None
+    assert engine.step.deadline == 91.0 + 30.0

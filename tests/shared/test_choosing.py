@@ -286,3 +286,12 @@ def test_fedclust_has_nothing_to_choose_where_the_cut_is_given() -> None:
         ValueError, match="n_clusters gives the cut, so nothing is left to choose by silhouette"
     ):
         FedClust(n_clusters=2, choose="silhouette")
+
+
+def test_rotations_split_fleets_without_groups_where_agents_differ_in_noise() -> None:
+    """The limit that docs/choosing-k.md names: rows as long as those of agents with log-normal numbers of samples."""
+    rng = np.random.default_rng(1)
+    lengths = np.exp(-0.25 * rng.standard_normal((10, 20, 1)))
+    fleets = rng.standard_normal((10, 20, 650)) * lengths
+    found = [by_rotations(matrix_of(points)).clusters for points in fleets]
+    assert sum(clusters > 1 for clusters in found) >= 8
