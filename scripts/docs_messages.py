@@ -85,6 +85,7 @@ ENTRIES = (
             "online": "false in the last will and after the coordinator has ended",
             "epoch": "name of this roll call: the coordinator's session, a dot, and a number that grows",
             "run": "the run's id; orders carry the same one",
+            "incarnation": "grows with every start of a coordinator of this run; of two, the higher one continues",
             "name": "the scenario's name, for people",
             "round": "the round that is open, or the newest that was folded",
             "rounds": "rounds of the whole run",
@@ -100,6 +101,7 @@ ENTRIES = (
             online=True,
             epoch="0199f00c5a10ab12cd34.1",
             run="pilot-1a2b3c4d",
+            incarnation=1,
             name="pilot",
             round=1,
             rounds=10,
@@ -326,6 +328,7 @@ ENTRIES = (
         {
             "run": "as in the order",
             "step": "as in the order",
+            "work": "digest of the order's `work`, packed as it came: 16 bytes of BLAKE2b",
             "client": "the agent's id",
             "examples": "training examples that the report counts with",
             "steps": "steps of SGD",
@@ -340,6 +343,7 @@ ENTRIES = (
         wire.ReportContent(
             run="pilot-1a2b3c4d",
             step=STEP,
+            work=WORK.digest,
             client="pi-7",
             examples=120,
             steps=12,

@@ -58,7 +58,7 @@ AgentId = Annotated[
 StateFolder = Annotated[
     Path | None,
     typer.Option(
-        help="folder for the agent's state  [default: ~/.local/state/covey/ID]",
+        help="folder for the agent's state  [default: covey/ID in XDG_STATE_HOME or ~/.local/state]",
         envvar="COVEY_STATE",
     ),
 ]
@@ -164,8 +164,11 @@ def agent_id(name: str | None, credentials: Path | None, brokers: Sequence[str])
 
 
 def state_folder(given: Path | None, agent: str) -> Path:
-    """Where an agent keeps its state."""
-    return given or Path("~/.local/state/covey").expanduser() / agent
+    """Where an agent keeps its state: the folder given, or one below XDG_STATE_HOME, if that is absolute."""
+    states = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if not states.is_absolute():
+        states = Path("~/.local/state").expanduser()
+    return given or states / "covey" / agent
 
 
 @dataclass(frozen=True)

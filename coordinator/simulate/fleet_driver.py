@@ -51,26 +51,27 @@ class Simulation(Driver):
         jobs = [self._job(client, order) for client, order in ordered]
         answers = self._pool.map(jobs)
         effects: list[Effect] = []
-        for (client, _), answer in zip(ordered, answers, strict=True):
+        for (client, order), answer in zip(ordered, answers, strict=True):
             if "failure" in answer:
                 failure = answer["failure"]
                 raise UserError(f"{client}: {failure}")
             report = self._report(client)
             if answer.get("disk_full"):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(report))
-            effects += self._accepted(client, report)
+            effects += self._accepted(client, order, report)
             self._settle(client)
         return effects
 
-    def _accepted(self, client: ClientId, report: Path) -> list[Effect]:
-        """What follows from a report. One that is refused ends the run: the agent would send the same one again."""
+    def _accepted(self, client: ClientId, order: OrderMessage, report: Path) -> list[Effect]:
+        """What follows from a report. One that is refused is failed work: the agent would send the same one again."""
         try:
             # no name for the content: the run drops the last reference to it
             return [*self.run.accept(client, report.read_bytes(), self._now)]
         except DecodeError as error:
-            raise UserError(
-                f"{client}: its report is refused ({error}); if training diverges, choose a smaller training.lr"
-            ) from None
+            self.run.audit.blame("refuse", client, str(error))
+            # without the details, so that a run in which all fail is given up with their common reason
+            why = f"its report is refused ({error.reason}); if training diverges, choose a smaller training.lr"
+            return [*self.run.failed(client, order.step, why, self._now)]
 
     def _as_invited(self, work: Work) -> Work:
         step = self.run.engine.step

@@ -16,7 +16,7 @@ import yaml
 from typer.testing import CliRunner
 
 from covey.agent.cli import main
-from covey.agent.cli.options import default_name
+from covey.agent.cli.options import default_name, state_folder
 from covey.agent.cli.program import app
 from covey.agent.device.display import DeviceDisplay
 from covey.agent.device.notices import Connected, Disconnected, StoryLine, StorySoFar
@@ -76,6 +76,17 @@ def test_a_host_name_becomes_an_agents_name(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr("socket.gethostname", lambda host=host: host)
         assert default_name() == wanted
         assert is_name(default_name())
+
+
+def test_an_agents_state_is_below_xdg_state_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    home = Path("~/.local/state/covey/pi").expanduser()
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    assert state_folder(None, "pi") == home
+    monkeypatch.setenv("XDG_STATE_HOME", "relative")
+    assert state_folder(None, "pi") == home
+    monkeypatch.setenv("XDG_STATE_HOME", "/srv/state")
+    assert state_folder(None, "pi") == Path("/srv/state/covey/pi")
+    assert state_folder(Path("/mine"), "pi") == Path("/mine")
 
 
 def test_start_refuses_wrong_options_before_it_connects(tmp_path: Path) -> None:

@@ -13,8 +13,10 @@ from covey.agent.data.proposal_data import describe
 from covey.agent.training.predict import predict
 from covey.agent.worker import worker
 from covey.coordinator.run import report_checks
+from covey.coordinator.run.number_checks import LARGEST_VALUE
 from covey.coordinator.run.result import write_models
 from covey.coordinator.run.run import Run
+from covey.coordinator.simulate.simulation import GivenUpError
 from covey.shared.errors import UserError, os_errors_as_user_errors
 from covey.shared.proposal.choices import Choice
 from covey.shared.proposal.proposal import checked, propose
@@ -126,10 +128,30 @@ def test_a_simulation_without_room_on_the_disk_names_the_full_disk(
         devices(tmp_path / "run", scenario(FLATS), files)
 
 
-def test_a_simulation_that_diverges_names_the_agent_and_the_learning_rate(
+def test_a_refused_report_in_a_simulation_is_failed_work_and_does_not_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = LARGEST_VALUE
+    accept = Run.accept
+
+    def one_is_absurd(self: Run, client: str, *rest: Any, **more: Any) -> Any:
+        monkeypatch.setattr(report_checks, "LARGEST_VALUE", 1e-9 if client == "a" else limit)
+        return accept(self, client, *rest, **more)
+
+    monkeypatch.setattr(Run, "accept", one_is_absurd)
+    files = {"a": flats(tmp_path, 0), "b": flats(tmp_path, 1), "c": flats(tmp_path, 2)}
+    devices(tmp_path / "run", scenario(FLATS), files)
+    story = (tmp_path / "run" / "audit.jsonl").read_text()
+    assert "its report is refused" in story
+    assert "choose a smaller training.lr" in story
+
+
+def test_a_simulation_in_which_every_agent_diverges_ends_with_the_learning_rate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(report_checks, "LARGEST_VALUE", 1e-9)
     files = {"a": flats(tmp_path, 0), "b": flats(tmp_path, 1)}
-    with pytest.raises(UserError, match=r"its report is refused .*choose a smaller training\.lr"):
+    with pytest.raises(
+        GivenUpError, match=r"its report is refused .*choose a smaller training\.lr"
+    ):
         devices(tmp_path / "run", scenario(FLATS), files)

@@ -135,7 +135,8 @@ def empty(run: Run, client: ClientId, step: int) -> dict[str, Any]:
         "seconds": 0.0,
         "vectors": {},
     }
-    return {"run": run.facts.run, "step": step, "client": client, **nothing}
+    work = run.work_digest_of(client, step)
+    return {"run": run.facts.run, "step": step, "work": work, "client": client, **nothing}
 
 
 def moments(count: int) -> dict[str, Any]:
@@ -157,7 +158,9 @@ def report(**numbers: Any) -> ReportContent:
         "vectors": {},
         "numbers": numbers,
     }
-    return ReportContent.model_validate({"run": "r", "step": 1, "client": "c", **told})
+    return ReportContent.model_validate(
+        {"run": "r", "step": 1, "work": bytes(16), "client": "c", **told}
+    )
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_failures_refusals_quarantine_and_a_void_round_are_in_it(tmp_path: Path)
     for agent in ("idle", "pi"):
         run.handle(Joined(agent), 0.0)
     nothing: dict[str, Any] = {"examples": 0, "steps": 0, "loss": 0.0, "seconds": 0.0}
-    nothing |= {"numbers": {}, "vectors": {}}
+    nothing |= {"numbers": {}, "vectors": {}, "work": bytes(16)}
     failure = ReportContent(run="r1", step=1, client="idle", failure="out of memory", **nothing)
     run.receive("idle", failure.to_bytes(), 1.0)
     run.receive("pi", b"rubbish", 2.0)
