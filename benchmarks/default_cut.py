@@ -1,4 +1,4 @@
-"""Accuracy of clustered methods with their defaults on eight fleets, with clusters and without. Prints a table, writes JSON.
+"""Accuracy of clustered methods with their defaults on ten fleets, with clusters and without. Prints a table, writes JSON.
 
     python -m benchmarks.default_cut --data-root ../shared/data [--seeds 1 2 3] [--fleets writers har]
 
@@ -6,7 +6,7 @@ Every method keeps the default of every setting, the number of clusters included
 the same agents. `--rules` trains FedClust's first phase only, and applies every rule that chooses a cut to the signatures.
 Fleets with clusters: writers of two populations, digits in planted groups, Fashion-MNIST upside down for half of the
 agents. Fleets whose agents differ without known clusters: people with a phone, two labels an agent, writers of one population.
-Fleets without clusters, for which one is right: equal shares of digits and of Fashion-MNIST.
+Fleets without clusters, for which one is right: equal and unequal shares of digits and of Fashion-MNIST.
 
 Each cell is written to --out as soon as it is finished, and a second start resumes after the last finished cell. `--table`
 runs nothing and prints the finished cells; `--page` replaces the tables in a Markdown page that has them already.
@@ -56,6 +56,7 @@ RULES: dict[str, FedClust | Pacfl] = {
     "fedclust, gap": FedClust(choose="gap"),
     "fedclust, silhouette": FedClust(choose="silhouette"),
     "fedclust, rotations": FedClust(),
+    "fedclust, update": FedClust(signature="update"),
     "pacfl, gap": Pacfl(choose="gap"),
     "pacfl, rotations": Pacfl(),
 }
@@ -118,6 +119,8 @@ FLEETS = {
     "staff": _fleet(IMAGES, 24, "mnist-writer", {**WRITERS, "populations": {"hsf0": 24}}),
     "even digits": _fleet(DIGITS, 20, "digits", {"name": "iid"}, one=True),
     "even images": _fleet(IMAGES, 24, "fashion-mnist", {"name": "iid"}, 2400, one=True),
+    "unequal digits": _fleet(DIGITS, 20, "digits", {"name": "quantity"}, one=True),
+    "unequal images": _fleet(IMAGES, 24, "fashion-mnist", {"name": "quantity"}, 2400, one=True),
 }
 
 
@@ -224,18 +227,18 @@ def judged(fleet: str, seed: int, data_root: str) -> dict[str, dict[str, Any]]:
     start, layout = initial(scene.task, seed)
     setup = setup_of(scene, [start], layout)
     found: dict[str, dict[str, Any]] = {}
-    reports: dict[str, list[tuple[ClientId, Report]]] = {}
+    by_kind: dict[tuple[str, str], list[tuple[ClientId, Report]]] = {}
     scaling = None
     if scene.task.standardise == "federated":
         scaling = _scaling(owned, scene, setup)
     for label, strategy in RULES.items():
-        if strategy.name not in reports:
-            signatures: list[tuple[ClientId, Report]] = []
-            for client, data in owned.items():
-                report = _signed(strategy, client, data, scene, setup, scaling)
-                signatures.append((client, report))
-            reports[strategy.name] = signatures
-        state: Any = strategy.form_clusters(strategy.init(setup), reports[strategy.name])  # type: ignore[arg-type]
+        kind = (strategy.name, getattr(strategy, "signature", ""))
+        if kind not in by_kind:
+            by_kind[kind] = [
+                (client, signed(strategy, client, data, scene, setup, scaling))
+                for client, data in owned.items()
+            ]
+        state: Any = strategy.form_clusters(strategy.init(setup), by_kind[kind])  # type: ignore[arg-type]
         labels = list(state.assign.values())
         found[label] = {
             "sizes": sizes_of(labels),
@@ -266,7 +269,7 @@ def _scaling(
     return pooled(sums)
 
 
-def _signed(
+def signed(
     strategy: FedClust | Pacfl,
     client: ClientId,
     data: Dataset,
@@ -393,7 +396,7 @@ def main() -> None:
     found: Found = record.get("cells", {})
     if options.rules:
         for seed, fleet in itertools.product(options.seeds, options.fleets):
-            if f"{fleet}/fedclust, gap/{seed}" in rules:
+            if all(f"{fleet}/{label}/{seed}" in rules for label in RULES):
                 continue
             for label, figures in judged(fleet, seed, options.data_root).items():
                 rules[f"{fleet}/{label}/{seed}"] = figures

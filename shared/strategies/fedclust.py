@@ -9,6 +9,9 @@ Our deviations, where the paper is silent.
 - If the scenario gives no cut, the tree has Ward's linkage and is cut by a comparison with
   rotations of the same signatures (numerics/choose_k.py), which can also find that there are no
   clusters. With a cut the linkage is the average one.
+- `signature: update` compares the direction of the whole update in place of the final layer: where
+  agents' inputs differ and their labels do not, a short training hardly changes the final layer by
+  group.
 - A newcomer is compared with the centroid of the members' first uploads, because a cluster's
   current model has trained much longer.
 - A client that comes back keeps its cluster.
@@ -32,8 +35,9 @@ from covey.shared.numerics.clustering import (
     cut_between,
     euclidean,
     nearest,
+    sketch,
 )
-from covey.shared.numerics.vectors import Vector, combine, dot, mean
+from covey.shared.numerics.vectors import Layout, Vector, combine, dot, mean
 from covey.shared.strategies.base import (
     ENTRY,
     MODEL,
@@ -65,15 +69,17 @@ from covey.shared.strategies.bases.options import Quorum
 from covey.shared.strategies.bases.soft import merged
 from covey.shared.strategies.terms import Terms
 
+SKETCH = 256  # values of a sketched update: 1 kB
+
 
 @dataclass(frozen=True)
 class FedClustState(Clustered):
     """Besides the clusters, what they were made from."""
 
-    final: tuple[int, int] = (0, 0)  # start and stop of the final layer in a model
+    span: tuple[int, int] = (0, 0)  # start and stop of the compared values in a model
     epochs: int = 1  # E_0
     steps: int | None = None  # E_0 in steps of SGD; None: it is counted in epochs
-    signatures: dict[ClientId, Vector] = field(default_factory=dict)  # the first uploads (S_h,)
+    signatures: dict[ClientId, Vector] = field(default_factory=dict)  # the first uploads (S,)
     centroids: tuple[Vector, ...] = ()  # their mean per cluster, after normalisation
     heights: tuple[float, ...] = ()  # of the merges
     cut: tuple[float | None, float | None] = (None, None)  # `low` and `high` of the Agglomeration
@@ -81,7 +87,7 @@ class FedClustState(Clustered):
 
 
 class FedClust(HardClustered[FedClustState]):
-    """One-shot clustering for the price of one model down and one final layer up."""
+    """One-shot clustering for the price of one model down and one signature up."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
@@ -118,6 +124,12 @@ class FedClust(HardClustered[FedClustState]):
         "ward",
         description="The distance of two clusters, as scipy names it. The default is average "
         "unless rotations choose the cut.",
+    )
+    signature: Literal["final_layer", "update"] = Field(
+        "final_layer",
+        description="What agents send to be clustered. final_layer: the final layer after the "
+        "first training, which shows the labels. update: the direction of the change of the whole "
+        "model, in a random projection of 256 values, which also shows how inputs differ.",
     )
     normalize: Literal["none", "delta", "unit"] = Field(
         "none",
@@ -158,6 +170,15 @@ class FedClust(HardClustered[FedClustState]):
         return self
 
     @model_validator(mode="after")
+    def _an_update_is_a_direction_already(self) -> Self:
+        if self.signature == "update" and self.normalize != "none":
+            raise ValueError(
+                "normalize prepares final layers, and signature: update sends a direction of "
+                "length 1: leave normalize out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _one_cut(self) -> Self:
         cuts = {
             "n_clusters": self.n_clusters,
@@ -175,10 +196,10 @@ class FedClust(HardClustered[FedClustState]):
         return self
 
     def init(self, setup: Setup) -> FedClustState:
-        span = setup.layout.final_layer
+        span = self._compared(setup.layout)
         epochs = self.first_epochs or setup.training.epochs
         return FedClustState(
-            setup.starts[0], final=(span.start, span.stop), epochs=epochs, steps=self.first_steps
+            setup.starts[0], span=(span.start, span.stop), epochs=epochs, steps=self.first_steps
         )
 
     def clustering_phase(self, state: FedClustState) -> Phase:
@@ -187,7 +208,9 @@ class FedClust(HardClustered[FedClustState]):
         )
 
     def entry_sizes(self, state: FedClustState) -> Mapping[str, int]:
-        start, stop = state.final
+        if self.signature == "update":
+            return {SIGNATURE: SKETCH}
+        start, stop = state.span
         return {SIGNATURE: stop - start}
 
     def entry_order(self, state: FedClustState) -> Order:
@@ -200,7 +223,7 @@ class FedClust(HardClustered[FedClustState]):
         result = local.train(job.models[0], epochs=epochs, steps=steps)
         if job.phase == TRAIN:
             return trained_report(result, local), client_state
-        signature = result.end[job.layout.final_layer].copy()
+        signature = self._made(job.models[0], result.end, self._compared(job.layout))
         report = Report(
             {SIGNATURE: signature}, local.examples, steps=result.steps, loss=result.loss
         )
@@ -209,7 +232,7 @@ class FedClust(HardClustered[FedClustState]):
     def form_clusters(
         self, state: FedClustState, reports: Reports, average: Average = MEAN
     ) -> FedClustState:
-        signatures = {client: _signature(state, report) for client, report in reports}
+        signatures = {client: self._signature(state, report) for client, report in reports}
         points = [self._normal(state, signature) for signature in signatures.values()]
         matrix = euclidean(points)
         choice = self._choice(matrix)
@@ -233,10 +256,10 @@ class FedClust(HardClustered[FedClustState]):
         )
 
     def assign_newcomers(self, state: FedClustState, reports: Reports) -> FedClustState:
-        """Algorithm 2: a newcomer joins the cluster with the reference nearest to its layer."""
+        """Algorithm 2: a newcomer joins the cluster with the reference nearest to its signature."""
         if not reports:
             return state
-        signatures = {client: _signature(state, report) for client, report in reports}
+        signatures = {client: self._signature(state, report) for client, report in reports}
         points = [self._normal(state, signature) for signature in signatures.values()]
         labels, _ = nearest(points, self._references(state))
         clusters = dict(zip(signatures, labels.tolist(), strict=True))
@@ -278,6 +301,8 @@ class FedClust(HardClustered[FedClustState]):
         """A signature is a part of the trained model, and a round's report is all of it."""
 
     def signature_base(self, job: Job, signature: Vector) -> Vector:
+        if self.signature == "update":
+            return np.zeros_like(signature)
         return job.models[0][job.layout.final_layer]
 
     def notes(self, state: FedClustState) -> dict[str, Any]:
@@ -317,23 +342,41 @@ class FedClust(HardClustered[FedClustState]):
     def _references(self, state: FedClustState) -> tuple[Vector, ...]:
         if self.newcomer_ref == "round0":
             return state.centroids
-        layers = [model[slice(*state.final)] for model in state.models]
-        return tuple(self._normal(state, layer) for layer in layers)
+        signatures = [self._made(state.start, model, slice(*state.span)) for model in state.models]
+        return tuple(self._normal(state, signature) for signature in signatures)
 
     def _normal(self, state: FedClustState, signature: Vector) -> Vector:
         """A signature as it is compared."""
         if self.normalize == "none":
             return signature
-        start = state.start[slice(*state.final)]
+        start = state.start[slice(*state.span)]
         delta = combine([(signature, 1.0), (start, -1.0)])
         norm = 1.0
         if self.normalize == "unit":
             norm = dot(delta, delta) ** 0.5
         return combine([(delta, 1.0 / norm)]) if norm > 0 else delta
 
+    def _signature(self, state: FedClustState, report: Report) -> Vector:
+        """The signature (S,): all of an entry's report, or made from a reported model."""
+        if SIGNATURE in report.vectors:
+            return report.vectors[SIGNATURE]
+        return self._made(state.start, report.vectors[MODEL], slice(*state.span))
 
-def _signature(state: FedClustState, report: Report) -> Vector:
-    """The final layer (S_h,): all of an entry's report, or a part of a reported model."""
-    if SIGNATURE in report.vectors:
-        return report.vectors[SIGNATURE]
-    return report.vectors[MODEL][slice(*state.final)]
+    def _compared(self, layout: Layout) -> slice:
+        """The part of a model that a signature is made from."""
+        if self.signature == "update":
+            return slice(0, layout.parameters)
+        return layout.final_layer
+
+    def _made(self, start: Vector, end: Vector, span: slice) -> Vector:
+        """The signature (S,) of a model that was trained from `start`, both (d,).
+
+        The projection of an update has a fixed seed, so that agents of several runs can be compared.
+        """
+        if self.signature == "final_layer":
+            return end[span].copy()
+        update = combine([(end[span], 1.0), (start[span], -1.0)])
+        norm = dot(update, update) ** 0.5
+        direction = combine([(update, 1.0 / norm)]) if norm > 0 else update
+        projected: Vector = sketch([direction], SKETCH, seed=0)[0]
+        return projected

@@ -224,3 +224,46 @@ def test_a_cluster_without_reporters_keeps_its_model() -> None:
     after = end.rounds(3).state.models
     assert after[1] is before[1]
     assert not np.array_equal(after[0], before[0])
+
+
+def turned(each: int = 4) -> dict[str, Bowl]:
+    """Two groups whose bodies go opposite ways, while all final layers go the same way."""
+    return bowls(*((9.0 * (-1) ** i, 8.0 * (-1) ** i, 1 + 0.01 * i) for i in range(2 * each)))
+
+
+def test_fedclust_finds_groups_of_inputs_by_updates_where_final_layers_are_equal() -> None:
+    locals_ = turned()
+    truth = {client: i % 2 for i, client in enumerate(locals_)}
+    by_update = run(FedClust(n_clusters=2, signature="update"), locals_, rounds=1).state
+    assert by_update.assign == truth
+    assert run(FedClust(n_clusters=2), locals_, rounds=1).state.assign != truth
+
+
+def test_fedclust_sends_an_update_as_one_kilobyte_whatever_its_length() -> None:
+    """The direction alone: agents with more data go farther the same way."""
+    strategy = FedClust(n_clusters=2, signature="update")
+    end = run(strategy, bowls((0, 3, 3), (0, 30, 30), (0, 5, -5), (0, 50, -50)), rounds=1)
+    first, _ = end.phases[0]
+    assert first.sizes == {"signature": 256}
+    short, long, *_ = end.state.signatures.values()
+    assert short.nbytes == 1024
+    assert short == pytest.approx(long, abs=1e-6)
+    assert [*end.state.assign.values()] == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("reference", ["round0", "current"])
+def test_fedclust_compares_a_newcomers_update_also_if_it_was_drawn_for_a_round(
+    reference: Any,
+) -> None:
+    locals_ = turned()
+    strategy = FedClust(n_clusters=2, signature="update", newcomer_ref=reference)
+    at = Run(strategy, setup(locals_), locals_).rounds(2)
+    model = flat(-4, -4, 1)
+    drawn = Report({"model": model}, examples=10)
+    state = strategy.assign_newcomers(at.state, [("stranger", drawn)])
+    assert state.assign["stranger"] == at.state.assign["c01"]
+
+
+def test_fedclust_refuses_to_normalise_an_update() -> None:
+    with pytest.raises(ValidationError, match="leave normalize out"):
+        FedClust(signature="update", normalize="delta")

@@ -1,0 +1,150 @@
+"""Which shifts the cards of a fleet show, and how often they show one that is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from covey.shared.numerics import kinship
+from covey.shared.numerics.choose_k import by_rotations
+from covey.shared.numerics.clustering import euclidean
+
+CLASSES, VALUES = 5, 20
+FLEETS = 40
+Array = npt.NDArray[np.float64]
+Agent = tuple[Array, npt.NDArray[np.int64]]  # inputs and labels
+Change = Callable[[int, Array, npt.NDArray[np.int64]], Agent]
+
+
+def unchanged(_: int, inputs: Array, labels: npt.NDArray[np.int64]) -> Agent:
+    return inputs, labels
+
+
+def fleet(
+    seed: int, agents: int, sigma: float, mean: int = 100, change: Change = unchanged
+) -> list[Agent]:
+    """Gaussian classes with common centres; numbers of samples are log-normal."""
+    draw = np.random.default_rng(seed)
+    centres = draw.standard_normal((CLASSES, VALUES))
+    owned = []
+    for agent in range(agents):
+        size = max(int(mean * np.exp(sigma * draw.standard_normal())), 12)
+        labels = draw.integers(0, CLASSES, size)
+        inputs = centres[labels] + draw.standard_normal((size, VALUES))
+        owned.append(change(agent, inputs, labels))
+    return owned
+
+
+def shifts_of(owned: list[Agent], seed: int = 0) -> kinship.Shifts:
+    shorten = kinship.projection(VALUES, seed)
+    cards = []
+    for agent, (inputs, labels) in enumerate(owned):
+        blocks = kinship.dealt(np.arange(len(labels)), seed, agent)
+        cards.append(kinship.card(inputs, labels, CLASSES, shorten, blocks))
+    return kinship.shifts(cards, seed, flips=499)
+
+
+@pytest.mark.parametrize("sigma", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("agents", [8, 20])
+def test_a_fleet_without_shift_is_seldom_split_whatever_the_sizes(
+    agents: int, sigma: float
+) -> None:
+    """Each of three tests fires at 1 %, so five alarms in 40 fleets have a chance below 1 %."""
+    alarms = sum(shifts_of(fleet(seed, agents, sigma), seed).any for seed in range(FLEETS))
+    assert alarms <= 4
+
+
+def test_rotations_split_the_same_fleets_where_sizes_differ() -> None:
+    """Class means as signatures: those of agents with few samples are far from all others."""
+    split = 0
+    for seed in range(10):
+        rows = []
+        for inputs, labels in fleet(seed, 20, 1.0):
+            means = [
+                inputs[labels == c].sum(axis=0) / max((labels == c).sum(), 1)
+                for c in range(CLASSES)
+            ]
+            rows.append(np.concatenate(means).astype(np.float32))
+        split += by_rotations(euclidean(rows)).clusters > 1
+    assert split >= 8
+
+
+def test_a_style_of_half_of_the_agents_is_found_as_style() -> None:
+    def lifted(agent: int, inputs: Array, labels: npt.NDArray[np.int64]) -> Agent:
+        return inputs + (0.5 if agent % 2 else 0.0), labels
+
+    found = shifts_of(fleet(1, 20, 0.5, change=lifted))
+    assert found.style < 0.01
+    assert found.labels >= 0.01
+    assert found.concept >= 0.01
+
+
+def test_two_classes_that_are_swapped_at_half_of_the_agents_are_found_as_concept() -> None:
+    def swapped(agent: int, inputs: Array, labels: npt.NDArray[np.int64]) -> Agent:
+        swap = np.array([1, 0, 2, 3, 4])
+        return inputs, swap[labels] if agent % 2 else labels
+
+    found = shifts_of(fleet(2, 20, 0.5, change=swapped))
+    assert found.concept < 0.01
+    assert found.labels >= 0.01
+
+
+def test_agents_with_classes_of_their_own_are_found_by_their_labels() -> None:
+    def narrow(agent: int, inputs: Array, labels: npt.NDArray[np.int64]) -> Agent:
+        kept = (labels + agent) % 2 == 0
+        return inputs[kept], labels[kept]
+
+    found = shifts_of(fleet(3, 20, 0.5, change=narrow))
+    assert found.labels < 0.01
+    assert found.style >= 0.01
+
+
+def test_samples_of_one_unit_stay_in_one_block_and_blocks_are_filled_in_turn() -> None:
+    units = np.repeat(np.arange(6), 5)
+    blocks = kinship.dealt(units, 1, "a")
+    of_units = blocks.reshape(6, 5)
+    assert (of_units == of_units[:, :1]).all()
+    assert sorted(np.bincount(of_units[:, 0], minlength=4).tolist()) == [1, 1, 2, 2]
+    assert (blocks != kinship.dealt(units, 1, "b")).any()
+
+
+def test_an_agent_with_one_unit_has_no_say() -> None:
+    """Its blocks but one are empty, so its products of two blocks are zero."""
+    shorten = kinship.projection(VALUES, 0)
+    cards = []
+    for agent, (inputs, labels) in enumerate(fleet(4, 8, 0.0)):
+        blocks = kinship.dealt(np.zeros(len(labels)), 0, agent)
+        cards.append(kinship.card(inputs + agent, labels, CLASSES, shorten, blocks))
+    found = kinship.shifts(cards, 0)
+    assert (found.style, found.concept) == (1.0, 1.0)
+
+
+def test_sums_of_classes_with_few_samples_are_not_sent_and_counts_are() -> None:
+    labels = np.array([0] * 4 + [1] * 5)
+    shorten = kinship.projection(VALUES, 0)
+    one = kinship.card(np.ones((9, VALUES)), labels, CLASSES, shorten, np.arange(9) % 4)
+    assert one.counts.sum(axis=0).tolist() == [4, 5, 0, 0, 0]
+    assert not one.sums[:, 0].any()
+    assert one.squares[0] == 0
+    assert one.sums[:, 1].any()
+    assert one.squares[1] > 0
+
+
+def test_the_fit_finds_class_means_and_styles_of_unequal_tables() -> None:
+    """Without noise the layout is exact but for the ridge; each term goes where it belongs."""
+    draw = np.random.default_rng(5)
+    counts = draw.integers(50, 5000, (6, 3)).astype(np.float64)
+    means, style = draw.standard_normal((3, 2)), draw.standard_normal((6, 2))
+    sums = counts[..., None] * (means + style[:, None])
+    found, concept = kinship.fitted(counts, sums)
+    apart = found - found[0] - (style - style[0])
+    assert np.abs(apart).max() < 0.01
+    assert np.abs(concept).max() < 0.01
+
+
+def test_equal_cards_and_seeds_give_equal_chances() -> None:
+    owned = fleet(6, 8, 0.5)
+    assert shifts_of(owned, 3) == shifts_of(owned, 3)
