@@ -78,6 +78,7 @@ def test_a_flood_of_statuses_neither_fills_the_coordinators_memory_nor_stops_its
             this.stop()
     refusals = roster(run)["refusals"]
     assert refusals["too long"] > 0
+    assert all(sent.values()), "every kind of flood was sent"
     assert blamed["rate"] > 200, "the flood is dropped, and its sender named"
     assert max(grown.values()) < 100, grown
     assert len(roster(run)["agents"]) < 1100

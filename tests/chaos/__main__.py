@@ -19,7 +19,7 @@ from tests.chaos.site import Site
 
 
 def main() -> int:
-    """Exit code 0 where every run ended in the bytes of the calm run."""
+    """Exit code 0 where every run ended in the bytes of the calm run, and every planned kind of fault hit something."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1, help="of the first run")
@@ -40,7 +40,17 @@ def main() -> int:
         asyncio.run(campaign(seeds, options.jobs, options.out, record))
         known = read(record)
     print(table(known))
-    return 0 if all(outcome.outcome == EQUAL for outcome in known.values()) else 1
+    never = never_hit(known)
+    if never:
+        print(f"Hit nothing in any run: {', '.join(never)}.")
+    good = known and not never and all(outcome.outcome == EQUAL for outcome in known.values())
+    return 0 if good else 1
+
+
+def never_hit(known: dict[int, Outcome]) -> list[str]:
+    """Kinds of faults that were planned and hit nothing in any run: a campaign of these shows nothing."""
+    hit = {kind for outcome in known.values() for kind in outcome.injected}
+    return sorted({kind for outcome in known.values() for kind in outcome.missed} - hit)
 
 
 def read(record: Path) -> dict[int, Outcome]:

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.chaos import check
-from tests.chaos.one import EQUAL, calm, disturbed
+from tests.chaos.__main__ import main, never_hit
+from tests.chaos.one import EQUAL, Outcome, calm, disturbed
 from tests.chaos.packets import Packets, client_id, once_more
 from tests.chaos.plan import KINDS, METHODS, Fault, Plan, plan
 from tests.chaos.site import Site
@@ -62,6 +63,25 @@ def test_a_seed_always_gives_the_same_plan_and_seeds_differ() -> None:
 
 def test_two_hundred_runs_hold_every_kind_of_fault() -> None:
     assert {fault.kind for seed in range(1, 201) for fault in plan(seed).faults} == set(KINDS)
+
+
+def test_a_kind_of_fault_that_hit_nothing_in_any_run_is_named() -> None:
+    one = Outcome(1, "fedavg", EQUAL, 1.0, injected=["cut"], missed=["kill agent", "kill worker"])
+    other = Outcome(2, "fedavg", EQUAL, 1.0, injected=["kill worker"], missed=["cut"])
+    assert never_hit({1: one, 2: other}) == ["kill agent"]
+
+
+def test_a_campaign_without_a_run_or_without_a_hit_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["chaos", "--table", "--out", str(tmp_path)])
+    assert main() == 1
+    missed = Outcome(1, "fedavg", EQUAL, 1.0, missed=["cut"])
+    (tmp_path / "runs.jsonl").write_text(missed.to_json() + "\n")
+    assert main() == 1
+    hit = Outcome(1, "fedavg", EQUAL, 1.0, injected=["cut"])
+    (tmp_path / "runs.jsonl").write_text(hit.to_json() + "\n")
+    assert main() == 0
 
 
 @given(st.lists(st.integers(0, 400), max_size=6), st.integers(1, 50))

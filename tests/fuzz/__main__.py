@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -25,6 +25,7 @@ from tests.fuzz.targets import shares, targets
 
 MAX_GROWTH = 64 << 20  # bytes of a target's process over its inputs, after the first tenth of them
 MIB = 1 << 20
+FINE = ("accepted", "honest")  # outcomes of inputs that are not refused
 
 
 def main(
@@ -41,7 +42,7 @@ def main(
         bool, typer.Option("--markdown", help="run nothing, print the figures as a table")
     ] = False,
 ) -> None:
-    """Feed hostile input to every reader of bytes. Exit code 1 where one crashed, or grew."""
+    """Feed hostile input to every reader of bytes. Exit code 1 where one crashed, grew, or refused none."""
     wanted = shares(inputs, tuple(only or ()))
     out.mkdir(parents=True, exist_ok=True)
     place = out / f"fuzz-{seed}-{inputs}.json"
@@ -75,9 +76,18 @@ def main(
             )
         if figures.growth > MAX_GROWTH:
             console.print(f"{figures.name} grew by {figures.growth // MIB} MiB")
+    untouched = not_attacked(wanted, known)
+    if untouched or not wanted:
+        console.print(f"refused no input: {', '.join(untouched) or 'there is no such target'}")
     console.print(f"figures: {place}")
-    if bad:
+    if bad or untouched or not wanted:
         sys.exit(1)
+
+
+def not_attacked(wanted: Iterable[str], known: Mapping[str, Figures]) -> list[str]:
+    """Targets that refused no input although they refuse some kinds: what they were fed was not hostile."""
+    refusing = [name for name in wanted if targets()[name].allowed]
+    return [name for name in refusing if not _refused(known.get(name, Figures(name)))]
 
 
 def table(known: Mapping[str, Figures]) -> Table:
@@ -132,14 +142,15 @@ def _sums(known: Mapping[str, Figures]) -> tuple[int, int, float]:
     )
 
 
+def _refused(figures: Figures) -> list[tuple[str, int]]:
+    """The reasons of refusals and their numbers, the most frequent first."""
+    reasons = figures.reasons.most_common()
+    return [(reason, count) for reason, count in reasons if reason not in {*FINE, "crash"}]
+
+
 def _row(figures: Figures) -> list[str]:
-    fine = {"accepted", "honest"}
-    refused = [
-        (reason, count)
-        for reason, count in figures.reasons.most_common()
-        if reason not in {*fine, "crash"}
-    ]
-    accepted = sum(figures.reasons[name] for name in fine)
+    refused = _refused(figures)
+    accepted = sum(figures.reasons[name] for name in FINE)
     reasons = ", ".join(f"{reason} {count}" for reason, count in refused[:3])
     return [
         figures.name,

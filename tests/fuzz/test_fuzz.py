@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.fuzz.__main__ import not_attacked
 from tests.fuzz.campaign import Crash, Figures, campaign, one, rng_of
 from tests.fuzz.mutate import mutated, mutated_tree
 from tests.fuzz.target import Target
@@ -119,3 +120,14 @@ def test_a_process_that_dies_is_a_crash_and_the_campaign_continues_after_it(
     assert done.inputs == 60
     assert Figures.from_json(done.to_json()) == done
     assert isinstance(done.crashes[0], Crash)
+
+
+def test_a_target_that_refused_nothing_was_not_attacked() -> None:
+    """Without hostile input no refusal: the campaign then fails, as it does without a single input."""
+    name = next(name for name in NAMES if targets()[name].allowed)
+    calm = Figures(name, inputs=100)
+    calm.reasons["accepted"] = 100
+    assert not_attacked([name], {name: calm}) == [name]
+    assert not_attacked([name], {}) == [name]
+    calm.reasons["DecodeError"] = 1
+    assert not_attacked([name], {name: calm}) == []

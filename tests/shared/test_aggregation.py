@@ -14,6 +14,8 @@ from covey.shared.numerics.averages import (
     MEAN,
     Average,
     clipped,
+    expected,
+    geometric_median,
     krum_order,
     lower_median,
     most_samples,
@@ -151,3 +153,25 @@ def test_an_average_stays_within_its_values_and_is_the_same_twice(
     slack = 1e-6 * max(map(abs, values)) + 1e-30
     assert min(values) - slack <= found.item() <= max(values) + slack
     assert math.isfinite(found.item())
+
+
+def test_krum_sums_the_distances_to_n_minus_f_minus_2_neighbours_and_no_more() -> None:
+    """Five reports, one liar expected: two neighbours. With three, the third report would be first."""
+    places = krum_order([flat(x) for x in (0, 1, 2.1, 4, 100)], liars=0.2)
+    assert places[0] == 1
+
+
+@pytest.mark.parametrize(("count", "liars"), [(5, 1), (6, 2), (7, 2), (11, 3), (15, 3)])
+def test_a_fifth_of_the_reports_is_rounded_up(count: int, liars: int) -> None:
+    assert expected(0.2, count, most=count) == liars
+
+
+def test_the_geometric_median_is_where_unit_vectors_to_the_reports_cancel() -> None:
+    """The condition of the least sum of distances; a weight of 2 counts as two equal reports."""
+    points = [flat(0, 0), flat(4, 0), flat(0, 3), flat(5, 6)]
+    weights = np.array([1.0, 1.5, 1.0, 0.5])
+    centre = geometric_median(points, weights, 500, 1e-9)
+    pulls = [
+        w * (x - centre) / np.linalg.norm(x - centre) for x, w in zip(points, weights, strict=True)
+    ]
+    assert np.abs(np.sum(pulls, axis=0)).max() < 1e-3

@@ -196,6 +196,13 @@ def test_ifca_warmup_trains_random_groups_before_clients_choose() -> None:
     assert len(early.strategy.order(early.strategy.init(early.setup), Phase(), "c00").models) == 1
 
 
+def test_ifca_keeps_the_random_group_of_a_client_through_the_warmup() -> None:
+    locals_ = two_groups()
+    strategy = Ifca(initial="warmup", warmup_rounds=4)
+    groups = [run(strategy, locals_, ONE, *STARTS, rounds=r).state.assign for r in (1, 2, 3, 4)]
+    assert groups == [groups[0]] * 4
+
+
 def test_ifca_ignores_a_choice_that_is_no_hypothesis() -> None:
     end = run(Ifca(), bowls((5, 5), (-5, -5)), ONE, *STARTS, rounds=1)
     for choice in (2, -1, "0", None):
