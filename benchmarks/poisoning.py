@@ -88,8 +88,6 @@ def scenario(cell: Cell) -> Scenario:
     clusters: dict[str, Any] = {}
     if cell.method != "fedavg":
         clusters["n_clusters"] = CLUSTERS
-    if cell.method == "ifca":
-        clusters["initial"] = "random"
     return Scenario.model_validate(
         {
             "name": "poisoning",
@@ -155,6 +153,7 @@ class Poisoned(InProcess):
     cell: Cell
     datasets: dict[ClientId, Dataset]  # of all agents
     liars: frozenset[ClientId]
+    lies: int  # false reports so far
 
     def __init__(
         self,
@@ -166,6 +165,7 @@ class Poisoned(InProcess):
         self.cell = cell
         self.datasets = datasets
         self.liars = hostile(cell.seed)
+        self.lies = 0
         scene = scenario(cell)
         super().__init__(folder, scene, setup, rules_of(scene), self._local)
         self.run.spool.durable = False
@@ -177,6 +177,7 @@ class Poisoned(InProcess):
         flips = self.cell.attack == "label_flip" and client in self.liars
         if flips and work.phase != "evaluate":
             data = flipped(data)
+            self.lies += 1
         task = self.run.scenario.task
         training = Training.model_validate(work.training)
         rng = shuffle(work, client)
@@ -196,13 +197,15 @@ class Poisoned(InProcess):
         bends = client in self.liars and self.cell.attack not in ("none", "label_flip")
         if bends and "model" in report.vectors:
             report = self._lie(report, models)
+            self.lies += 1
         effects = self.run.receive(client, report.to_bytes(), self._now)
         if self.run.facts.accepted.get(client) == order.step:
             self._client_states[client] = kept
         return effects
 
     def _lie(self, report: ReportContent, models: Sequence[Vector]) -> ReportContent:
-        base = models[int(report.numbers.get("choice", 0))]
+        # in IFCA's warm-up the order names the hypothesis, and only that one is sent
+        base = models[int(report.numbers.get("choice", 0)) if len(models) > 1 else 0]
         honest = decode(report.vectors["model"], length=base.size)
         draw = generator(self.cell.seed, "lie", report.client, report.step)
         vector = bent(honest, base, self.cell.attack, draw)
@@ -226,6 +229,8 @@ def measured(cell: Cell, data_root: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         driver = Poisoned(Path(folder), cell, setup, datasets)
         run = driver.complete(sizes)
+        if cell.attack != "none" and not driver.lies:
+            raise RuntimeError(f"{cell.key}: no hostile agent reported anything false")
         models = run.strategy.clusters(run.state)
         finite = [bool(np.isfinite(model).all()) for model in models]
         seconds = time.process_time() - began
@@ -234,6 +239,7 @@ def measured(cell: Cell, data_root: str) -> dict[str, Any]:
             "tuned": honest_accuracy(driver, "tuned"),
             "finite": all(finite),
             "clusters": len(models),
+            "lies": driver.lies,
             "quarantined": sorted(run.engine.quarantined),
             "seconds": round(seconds, 2),
         }

@@ -274,3 +274,18 @@ def test_pacfl_has_the_public_codes_linkage_where_a_cut_is_given() -> None:
     assert (Pacfl().choose, Pacfl().linkage) == ("rotations", "complete")
     assert (Pacfl(n_clusters=2).linkage, Pacfl(threshold=4.9).linkage) == ("weighted", "weighted")
     assert (Pacfl(choose="gap").linkage, Pacfl(linkage="single").linkage) == ("weighted", "single")
+
+
+@pytest.mark.parametrize(("beta", "cluster"), [(90.0, 0), (89.9, 1)])
+def test_pacfl_newcomer_at_beta_itself_joins_as_a_merge_at_beta_is_made(
+    beta: float, cluster: int
+) -> None:
+    strategy = Pacfl(threshold=beta)
+    start = strategy.init(run(strategy, {"a": pictures((0,), seed=1)}, rounds=1).setup)
+    known, at_right_angles = (
+        Report({"signature": flat(*vector)}, 5, {"labels": [0]})
+        for vector in ((1, 0, 0), (0, 1, 0))
+    )
+    state = strategy.form_clusters(start, [("a", known)])
+    newcomers = [("b", at_right_angles)]
+    assert strategy.assign_newcomers(state, newcomers).assign == {"a": 0, "b": cluster}
