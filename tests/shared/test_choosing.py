@@ -295,3 +295,9 @@ def test_rotations_split_fleets_without_groups_where_agents_differ_in_noise() ->
     fleets = rng.standard_normal((10, 20, 650)) * lengths
     found = [by_rotations(matrix_of(points)).clusters for points in fleets]
     assert sum(clusters > 1 for clusters in found) >= 8
+
+
+def test_rotations_stop_at_a_gap_within_one_deviation_of_the_next() -> None:
+    """Tibshirani's rule errs towards few clusters: in five dimensions it joins two of these three."""
+    points, _ = planted([10, 10, 10], 0.5, size=5, seed=2)
+    assert by_rotations(matrix_of(points)).clusters == 2

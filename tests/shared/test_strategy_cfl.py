@@ -252,6 +252,14 @@ def test_cfl_bipartition_is_the_one_that_was_asked_for(linkage: Any, parted: int
     assert [*end.state.assign.values()] == [int(i >= parted) for i in range(6)]
 
 
+def test_cfl_wards_bipartition_takes_directions_as_points_on_the_unit_sphere() -> None:
+    """The distance of two such points is sqrt(2 (1 - cosine)). Ward of 1 - cosine would part the first alone."""
+    angles = np.radians([1, 55, 72, 113, 119])
+    locals_ = bowls(*((9 * float(np.cos(a)), 9 * float(np.sin(a))) for a in angles))
+    end = run(Cfl(warmup=0, eps_1=99.0, linkage="ward"), locals_, rounds=1)
+    assert [*end.state.assign.values()] == [0, 0, 0, 1, 1]
+
+
 def test_cfl_full_round_to_which_no_member_came_is_asked_for_again() -> None:
     locals_ = bowls(*((s * 5.0, 0.0) for s in (1, -1) * 3))
     strategy = Cfl(warmup=0, eps_1=9.0, eps_2=1.0)
