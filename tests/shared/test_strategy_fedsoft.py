@@ -219,3 +219,27 @@ def test_fedsoft_asks_a_newcomer_that_does_not_answer_only_once_in_a_round() -> 
     estimate = strategy.plan(state, seen)
     assert (estimate.name, estimate.cohort) == ("estimate", ("new",))
     assert strategy.plan(strategy.fold(state, estimate, []), seen).name == "train"
+
+
+def test_fedsoft_centres_of_drawn_clients_do_not_weigh_samples_again() -> None:
+    """The draw has weighed them. Each centre has two members or more, with unequal numbers of samples."""
+    strategy, state = FedSoft(n_clusters=2, selected=3), skewed()
+    cohort = strategy.plan(state, view(state)).cohort
+    assert isinstance(cohort, tuple)
+    models = {client: flat(i, i * i) for i, client in enumerate(cohort)}
+    reports = [(client, Report({"model": model}, 10)) for client, model in models.items()]
+    after = strategy.fold(state, Phase(cohort=cohort), reports)
+    for k in range(2):
+        drawn = strategy._selection(state, k, cohort)
+        assert len({state.samples[client] for client in drawn}) == 3
+        assert close(after.models[k], np.mean([models[client] for client in drawn], axis=0))
+
+
+def test_fedsoft_counts_a_client_of_unknown_size_as_one_of_average_size() -> None:
+    strategy = FedSoft(n_clusters=2)
+    even: dict[str, tuple[float, ...]] = dict.fromkeys(("a", "b", "new"), (0.5, 0.5))
+    known = replace(skewed(1.0), importance=even, samples={"a": 10, "b": 30})
+    ways = {"a": flat(6, 0), "b": flat(0, 6), "new": flat(6, 6)}
+    reports = [(client, Report({"model": way}, 500)) for client, way in ways.items()]
+    after = strategy.fold(known, Phase(cohort=tuple(ways)), reports)
+    assert close(after.models[0], flat(3, 5))  # shares of 1/6, 3/6 and 2/6
