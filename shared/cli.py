@@ -21,7 +21,7 @@ import typer
 from typer.core import TyperGroup
 
 from covey.shared.consent import AllowedCode, consented
-from covey.shared.errors import UserError, os_errors_as_user_errors
+from covey.shared.errors import UserError, bare_errors, os_errors_as_user_errors
 from covey.shared.logs import log_to_stderr
 from covey.shared.mqtt.broker_url import ADDRESS, DEFAULT_BROKER, SYSTEM_TLS, BrokerUrl, Tls
 from covey.shared.printable import printable_lines
@@ -41,10 +41,10 @@ USER_ERROR = 2
 def user_errors() -> Iterator[None]:
     """Print a user error as one message on stderr and exit with code 2, without a traceback.
 
-    OSErrors that name a file are user errors too. Ctrl-C prints "stopped" and exits with code 130.
+    OSErrors that name a file are user errors too, also in a group of tasks. Ctrl-C prints "stopped" and exits with code 130.
     """
     try:
-        with os_errors_as_user_errors():
+        with os_errors_as_user_errors(), bare_errors():
             yield
     except UserError as error:
         typer.secho(printable_lines(f"error: {error}"), err=True, fg=typer.colors.RED)

@@ -110,6 +110,18 @@ def public_text(error: BaseException) -> str:
 
 
 @contextmanager
+def bare_errors() -> Iterator[None]:
+    """Raise the first error of a group of tasks in place of the group: people and handlers know errors by their type."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        raise error from error.__cause__
+
+
+@contextmanager
 def os_errors_as_user_errors() -> Iterator[None]:
     """Turn OSErrors about files into UserErrors with a remedy: most often the path was mistyped.
 

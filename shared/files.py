@@ -159,9 +159,23 @@ def sync_files(paths: Iterable[Path]) -> None:
         sync_folder(folder)
 
 
-def is_full(error: OSError) -> bool:
-    """Whether a write failed because the disk, or this user's share of it, is full."""
-    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+_OBSTACLES = {
+    errno.ENOSPC: "no room is left on the disk of {}; free some",
+    errno.EDQUOT: "this user's disk quota at {} is used up; free some",
+    errno.EROFS: "the file system of {} is read-only; mount it for writing",
+    errno.EMFILE: "this process has no descriptor left for a file in {}; close connections to it",
+    errno.ENFILE: "this machine has no descriptor left for a file in {}; end other programs",
+}
+
+
+def obstacle(error: OSError, folder: Path) -> str:
+    """Why a file in a folder cannot be written for the time being, with the remedy: a program may wait for it.
+
+    Empty for an error that no waiting can help.
+    """
+    if error.errno == errno.ENOENT and not folder.exists():
+        return f"{folder} is not there any more; put it back"
+    return _OBSTACLES.get(error.errno or 0, "").format(folder)
 
 
 @contextlib.contextmanager

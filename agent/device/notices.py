@@ -209,7 +209,7 @@ class Damaged(_Notice):
 
 @dataclass(frozen=True)
 class DiskFull(_Notice):
-    """The disk is full and the agent waits, or it has room again."""
+    """The disk cannot be written to and the agent waits, or it can be again."""
 
     kind = "disk"
     why: str

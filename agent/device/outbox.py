@@ -26,7 +26,7 @@ from covey.agent.device.events import Outboxed
 from covey.agent.device.outbox_state import State
 from covey.shared.files import (
     folder_lock,
-    is_full,
+    obstacle,
     private_folder,
     read_replaced,
     replace_quickly,
@@ -44,9 +44,9 @@ class Outbox:
         durable: whether the state survives a power cut too, which costs an fsync for each write.
 
     Attributes:
-        state: of the current run; always what `state.json` holds, or will hold once `unwritten` is False.
+        state: of the current run; always what `state.json` holds, or will hold once `unwritten` is empty.
         damaged: files that were found damaged at the start, in sentences for a person.
-        unwritten: the disk was full. Call `flush` until it succeeds.
+        unwritten: why the state could not be written; "" if it was. Call `flush` until it succeeds.
 
     Raises:
         UserError: another process uses the folder.
@@ -56,7 +56,7 @@ class Outbox:
         self._folder = folder
         self._durable = durable
         self.damaged: list[str] = []
-        self.unwritten = False
+        self.unwritten = ""
         private_folder(folder)
         if durable:
             sync_folder(folder.parent)
@@ -193,11 +193,11 @@ class Outbox:
         report = self.report
         return report is not None and _has_digest(report, self.state.digest)
 
-    def flush(self) -> bool:
-        """Write the state if a full disk has prevented it. True if everything is written now."""
+    def flush(self) -> str:
+        """Write the state if that failed before: "" if everything is written now, or what stands in the way of it."""
         if self.unwritten:
             self._become(self.state)
-        return not self.unwritten
+        return self.unwritten
 
     def _become(self, state: State) -> None:
         """Replace `state.json`, and remove the files that it no longer names."""
@@ -212,11 +212,11 @@ class Outbox:
             else:
                 replace_quickly(self._path, content)
         except OSError as error:
-            if not is_full(error):
+            self.unwritten = obstacle(error, self._folder)
+            if not self.unwritten:
                 raise
-            self.unwritten = True
             return
-        self.unwritten = False
+        self.unwritten = ""
         self._sweep()
 
     @property

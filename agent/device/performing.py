@@ -26,7 +26,7 @@ from covey.agent.device.notices import (
 from covey.agent.device.outbox import Outbox
 from covey.agent.policy import Rules
 from covey.agent.worker.pool import PoolLike, WorkerLost
-from covey.shared.files import is_full, write_atomically
+from covey.shared.files import obstacle, write_atomically
 from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.messages import OrderMessage, ReportContent, Work, digest
 
@@ -38,22 +38,18 @@ FIRST = float("inf")  # the weight of a job that goes before all others
 
 
 class DiskWait:
-    """Waits for room on the disk, and lets a person know about it from time to time."""
+    """Waits for a disk that cannot be written to, and lets a person know about it from time to time."""
 
-    def __init__(self, folder: Path, observer: DeviceObserver) -> None:
-        self._folder = folder
+    def __init__(self, observer: DeviceObserver) -> None:
         self._observer = observer
         self._noticed_at = -FULL_NOTICE_S  # when the latest notice was given
 
-    async def wait(self) -> None:
-        """Give notice that the disk is full, at most once a minute, and let a little time pass."""
+    async def wait(self, why: str) -> None:
+        """Give notice of the obstacle, at most once a minute, and let a little time pass."""
         now = asyncio.get_running_loop().time()
         if now >= self._noticed_at + FULL_NOTICE_S:
             self._noticed_at = now
-            why = (
-                f"no room is left on the disk of {self._folder}; free some: this agent waits for it"
-            )
-            self._observer(DiskFull(why))
+            self._observer(DiskFull(f"{why}: this agent waits for it"))
         await asyncio.sleep(FULL_PAUSE_S)
 
 
@@ -193,8 +189,8 @@ class Performer:
         failure = ReportContent.failed(order, self._identity.agent, shortened)
         content = failure.to_bytes()
         report, _ = self._outbox.places(order.step)
-        while not self._has_written(report, content):
-            await self._disk.wait()
+        while why := self._obstacle_to(report, content):
+            await self._disk.wait(why)
         self._outbox.put(
             order.step,
             digest(content),
@@ -212,7 +208,7 @@ class Performer:
             if answer.get("memory_damaged"):
                 self._observer(Damaged(self._outbox.set_memory_aside()))
             elif answer.get("disk_full"):
-                await self._disk.wait()
+                await self._disk.wait(answer["disk_full"])
             else:
                 return answer
 
@@ -249,15 +245,16 @@ class Performer:
         except WorkerLost as error:
             return {"failure": error.public, "detail": str(error)}
 
-    def _has_written(self, path: Path, content: bytes) -> bool:
-        """Write a file whole; False if the disk has no room for it."""
+    def _obstacle_to(self, path: Path, content: bytes) -> str:
+        """Write a file whole: "", or why the disk cannot take it for the time being."""
         try:
             write_atomically(path, content, durable=self._identity.durable)
         except OSError as error:
-            if not is_full(error):
+            why = obstacle(error, path.parent)
+            if not why:
                 raise
-            return False
-        return True
+            return why
+        return ""
 
 
 def _work_of(order: OrderMessage) -> Work:

@@ -34,7 +34,7 @@ from covey.agent.device.session import Session
 from covey.agent.policy import DEFAULT_RULES, Rules
 from covey.agent.worker.pool import PoolLike
 from covey.shared.errors import DecodeError, UserError
-from covey.shared.files import is_full
+from covey.shared.files import obstacle
 from covey.shared.mqtt.duplicate_ids import session_id
 from covey.shared.mqtt.link import Down, Incoming, Link, Message, Up, Will
 from covey.shared.mqtt.subscriptions import SubscriptionKeeper
@@ -137,7 +137,7 @@ class Agent:
         self._observer = observer
         self._dies = dies
         self._sender = ReportSender(self.outbox, self.topics.report(identity.agent))
-        self._disk = DiskWait(identity.state, observer)
+        self._disk = DiskWait(observer)
         self._performer = Performer(
             identity,
             pool,
@@ -351,9 +351,10 @@ class Agent:
         try:
             is_complete = store.feed(part, _now())
         except OSError as error:  # the session asks the broker for the parts again
-            if not is_full(error):
+            why = obstacle(error, self.identity.state)
+            if not why:
                 raise
-            raise DecodeError("disk full", "no room for a part of a model") from None
+            raise DecodeError("disk full", why) from None
         if is_complete is None:
             return None
         return e.ModelReady(key, part.digest) if is_complete else e.PartSeen()
@@ -512,10 +513,10 @@ class Agent:
         self._feed(await self._performer.inspect(task, task_digest))
 
     async def _flush(self) -> None:
-        """Write what the outbox could not write, as soon as there is room."""
-        while not self.outbox.flush():
-            await self._disk.wait()
-        self._observer(n.DiskFull("the disk has room again"))
+        """Write what the outbox could not write, as soon as the disk takes it."""
+        while why := self.outbox.flush():
+            await self._disk.wait(why)
+        self._observer(n.DiskFull("the disk can be written to again"))
         self._flushing = None
 
     async def _send(self, step: int) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from covey.shared.files import atomic_replace, is_full
+from covey.shared.files import atomic_replace, obstacle
 from covey.shared.wire.messages import digest
 
 if TYPE_CHECKING:
@@ -119,8 +119,9 @@ def save_memory(path: Path, memory: ClientState, *, durable: bool = True) -> byt
             with zipfile.ZipFile(temporary) as archive:
                 return _seal_of(archive)
     except OSError as error:
-        if is_full(error):
-            raise DiskFull(path) from error
+        why = obstacle(error, path.parent)
+        if why:
+            raise DiskFull(why) from error
         raise
 
 

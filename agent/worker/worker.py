@@ -22,6 +22,7 @@ Every job has `source` (where the data comes from) and `policy`, `allow` and `le
 from __future__ import annotations
 
 import os
+import platform
 import sys
 import time
 import traceback
@@ -40,7 +41,7 @@ from covey.agent.worker.model_cache import ModelCache, is_named_by_digest
 from covey.agent.worker.process import end_with_parent, prepared, threads, words_after
 from covey.shared.consent import NO_CODE, AllowedCode, consented
 from covey.shared.errors import CoveyError, public_text
-from covey.shared.files import is_full, write_atomically
+from covey.shared.files import obstacle, write_atomically
 from covey.shared.strategies.phase_names import EVALUATE, MOMENTS
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def answer(job: frames.Job, *, verbose: bool = False) -> frames.Job:
 
     Returns:
         The answer. After an error: {"failure": text that may leave the device, "detail": text for its own terminal};
-        after a full disk: {"disk_full": True}.
+        of a disk that cannot be written to: {"disk_full": why}.
     """
     try:
         match job["job"]:
@@ -105,8 +106,8 @@ def answer(job: frames.Job, *, verbose: bool = False) -> frames.Job:
             case "bench":
                 return _bench(job)
         raise ValueError(f"unknown job {job['job']!r}")
-    except DiskFull:
-        return {"disk_full": True}
+    except DiskFull as error:
+        return {"disk_full": str(error)}
     except Exception as error:
         return {"failure": _line(public_text(error)), "detail": _explain(error, verbose=verbose)}
 
@@ -296,6 +297,7 @@ def _work(
     from covey.shared.order_settings import layout_of, settings_of
     from covey.shared.privacy.noise import Noise
     from covey.shared.privacy.settings import AgentPrivacy
+    from covey.shared.wire.messages import device_name
 
     work = order.work
     if work is None:
@@ -323,7 +325,10 @@ def _work(
     if privacy.local is not None and work.phase != EVALUATE:
         local.enable_privacy(privacy.local, privacy.rounds, noise, memory.get(PRIVACY_LEDGER))
     content, new = execute_order(order, models, local, memory, client=client, noise=noise)
-    circumstances = {"client_state": job.get("client_state", "whole"), "device": local.device}
+    circumstances = {
+        "client_state": job.get("client_state", "whole"),
+        "device": device_name(local.device, platform.machine(), rules.learner),
+    }
     content = content.model_copy(update=circumstances)
     kept = _kept(job, order, models, local, memory)
     if new is memory:
@@ -404,8 +409,9 @@ def _write(path: Path, content: bytes | memoryview, *, durable: bool) -> None:
         mark = str(os.getpid())
         write_atomically(path, content, durable=durable, mark=mark, name_durable=False)
     except OSError as error:
-        if is_full(error):
-            raise DiskFull(path) from error
+        why = obstacle(error, path.parent)
+        if why:
+            raise DiskFull(why) from error
         raise
 
 

@@ -1,4 +1,4 @@
-"""Writing to a disk that may be full: report it, wait, and continue when the disk has room again."""
+"""Writing to a disk that may be full, read-only or moved away: report it, wait, and continue once it can be written to."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import TypeVar
 
 from covey.shared.errors import UserError
-from covey.shared.files import is_full
+from covey.shared.files import obstacle
 
 T = TypeVar("T")
 PAUSE_S = 1.0  # between two attempts
 
 
 class DiskFullError(UserError):
-    """The operator stopped a run that waited for room on its disk."""
+    """The operator stopped a run that waited for its disk."""
 
 
 class Room:
-    """Carries out what writes files. Blocks its thread while the disk is full, once `tell` is set.
+    """Carries out what writes files. Blocks its thread while something stands in the way of it, once `tell` is set.
 
     Without a `tell` nobody would know why nothing happens, so the OSError goes through. May be used from several
     threads.
@@ -36,30 +36,24 @@ class Room:
 
         Raises DiskFullError after `close`, and whatever else the action raises.
         """
-        waited = False
+        waited_for = ""
         while True:
             try:
                 result = action()
             except OSError as error:
-                if self.tell is None or not is_full(error):
+                why = obstacle(error, self.folder)
+                if self.tell is None or not why:
                     raise
-                if not waited:
-                    self.tell(
-                        f"no room is left on the disk of {self.folder}; free some: the run waits for it"
-                    )
-                waited = True
+                if why != waited_for:
+                    self.tell(f"{why}: the run waits for it")
+                waited_for = why
                 if self._closed.wait(PAUSE_S):
-                    raise self._given_up() from None
+                    raise DiskFullError(f"{why}, then continue with --resume") from None
                 continue
-            if waited and self.tell is not None:
-                self.tell(f"there is room again on the disk of {self.folder}; the run continues")
+            if waited_for and self.tell is not None:
+                self.tell(f"{self.folder} can be written to again; the run continues")
             return result
 
     def close(self) -> None:
-        """Wait for room no longer: the program is to end."""
+        """Wait no longer: the program is to end."""
         self._closed.set()
-
-    def _given_up(self) -> DiskFullError:
-        return DiskFullError(
-            f"{self.folder}: no room is left on this disk; free some, then continue with --resume"
-        )

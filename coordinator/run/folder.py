@@ -11,10 +11,11 @@ from covey.coordinator.run.checkpoint import Checkpoint
 from covey.coordinator.run.options import Options
 from covey.shared.errors import UserError
 from covey.shared.files import folder_lock, private_folder, write_atomically
-from covey.shared.scenario.describe import dump
+from covey.shared.scenario.describe import differences, dump
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
 
+MAX_KEYS = 5  # that a message names
 START = "start.npz"  # of a run's folder: its initial models
 IN_PROCESS = "in-process"  # names a run without a broker, where others have a name of their own
 
@@ -49,14 +50,14 @@ def prepare(scenario: Scenario, options: Options, *, in_process: bool = False) -
     begun = folder / "scenario.yaml"
     if options.resume and (checkpoint.exists() or not begun.exists()):
         saved = checkpoint.facts()
-        _must_be(saved["scenario"], scenario, folder)
+        _must_be(saved["scenario"], scenario, begun)
         began_in_process = saved["run"]["run"] == IN_PROCESS
         _must_run_as_it_began(folder, began_in_process, in_process)
         return True
     if options.resume:
         started = load(begun)
         digest = records.scenario_digest(started)
-        _must_be(digest, scenario, folder)
+        _must_be(digest, scenario, begun)
     else:
         _must_be_free(folder)
     private_folder(folder)
@@ -111,9 +112,18 @@ def _never_began(folder: Path) -> bool:
         return False
 
 
-def _must_be(digest: str, scenario: Scenario, folder: Path) -> None:
-    if digest != records.scenario_digest(scenario):
-        raise UserError(
-            f"{folder}: what is there belongs to another scenario (compare {folder / 'scenario.yaml'} with yours); "
-            "nothing was changed. Resume with the same file and --set options, or choose another --out"
-        )
+def _must_be(digest: str, scenario: Scenario, begun: Path) -> None:
+    """UserError, with the keys that differ, unless the scenario is the one that the run began with."""
+    if digest == records.scenario_digest(scenario):
+        return
+    try:
+        keys = differences(load(begun), scenario)
+    except UserError:  # an older version wrote it, or it is gone: the digest is all that is known
+        keys = []
+    shown = "; ".join(keys[:MAX_KEYS])
+    more = f"; and {len(keys) - MAX_KEYS} more keys" if len(keys) > MAX_KEYS else ""
+    what = f"differs: {shown}{more}" if keys else f"differs from {begun}"
+    raise UserError(
+        f"{begun.parent}: what is there belongs to another scenario; yours {what}. Nothing was changed. Resume with "
+        "the same file and --set options, or choose another --out"
+    )

@@ -50,13 +50,17 @@ NOTHING_MIXED: Mapping[str, Any] = {
 class JsonlFile:
     """A file of JSON lines that is cut back to what the checkpoint knows when a run is resumed.
 
-    `lost`: lines that the checkpoint knows and the file has not, after a power cut or a damage.
+    `lost`: lines that the checkpoint knows and the file has not, after a power cut or a damage. A file with a damaged
+    line is kept next to the new one, for a person.
     """
 
     def __init__(self, path: Path, count: int, room: Room | None = None) -> None:
         self.path = path
         self._room = room or Room(path.parent)
-        kept = _whole_lines(path)[:count]
+        known = _whole_lines(path)[:count]
+        kept = [line for line in known if _is_object(line)]
+        if len(kept) < len(known):
+            path.replace(path.with_name(f"{path.name}.damaged"))
         self.count = len(kept)
         self.lost = count - self.count
         text = b"".join(kept)
@@ -88,6 +92,13 @@ def _whole_lines(path: Path) -> list[bytes]:
     text = path.read_bytes()
     lines = text.splitlines(keepends=True)
     return [line for line in lines if line.endswith(b"\n")]
+
+
+def _is_object(line: bytes) -> bool:
+    try:
+        return isinstance(json_text.loads(line), dict)
+    except json_text.JsonError:
+        return False
 
 
 def scenario_digest(scenario: Scenario) -> str:

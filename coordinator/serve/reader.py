@@ -14,7 +14,7 @@ from covey.coordinator.serve.items import Item, Repeat
 from covey.coordinator.serve.publisher import packet_bytes
 from covey.coordinator.serve.roster import Roster
 from covey.shared.errors import DecodeError
-from covey.shared.files import is_full
+from covey.shared.files import obstacle
 from covey.shared.mqtt.duplicate_ids import DuplicateIds, Reaction
 from covey.shared.mqtt.link import Incoming, Message
 from covey.shared.wire.documents import Control, CoordinatorStatus
@@ -77,13 +77,13 @@ class Reader:
         except DecodeError as error:
             self._refuse(error, incoming)
         except OSError as error:
-            if not is_full(error):
+            if not obstacle(error, self._run.folder):
                 raise
             self._drop_for_want_of_room(error)
         return None
 
     def _understand(self, message: Message) -> Item | None:
-        """The item of a message. Raises DecodeError for one that must be refused, OSError if the disk is full."""
+        """The item of a message. Raises DecodeError for one that must be refused, OSError if it cannot be stored."""
         payload = message.payload
         topic = self._topics.parse(message.topic)
         if topic == PlainTopic("coordinator/status"):
@@ -140,7 +140,7 @@ class Reader:
         log.debug("refused a message: %s", error)
 
     def _drop_for_want_of_room(self, error: OSError) -> None:
-        """Drop a part of a report, because the disk is full: its agent sends the report again until it is accepted."""
+        """Drop a part of a report, because the disk cannot take it: its agent sends the report again until it is accepted."""
         self._roster.refuse("disk full")
         now = self._now()
         if now >= self._full_told + FULL_TOLD_S:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,7 +14,7 @@ from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.frames import Job
-from covey.shared.wire.messages import OrderMessage
+from covey.shared.wire.messages import USUAL_LEARNER, OrderMessage
 
 Asked = tuple[ClientId, OrderMessage]  # an agent and its order
 
@@ -36,6 +34,7 @@ class Simulation(Driver):
         self._pool = pool
         self._sources = sources
         self._allowed = allowed
+        self.learner = USUAL_LEARNER  # what the workers train with
         for client in sources:
             folder = self._folder(client)
             folder.mkdir(parents=True, exist_ok=True)
@@ -57,7 +56,7 @@ class Simulation(Driver):
                 raise UserError(f"{client}: {failure}")
             report = self._report(client)
             if answer.get("disk_full"):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(report))
+                raise UserError(f"{answer['disk_full']}, then continue with --resume")
             effects += self._accepted(client, order, report)
             self._settle(client)
         return effects
@@ -108,6 +107,7 @@ class Simulation(Driver):
             "memory_out": str(self._memory_file(client, order.step)),
             "durable": False,
             "allow": sorted(self._allowed.names),
+            "learner": self.learner,
         }
 
     def _settle(self, client: ClientId) -> None:

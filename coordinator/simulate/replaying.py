@@ -18,6 +18,7 @@ from covey.coordinator.run.event_log import Arrival, arrivals_of
 from covey.coordinator.run.folder import IN_PROCESS, START, prepared
 from covey.coordinator.run.notices import Observer
 from covey.coordinator.run.options import Options
+from covey.coordinator.run.records import MIXED
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.simulate.driver import fleet_at_hand, source_of, tester
 from covey.coordinator.simulate.simulation import GivenUpError
@@ -26,6 +27,7 @@ from covey.shared.errors import UserError
 from covey.shared.scenario.code import check_code
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
+from covey.shared.wire.messages import USUAL_LEARNER, learner_of
 
 MODELS = "models"  # of a run's folder
 
@@ -101,6 +103,17 @@ def replayable(record: Path, scenario: Scenario) -> Mapping[str, Any]:
     return saved
 
 
+def learner_of_run(saved: Mapping[str, Any]) -> str:
+    """What all agents of a run trained with. Raises UserError if they differ: the workers of a replay have one learner."""
+    learners = sorted({learner_of(device) for device in saved["devices"].values()})
+    if len(learners) > 1 or MIXED in saved["devices"].values():
+        kinds = ", ".join(sorted(set(saved["devices"].values())))
+        raise UserError(
+            f"this run was computed on several kinds of devices ({kinds}); only a run on one kind can be replayed"
+        )
+    return learners[0] if learners else USUAL_LEARNER
+
+
 def _replay(
     scenario: Scenario,
     options: Options,
@@ -132,6 +145,7 @@ def _replay(
     if saved.get("trains_on"):
         run.train_on()
     simulation = ReplaySimulation(run, pool, fleet.sources, observer, options.allowed)
+    simulation.learner = learner_of_run(saved)
     try:
         simulation.replay(fleet.people, arrivals)
     except GivenUpError as error:

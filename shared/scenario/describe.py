@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
@@ -15,10 +16,31 @@ from covey.shared.scenario.yaml_source import render
 from covey.shared.strategies.base import Strategy
 from covey.shared.strategies.registry import AnyStrategy, installed_method
 
+MAX_SHOWN = 40  # characters of a value in a message
+
 
 def dump(scenario: Scenario) -> str:
     """Complete YAML with all defaults, in the order of the fields. `load` reads an equal scenario from it."""
     return render(scenario.model_dump(by_alias=True))
+
+
+def differences(there: Scenario, here: Scenario) -> list[str]:
+    """The keys with other values, by dots, with both values: "rounds.count: 20 there, 30 here"."""
+    return list(_differences("", there.model_dump(by_alias=True), here.model_dump(by_alias=True)))
+
+
+def _differences(where: str, there: Any, here: Any) -> Iterator[str]:
+    if isinstance(there, dict) and isinstance(here, dict):
+        for key in [*there, *(key for key in here if key not in there)]:
+            inner = f"{where}.{key}" if where else str(key)
+            yield from _differences(inner, there.get(key), here.get(key))
+    elif there != here:
+        yield f"{where}: {_short(there)} there, {_short(here)} here"
+
+
+def _short(value: Any) -> str:
+    text = "not set" if value is None else str(value)
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
 
 def schema() -> dict[str, Any]:

@@ -21,7 +21,7 @@ from covey.shared.wire.framing import (
     Packed,
     Text,
 )
-from covey.shared.wire.messages import DIGEST_BYTES, DeviceKind, Digest, ModelRef
+from covey.shared.wire.messages import DIGEST_BYTES, DeviceName, Digest, ModelRef
 
 ArrayName = Annotated[str, Field(pattern=f"^[0-9a-f]{{{2 * DIGEST_BYTES}}}$")]
 Reason = Annotated[str, Field(pattern="^[a-z0-9 ]{1,40}$")]  # people count by it
@@ -82,7 +82,7 @@ class SummedReport(Message):
     numbers: Numbers
     seconds: float
     client_state: Literal["whole", "lost", "ahead"] = "whole"
-    device: DeviceKind = "cpu"
+    device: DeviceName = "cpu"
     # by vector name, how far it lies from the model that its order named; of vectors that have such a model
     norms: dict[str, float] = Field(default_factory=dict)
 

@@ -64,6 +64,12 @@ def _few_parts(refs: list[ModelRef]) -> list[ModelRef]:
 
 
 DeviceKind = Literal["cuda", "mps", "cpu"]  # what torch computes on
+USUAL_MACHINE = "x86_64"
+USUAL_LEARNER = "torch"
+# see `device_name`
+DeviceName = Annotated[
+    str, Field(pattern=r"^(cuda|mps|cpu)( [A-Za-z0-9_]{1,16})?( \([A-Za-z0-9_.-]{1,64}\))?$")
+]
 DeviceWish = Literal["auto", "cpu", "cuda", "mps"]
 ALWAYS_THERE: tuple[DeviceWish, ...] = ("auto", "cpu")  # possible on every machine
 Digest = Annotated[bytes, Field(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
@@ -248,6 +254,23 @@ class ModelContent(Packed):
     vector: Encoded
 
 
+def device_name(kind: DeviceKind, machine: str, learner: str) -> str:
+    """What computes here, as a report names it: "cpu", "cpu aarch64", "cpu (numpy)". Bytes repeat on one of these only.
+
+    The kind of machine and the learner are named unless they are the usual ones.
+    """
+    name: str = kind
+    if machine != USUAL_MACHINE:
+        name = f"{name} {machine}"
+    return name if learner == USUAL_LEARNER else f"{name} ({learner})"
+
+
+def learner_of(device: str) -> str:
+    """The learner in a name that `device_name` gave."""
+    _, _, learner = device.partition(" (")
+    return learner.removesuffix(")") or USUAL_LEARNER
+
+
 class ReportContent(Packed):
     """A whole report: the content of the parts on a report topic. `failure` is the reason if the work was not done.
 
@@ -268,7 +291,7 @@ class ReportContent(Packed):
     vectors: dict[str, Encoded]
     failure: Text | None = None
     client_state: Literal["whole", "lost", "ahead"] = "whole"  # that the work began with
-    device: DeviceKind = "cpu"  # what torch computed on
+    device: DeviceName = "cpu"  # what computed it
 
     def packed(self) -> memoryview:
         """Version and body, in the memory in which they were packed: a copy of a large report takes time."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -260,6 +261,15 @@ def test_a_report_names_what_it_was_computed_on(
     assert (
         ReportContent.from_bytes((tmp_path / "report").read_bytes(), verified=True).device == "mps"
     )
+
+
+def test_a_report_names_a_kind_of_machine_whose_arithmetic_may_round_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    answer(job(tmp_path))
+    report = ReportContent.from_bytes((tmp_path / "report").read_bytes(), verified=True)
+    assert report.device == "cpu aarch64"
 
 
 class Asked:

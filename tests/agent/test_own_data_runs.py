@@ -122,7 +122,7 @@ def test_a_simulation_without_room_on_the_disk_names_the_full_disk(
     monkeypatch.setattr(worker, "write_atomically", no_room)
     files = {"a": flats(tmp_path, 0), "b": flats(tmp_path, 1)}
     with (
-        pytest.raises(UserError, match=r"the disk is full; .*with --resume"),
+        pytest.raises(UserError, match=r"no room is left on the disk .*with --resume"),
         os_errors_as_user_errors(),
     ):
         devices(tmp_path / "run", scenario(FLATS), files)

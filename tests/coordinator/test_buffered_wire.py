@@ -16,10 +16,11 @@ from covey.coordinator.run.buffered_orders import BufferedOrderBook
 from covey.coordinator.run.buffered_run import BufferedRun
 from covey.coordinator.run.effects import Effect, SendOrder
 from covey.coordinator.run.event_log import Arrival, Restarted, arrivals_of
+from covey.coordinator.run.records import MIXED
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.replay import ReplayDriver
-from covey.coordinator.simulate.replaying import check_new, compared, replayable
+from covey.coordinator.simulate.replaying import check_new, compared, learner_of_run, replayable
 from covey.coordinator.simulate.simulation import GivenUpError, InProcess, Work
 from covey.shared.errors import UserError
 from covey.shared.scenario.scenario import Scenario
@@ -271,3 +272,16 @@ def test_a_second_replay_in_one_folder_is_refused_with_what_to_do(tmp_path: Path
     (tmp_path / "result.json").touch()
     with pytest.raises(UserError, match="choose another with --out, or remove it yourself"):
         check_new(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("device", "learner"), [("cpu", "torch"), ("cpu (numpy)", "numpy"), ("cpu aarch64", "torch")]
+)
+def test_a_replay_trains_with_what_the_run_trained_with(device: str, learner: str) -> None:
+    assert learner_of_run({"devices": {"a": device, "b": device}}) == learner
+
+
+@pytest.mark.parametrize("other", ["cpu (numpy)", MIXED])
+def test_a_run_of_several_learners_cannot_be_replayed(other: str) -> None:
+    with pytest.raises(UserError, match="several kinds of devices"):
+        learner_of_run({"devices": {"a": "cpu", "b": other}})

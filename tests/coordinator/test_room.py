@@ -1,4 +1,4 @@
-"""A coordinator whose disk is full reports this, waits, and continues once the disk has room."""
+"""A coordinator whose disk cannot be written to reports this, waits, and continues once it can."""
 
 from __future__ import annotations
 
@@ -37,7 +37,31 @@ def test_a_write_is_tried_again_until_there_is_room_and_both_is_said_once(tmp_pa
     assert room.write(Disk(5).write) == "written"
     assert len(said) == 2
     assert "no room is left" in said[0]
-    assert "room again" in said[1]
+    assert "can be written to again" in said[1]
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EMFILE])
+def test_a_run_waits_for_a_read_only_disk_and_for_descriptors(tmp_path: Path, number: int) -> None:
+    room, said = Room(tmp_path), list[str]()
+    room.tell = said.append
+    assert room.write(Disk(5, number).write) == "written"
+    assert len(said) == 2
+
+
+def test_a_run_whose_folder_was_moved_away_waits_until_it_is_back(tmp_path: Path) -> None:
+    folder, away = tmp_path / "run", tmp_path / "away"
+    away.mkdir()
+    room, said = Room(folder), list[str]()
+
+    def tell(why: str) -> None:
+        said.append(why)
+        if away.exists():
+            away.rename(folder)
+
+    room.tell = tell
+    room.write(lambda: (folder / "file").write_text("content"))
+    assert (folder / "file").read_text() == "content"
+    assert "put it back" in said[0]
 
 
 def test_a_run_that_nobody_watches_does_not_wait(tmp_path: Path) -> None:
@@ -80,6 +104,18 @@ def test_a_line_that_did_not_fit_leaves_no_half_of_it(
         '{"event": "first"}',
         '{"event": "second"}',
     ]
+
+
+def test_a_damaged_line_of_a_record_is_noticed_at_the_resume_and_the_file_is_kept(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "rounds.jsonl"
+    damaged = '{"event": "first"}\n{"event": "se\x00cond\n{"event": "third"}\n'
+    path.write_text(damaged)
+    lines = JsonlFile(path, 3)
+    assert (lines.count, lines.lost) == (2, 1)
+    assert path.read_text() == '{"event": "first"}\n{"event": "third"}\n'
+    assert (tmp_path / "rounds.jsonl.damaged").read_text() == damaged
 
 
 def test_lines_that_a_power_cut_has_taken_are_counted(tmp_path: Path) -> None:

@@ -81,10 +81,28 @@ def test_a_durable_folder_is_named_on_the_disk_by_each_folder_above_it(
 
 
 @pytest.mark.parametrize(
-    ("number", "full"), [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EACCES, False)]
+    ("number", "why"),
+    [
+        (errno.ENOSPC, "no room is left"),
+        (errno.EDQUOT, "quota"),
+        (errno.EROFS, "read-only"),
+        (errno.EMFILE, "this process has no descriptor left"),
+        (errno.ENFILE, "this machine has no descriptor left"),
+        (errno.EACCES, ""),
+        (errno.ENOENT, ""),
+    ],
 )
-def test_only_a_lack_of_room_counts_as_a_full_disk(number: int, full: bool) -> None:
-    assert files.is_full(OSError(number, "why")) == full
+def test_a_program_waits_for_what_a_person_can_put_right(
+    tmp_path: Path, number: int, why: str
+) -> None:
+    found = files.obstacle(OSError(number, "why"), tmp_path)
+    assert why in found
+    assert bool(found) == bool(why)
+
+
+def test_a_program_waits_for_a_folder_that_was_moved_away(tmp_path: Path) -> None:
+    gone = tmp_path / "run"
+    assert "put it back" in files.obstacle(FileNotFoundError(errno.ENOENT, "why"), gone)
 
 
 @pytest.mark.parametrize("call", ["unlink", "rename"])
