@@ -36,11 +36,15 @@ class ColumnDescription:
     smallest: float | None  # of numbers
     largest: float | None
     numbers: int  # cells with a finite number
-    strange: tuple[
-        str, ...
-    ]  # the first words in a column that has numbers too, at most MAX_STRANGE
+    # the first cells that are neither numbers nor times, at most MAX_STRANGE
+    strange: tuple[str, ...]
     is_unique: bool  # no value of many occurs twice
     is_key: bool  # words of which none occurs twice, as names: a model can learn nothing from them
+
+    @property
+    def has_no_letters(self) -> bool:
+        """Whether its words are numbers or times in another notation, such as 38,0 or 31.12.2025."""
+        return bool(self.strange) and all(word.upper() == word.lower() for word in self.strange)
 
 
 @dataclass(frozen=True)
@@ -143,7 +147,7 @@ class _Column:
             smallest=self._smallest if has_numbers else None,
             largest=self._largest if has_numbers else None,
             numbers=self._numbers,
-            strange=tuple(self._strange) if has_numbers else (),
+            strange=tuple(self._strange),
             is_unique=self._is_unique(),
             is_key=self._kind() == "word" and self._is_unique(),
         )

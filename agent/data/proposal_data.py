@@ -139,7 +139,7 @@ def _column_facts(column: ColumnDescription, rows: int) -> ColumnFacts:
         missing=column.missing,
         numbers=column.numbers,
         faults=faults if is_number else 0,
-        strange=column.strange if is_number else (),
+        strange=column.strange if is_number or column.has_no_letters else (),
         kind=kind,
         whole=column.kind == "whole",
         bits=_bits(column) if is_number else None,

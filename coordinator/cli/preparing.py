@@ -45,16 +45,28 @@ def init(
         str | None,
         typer.Option(help="the scenario's name  [default: after the data]", show_default=False),
     ] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            help="file to write once the proposal is made; `> FILE` would empty it before  [default: print it]",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Propose a scenario for your own data, with the reason of each choice next to it.
 
-    Prints YAML: `coordinator init --from pi-1.csv --from pi-2.csv > scenario.yaml`. Differences between the devices
-    are named in the file and on stderr.
+    `coordinator init --from pi-1.csv --from pi-2.csv --out scenario.yaml`. Differences between the devices are named
+    in the file and on stderr.
     """
     from covey.coordinator.commands import init as command
+    from covey.shared.files import write_atomically
 
     proposal = command.init(command.Request(sources, target, agents, name))
-    print(proposal.to_yaml(), end="")
+    if to is None:
+        print(proposal.to_yaml(), end="")
+    else:
+        write_atomically(to, proposal.to_yaml().encode())
     for remark in proposal.remarks():
         typer.echo(printable_lines(remark), err=True)
 

@@ -23,6 +23,7 @@ NO_LABELS: list[str] = []  # one for all agents: nobody changes them
 NO_COUNTS: dict[str, int] = {}
 MAX_UNKNOWN = 1000  # kept of those that never fitted
 MAX_PROBLEM_CHARS = 500  # characters of it that are kept
+MAX_NAMED = 3  # excluded agents in a sentence
 
 
 @dataclass(slots=True)
@@ -113,6 +114,21 @@ class Roster:
         if entry is None or entry.status.online:
             return False
         return entry.status.problem == EXPELLED
+
+    def exclusions(self) -> str:
+        """Which agents are online and do not count, because their data does not fit the task; empty if all count."""
+        found: list[str] = []
+        for agent, entry in self.entries.items():
+            if entry.status.online and entry.status.problem:
+                found.append(f"{agent} ({entry.status.problem})")
+        if not found:
+            return ""
+        named = ", ".join(found[:MAX_NAMED])
+        more = len(found) - MAX_NAMED
+        if more > 0:
+            named += f" and {more} more"
+        verb = "is" if len(found) == 1 else "are"
+        return f"{named} {verb} excluded: correct the data there, or start with fewer agents (rounds.start_agents)"
 
     def forget(self, agent: ClientId) -> None:
         """Drop an agent: its next status makes it a newcomer."""

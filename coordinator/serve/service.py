@@ -326,6 +326,8 @@ class Service:
     def _tell_of_waiting(self) -> None:
         """Show why the run waits once it has waited for a while, when the reason changes, and from time to time."""
         why = self.run.engine.waits_for or ""
+        if why:
+            why = "; ".join(filter(None, (why, self.roster.exclusions())))
         shown = self._waiting.reason(why, self.now())
         if shown is not None:
             reason, waited_s = shown

@@ -25,7 +25,8 @@ class ColumnFacts(Section):
     missing: int = Field(0, ge=0)
     numbers: int = Field(0, ge=0)  # cells with a finite number
     faults: int = Field(0, ge=0)  # other cells of a column of numbers
-    strange: tuple[str, ...] = ()  # the first of these
+    # the first of these; of a column of words the first ones without a letter, such as 38,0
+    strange: tuple[str, ...] = ()
     kind: Kind
     whole: bool = False  # all numbers are whole
     bits: int | None = None  # all numbers are smaller than 2**bits; None: unknown, or no numbers

@@ -121,6 +121,8 @@ def _unsuited(column: FleetColumn) -> str:
         return "empty"
     if len(column.kinds) > 1:
         return f"not the same everywhere: {column.kind_by_device()}"
+    if column.names_devices:
+        return "one value per device, which names the device"
     if column.distinct < 2 and not column.missing:
         return "has one value only"
     return key_reason(column)

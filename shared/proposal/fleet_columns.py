@@ -80,13 +80,37 @@ class FleetColumn:
         filled = [facts for facts in self.facts if facts.present]
         return bool(filled) and all(facts.unique for facts in filled)
 
+    @property
+    def names_devices(self) -> bool:
+        """Whether each of several devices has one value in all its rows, and not all have the same one."""
+        values = {facts.values for facts in self.facts}
+        return len(values) > 1 and all(
+            facts.distinct == 1 and facts.present for facts in self.facts
+        )
+
     def kind_by_device(self) -> str:
-        """Which device holds which kind of cells, for a sentence."""
-        parts: list[str] = []
+        """Which devices hold which kind of cells, those that differ from most first."""
+        devices: dict[Kind, list[str]] = {}
+        examples: dict[Kind, tuple[str, ...]] = {}
         for device, facts in self.by_device:
-            text = f"{facts.kind}s on {device}"
-            parts.append(text)
-        return some(parts)
+            devices.setdefault(facts.kind, []).append(device)
+            examples.setdefault(facts.kind, facts.strange)
+        parts: list[str] = []
+        for kind in sorted(devices, key=lambda one: len(devices[one])):
+            cells = "no values" if kind == "empty" else f"{kind}s"
+            where = some(devices[kind])
+            if parts and len(devices[kind]) > MAX_NAMES:
+                where = f"{len(devices[kind])} others"
+            shown = f" ({examples[kind][0]!r})" if kind == "word" and examples[kind] else ""
+            parts.append(f"{cells} on {where}{shown}")
+        return "; ".join(parts)
+
+    @property
+    def how_to_agree(self) -> str:
+        """Advice for the owner of a device whose cells are of another kind."""
+        if "time" in self.kinds:
+            return "write times as 2026-01-31 13:45 on all devices"
+        return "write numbers with a decimal point and without units on all devices"
 
     @property
     def by_device(self) -> Iterator[tuple[str, ColumnFacts]]:

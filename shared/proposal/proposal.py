@@ -226,7 +226,10 @@ def _add_rounds(agents: int, proposal: Proposal) -> None:
     quorum = math.ceil(agents / 2)
     proposal.sections["rounds"] = {
         "count": Choice(20, "the report's curve shows whether fewer are enough"),
-        "start_agents": Choice(agents, "the first round waits for all devices"),
+        "start_agents": Choice(
+            agents,
+            "the first round waits for all devices; one whose data does not fit never counts",
+        ),
         "quorum": Choice(quorum, "a round needs half of the devices"),
         "deadline_s": Choice(600, "seconds; a device that needs longer misses the round"),
     }

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from covey.shared.errors import UserError
+from covey.shared.proposal.features import key_reason
 from covey.shared.proposal.fleet_columns import FleetColumn, counted, some
 from covey.shared.scenario.columns import LABEL_NAMES
 
@@ -48,7 +49,13 @@ def find_target(
             f"the target {name!r} is no column of {some(column.absent)}; add it there, or choose "
             "another one with --target"
         )
-    classes, why_classes = classes_of(column)
+    try:
+        classes, why_classes = classes_of(column)
+    except UserError as error:
+        others = [one for one in candidates(columns) if one != name]
+        if not others or len(column.kinds) > 1:
+            raise
+        raise UserError(f"{error}; it could be {some(others)}") from None
     return Target(name, why, classes, why_classes, tuple(_warnings(column)))
 
 
@@ -78,7 +85,28 @@ def _chosen(
             f"it is not clear which column is the target: the last ones are {some(different)}; "
             "choose one with --target"
         )
-    return different[0], "the last column; --target chooses another one"
+    column = next(one for one in columns if one.name == different[0])
+    found = candidates(columns)
+    others = [one for one in found if one != column.name]
+    if column.kinds == ("time",) and others:
+        return others[0], (
+            f"the last column that could be one, {column.name!r} holds times; --target chooses another one: "
+            f"{some(others[1:]) or 'there is none'}"
+        )
+    return column.name, "the last column; --target chooses another one"
+
+
+def candidates(columns: Sequence[FleetColumn]) -> list[str]:
+    """The columns that could be the target, the last one first."""
+    found: list[str] = []
+    for column in reversed(columns):
+        try:
+            classes_of(column)
+        except UserError:
+            continue
+        if not column.absent and not key_reason(column) and not column.names_devices:
+            found.append(column.name)
+    return found
 
 
 def _warnings(column: FleetColumn) -> list[str]:
@@ -102,7 +130,7 @@ def classes_of(column: FleetColumn) -> tuple[Classes, str]:
     if len(column.kinds) > 1:
         raise UserError(
             f"the target {column.name!r} is not the same everywhere: {column.kind_by_device()}; "
-            f"correct the files, or {advice}"
+            f"{column.how_to_agree}, or {advice}"
         )
     values = column.values
     if not column.kinds or column.distinct < 2:

@@ -132,13 +132,27 @@ def _name_differences(
     """Columns that some devices lack or hold otherwise, another order, and classes that some devices lack."""
     for column in columns:
         if column.absent:
-            proposal.differences.append(
-                f"{some(column.absent)}: no column {column.name!r}, which {some(column.holders)} has"
-            )
+            proposal.differences.append(_absence(column))
         elif len(column.kinds) > 1:
-            proposal.differences.append(f"{column.name!r} holds {column.kind_by_device()}")
+            proposal.differences.append(
+                f"{column.name!r} is not used: {column.kind_by_device()}; to use it, {column.how_to_agree}"
+            )
+        elif column.names_devices and column.name != target.name:
+            proposal.differences.append(
+                f"{column.name!r} is not used: it has one value on each device, so a model would learn to recognise "
+                "the device; to use it nevertheless, move it from task.ignore to task.columns"
+            )
     _name_orders(devices, proposal)
     _name_missing_classes(columns, target, proposal)
+
+
+def _absence(column: FleetColumn) -> str:
+    """Which devices lack a column, or if they are most, which ones have it."""
+    lack, have = column.absent, column.holders
+    if len(lack) > len(have):
+        return f"{some(have)}: a column {column.name!r}, which {counted(len(lack), 'other device')} lack"
+    verb = "has" if len(have) == 1 else "have"
+    return f"{some(lack)}: no column {column.name!r}, which {counted(len(have), 'other device')} {verb}"
 
 
 def _name_orders(devices: Sequence[DataDescription], proposal: Proposal) -> None:

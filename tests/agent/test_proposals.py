@@ -199,10 +199,71 @@ def test_devices_that_differ_are_named_and_share_what_they_have(tmp_path: Path) 
     assert task["classes"] == ("bad", "ok", "worn")
     differences = "\n".join(proposal.differences)
     assert f"{third}: no column 'z'" in differences
-    assert f"'w' holds numbers on {first}, words on {other}" in differences
+    where = f"words on {other}; numbers on {first}, {third}"
+    assert f"'w' is not used: {where}; to use it, write numbers with a decimal point" in differences
     assert f"{other}: columns in another order" in differences
     assert f"{other}: no rows of class bad, worn" in differences
     assert all(f"# - {line[:20]}" in proposal.to_yaml() for line in proposal.differences)
+
+
+def test_the_device_that_differs_comes_first_with_what_it_wrote(tmp_path: Path) -> None:
+    """Nine devices write numbers and ISO dates, the fifth decimal commas and German dates."""
+    sources: list[str] = []
+    for number in range(10):
+        rows = [
+            f"2025-12-{day:02} 00:00;{day * 0.5};{day * 2};{day + number}.5"
+            if number != 4
+            else f"{day}.12.2025;{day * 0.5};{day * 2};{day},5"
+            for day in range(1, 25)
+        ]
+        sources.append(table(tmp_path, f"gw-{number:02}.csv", "time;a;b;PM2.5", *rows))
+    odd = sources[4]
+    with pytest.raises(UserError) as refused:
+        proposed(*sources)
+    assert f"words on {odd} ('1,5'); numbers on 9 others; write numbers with a decimal" in str(
+        refused.value
+    )
+    proposal = proposed(*sources, target="a")
+    differences = "\n".join(proposal.differences)
+    assert f"words on {odd} ('1.12.2025'); times on 9 others; to use it, write times" in differences
+    assert "and 6 more" not in f"{differences}{refused.value}"
+
+
+def test_an_absence_names_the_fewer_devices(tmp_path: Path) -> None:
+    rows = [f"{index * 0.5},{index * 0.25},{index % 2}" for index in range(20)]
+    sources = [table(tmp_path, f"{i}.csv", "a,b,y" if i else "a,c,y", *rows) for i in range(4)]
+    first = sources[0]
+    absent, present = proposed(*sources).differences
+    assert f"{first}: a column 'c', which 3 other devices lack" in (absent, present)
+    assert f"{first}: no column 'b', which 3 other devices have" in (absent, present)
+
+
+def test_columns_that_name_the_device_are_no_inputs_and_are_named(tmp_path: Path) -> None:
+    def device(number: int, *, same: bool = False) -> str:
+        place = 7 if same else number
+        rows = [f"{index * 0.5},{place},site-{place},{index % 2}" for index in range(20)]
+        return table(tmp_path, f"{number}.csv", "a,age,site,y", *rows)
+
+    proposal = proposed(*(device(number) for number in range(60)))
+    assert task_of(proposal)["columns"] == ("a",)
+    assert task_of(proposal)["ignore"] == ("age", "site")
+    remarks = "\n".join(proposal.remarks())
+    assert "'age' is not used: it has one value on each device" in remarks
+    assert "'site' is not used" in remarks
+    alike = proposed(device(1), device(2, same=True), device(3, same=True))
+    assert task_of(alike)["columns"] == ("a",)
+
+
+def test_the_default_target_holds_no_times(tmp_path: Path) -> None:
+    rows = [f"{i},{i * 0.5},{i % 3},2025-12-{i:02}" for i in range(1, 25)]
+    source = table(tmp_path, "wide.csv", "id,a,state,day", *rows)
+    proposal = proposed(source)
+    task = task_of(proposal)
+    assert (task["target"], task["classes"], task["times"]) == ("state", 3, ("day",))
+    why = proposal.sections["task"]["target"].why
+    assert "'day' holds times; --target chooses another one: a" in why
+    with pytest.raises(UserError, match=r"'day' holds times; choose .* it could be state, a$"):
+        proposed(source, target="day")
 
 
 def test_devices_whose_last_columns_differ_need_a_target(tmp_path: Path) -> None:

@@ -34,6 +34,18 @@ def test_a_file_and_a_description_become_a_valid_scenario(tmp_path: Path) -> Non
     assert CliRunner().invoke(app, ["validate", str(path)]).exit_code == 0
 
 
+def test_a_proposal_that_fails_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "pumps.yaml"
+    path.write_text("name: mine\n", "utf-8")
+    source = table(tmp_path / "pump.csv", "vibration,y")
+    words = ["init", "--from", str(source), "--out", str(path)]
+    assert CliRunner().invoke(app, [*words, "--target", "none"]).exit_code == 2
+    assert path.read_text("utf-8") == "name: mine\n"
+    done = CliRunner().invoke(app, words)
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert load(path).task.columns == ("vibration",)
+
+
 def test_data_that_cannot_be_read_is_an_error_of_the_user(tmp_path: Path) -> None:
     path = tmp_path / "empty.json"
     path.write_text("{}")

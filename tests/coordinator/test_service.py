@@ -124,6 +124,32 @@ def test_a_waiting_run_counts_its_agents_after_a_while_and_at_each_change(
     assert clock.run(program()) == ["6 of 8 agents are there", "7 of 8 agents are there"]
 
 
+def test_a_waiting_run_names_the_agent_that_is_there_and_does_not_count(tmp_path: Path) -> None:
+    scene = scenario("fedavg", rounds={"count": 1})
+
+    async def program() -> list[str]:
+        broker = MemoryBroker()
+        fleet = Fleet(tmp_path, scene, rules(scene), broker, clients())
+        fleet.late = {"agent-6", "agent-7"}
+        misfit = AgentStatus(
+            agent="agent-6", session="s", online=True, serial=1, problem="no column 'label'"
+        )
+        async with fleet, asyncio.TaskGroup() as group:
+            serving = group.create_task(fleet.serve())
+            async with broker.link("agent-6") as link:
+                await asyncio.sleep(1.0)
+                await link.publish(TOPICS.status("agent-6"), misfit.to_bytes())
+                await asyncio.sleep(20.0)
+            fleet.join("agent-6")
+            fleet.join("agent-7")
+            await serving
+        return [row["why"] for row in fleet.rows if row["event"] == "waiting"]
+
+    first, *_ = clock.run(program())
+    assert first.startswith("6 of 8 agents are there; agent-6 (no column 'label') is excluded")
+    assert "rounds.start_agents" in first
+
+
 def test_a_run_that_starts_at_once_reports_no_wait(tmp_path: Path) -> None:
     scene = scenario("fedavg")
 
