@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from covey.agent.policy import Rules
     from covey.shared.numerics.vectors import Layout
     from covey.shared.privacy.noise import Noise
-    from covey.shared.privacy.settings import LocalPrivacy
+    from covey.shared.privacy.settings import Budget, LocalPrivacy
     from covey.shared.scenario.task import Task
     from covey.shared.strategies.base import Local, Training
     from covey.shared.wire.messages import DeviceKind
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         def enable_privacy(
             self,
             privacy: LocalPrivacy,
-            rounds: int,
+            budget: Budget,
             noise: Noise,
             ledger: npt.NDArray[np.float64] | None,
         ) -> None:

@@ -88,6 +88,7 @@ class Trainer(Local, ABC):
         contrast: Contrast | None = None,  # no part of these models depends on it: gradient 0
         frozen: int = 0,
         velocity: Vector | None = None,
+        at_home: bool = False,
     ) -> TrainingResult:
         t = self.training
         w = start.astype(np.float64)

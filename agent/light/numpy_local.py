@@ -24,7 +24,7 @@ from covey.agent.policy import NO_CODE_RULES, Rules
 from covey.shared.errors import DataError, PublicError
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.privacy.noise import Noise
-from covey.shared.privacy.settings import LocalPrivacy
+from covey.shared.privacy.settings import Budget, LocalPrivacy
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import (
     Contrast,
@@ -118,7 +118,7 @@ class NumpyLocal:
     def enable_privacy(
         self,
         privacy: LocalPrivacy,
-        rounds: int,
+        budget: Budget,
         noise: Noise,
         ledger: npt.NDArray[np.float64] | None,
     ) -> NoReturn:
@@ -230,6 +230,7 @@ class NumpyLocal:
         contrast: Contrast | None = None,
         frozen: int = 0,
         velocity: Vector | None = None,
+        at_home: bool = False,
     ) -> TrainingResult:
         """LocalTrain. No step at all gives the start and its loss.
 

@@ -36,7 +36,7 @@ from covey.agent.training.sgd import Sgd
 from covey.shared.errors import DataError, PublicError
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.privacy.noise import Noise
-from covey.shared.privacy.settings import AUGMENT_UNDER_DP_SGD, LocalPrivacy
+from covey.shared.privacy.settings import AUGMENT_UNDER_DP_SGD, Budget, LocalPrivacy
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import (
     Contrast,
@@ -152,7 +152,7 @@ class TorchLocal:
     def enable_privacy(
         self,
         privacy: LocalPrivacy,
-        rounds: int,
+        budget: Budget,
         noise: Noise,
         ledger: Ledger | None,
     ) -> None:
@@ -160,7 +160,7 @@ class TorchLocal:
 
         Args:
             privacy: the scenario's section `privacy.local`.
-            rounds: of the whole run, for which a target epsilon must last.
+            budget: what a target epsilon must last for.
             noise: draws samples and noise.
             ledger: what earlier orders have spent, (rows, 3); None for nothing.
 
@@ -176,7 +176,7 @@ class TorchLocal:
             module,
             self.examples,
             self._training,
-            rounds=rounds,
+            budget=budget,
             noise=noise,
             ledger=ledger,
         )
@@ -314,17 +314,18 @@ class TorchLocal:
         contrast: Contrast | None = None,
         frozen: int = 0,
         velocity: Vector | None = None,
+        at_home: bool = False,
     ) -> TrainingResult:
         """LocalTrain. No step at all (one sample under batch norm) gives the start and its loss.
 
-        Under `enable_privacy` this is DP-SGD; its loss is 0 because the true one would leak.
+        Under `enable_privacy` this is DP-SGD unless the result stays at home; its loss is 0 because the true one would leak.
 
         Raises:
             PolicyError: the owner of this device allows fewer epochs or steps.
             PublicError: the model has no suitable head, or DP-SGD cannot train this way.
         """
         epochs, steps = self._batching.begin(epochs, steps)
-        if self._private is not None:
+        if self._private is not None and not at_home:
             if weights is not None or contrast is not None:
                 raise PublicError(
                     "privacy.local: this method weighs examples or compares them, which DP-SGD "

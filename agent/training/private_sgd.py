@@ -8,6 +8,7 @@ the scenario's seed.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,10 +24,17 @@ from covey.agent.training.models import BATCH_NORMS
 from covey.shared.errors import PublicError
 from covey.shared.extras import install
 from covey.shared.privacy.noise import Noise
-from covey.shared.privacy.settings import LocalPrivacy
+from covey.shared.privacy.settings import Budget, LocalPrivacy
 from covey.shared.strategies.base import SampleIndices, Training
 
 INSTALL = f"privacy.local trains with Opacus, which is not installed here: {install('privacy')}"
+RAISED = (
+    1.0,
+    1.1,
+    1.25,
+    1.5,
+    2.0,
+)  # the noise over the planned one, where trainings had to be repeated
 TOLERANCE = 1.001  # of a target epsilon: the search for its noise stops within a thousandth
 
 Ledger = npt.NDArray[np.float64]  # (rows, 3): noise multiplier, sampling rate, steps
@@ -40,7 +48,7 @@ class PrivateSgd:
         module: on its device. Opacus adds hooks to it.
         examples: n_i, the number of training samples.
         training: batch size and epochs.
-        rounds: of the whole run; a target epsilon must last for them.
+        budget: what a target epsilon must last for.
         noise: draws samples and noise.
         ledger: what earlier orders have spent; None for nothing.
 
@@ -49,7 +57,9 @@ class PrivateSgd:
     """
 
     rate: float  # probability with which a step uses an example
-    noise_multiplier: float  # standard deviation of a step's noise over max_grad_norm
+    noise_multiplier: (
+        float  # standard deviation of a step's noise over max_grad_norm; `spend` sets it
+    )
     ledger: Ledger  # one row per kind of step in the whole run; never shrinks
 
     def __init__(
@@ -59,7 +69,7 @@ class PrivateSgd:
         examples: int,
         training: Training,
         *,
-        rounds: int,
+        budget: Budget,
         noise: Noise,
         ledger: Ledger | None,
     ) -> None:
@@ -71,14 +81,19 @@ class PrivateSgd:
         self._batch = min(training.batch, examples)  # expected size of a Poisson sample
         self.rate = self._batch / examples
         self.ledger = np.empty((0, 3)) if ledger is None else ledger
-        # one round more: some methods train in a phase before the rounds
-        max_steps = (rounds + 1) * self.steps(training.epochs)
-        self.noise_multiplier = privacy.noise_multiplier or _multiplier_for(
-            float(privacy.target_epsilon or 0.0),
-            privacy.delta,
-            self.rate,
-            max_steps,
-        )
+        self.noise_multiplier = privacy.noise_multiplier or math.inf
+        facet = budget.facet
+        training_steps = self.steps(training.epochs)
+        first = facet.first_steps
+        if first is None:
+            epochs = training.epochs if facet.first_epochs is None else facet.first_epochs
+            first = self.steps(epochs)
+        in_round = facet.trainings * training_steps
+        # one training in reserve: for an attempt of a round that is repeated, or a second entry
+        self._planned = first + budget.rounds * in_round + training_steps
+        self._ahead = (budget.rounds - budget.round) * in_round
+        if not budget.is_round:
+            self._ahead += first
         self._module = opacus.GradSampleModule(module, loss_reduction="sum")
         parameters = [one for one in module.parameters() if one.requires_grad]
         self._optimizer = opacus.optimizers.DPOptimizer(
@@ -99,18 +114,34 @@ class PrivateSgd:
         return epochs * steps_per_epoch
 
     def spend(self, steps: int) -> None:
-        """Enter steps into the ledger, before they are made. Raises PublicError if they exceed a target epsilon."""
-        row = np.array([[self.noise_multiplier, self.rate, float(steps)]])
-        ledger = _merged(np.concatenate([self.ledger, row]))
+        """Choose the noise of steps and enter them into the ledger, before they are made.
+
+        Raises:
+            PublicError: they, and what is planned after them, exceed a target epsilon.
+        """
         target = self._privacy.target_epsilon
         if target is not None:
-            after = _epsilon(ledger, self._privacy.delta)
-            if after > target * TOLERANCE:
-                raise PublicError(
-                    f"privacy.local: this training would bring epsilon to {after:.2f}, the target "
-                    f"is {target:g}; the agent trains no more in this run"
-                )
-        self.ledger = ledger
+            self.noise_multiplier = self._noise_within(target, max(self._ahead, steps))
+        self._ahead = max(self._ahead - steps, 0)
+        self.ledger = self._with(self.noise_multiplier, steps)
+
+    def _noise_within(self, target: float, steps: int) -> float:
+        """The planned noise, or more where earlier orders have spent more than planned."""
+        delta = self._privacy.delta
+        planned = _multiplier_for(target, delta, self.rate, self._planned)
+        for raised in RAISED:
+            after = _epsilon(self._with(planned * raised, steps), delta)
+            if after <= target * TOLERANCE:
+                return planned * raised
+        raise PublicError(
+            f"privacy.local: even with {RAISED[-1]:g} times the planned noise, the trainings that are left would bring "
+            f"epsilon to {after:.2f}, the target is {target:g}; the agent trains no more in this run"
+        )
+
+    def _with(self, multiplier: float, steps: int) -> Ledger:
+        """The ledger with further steps."""
+        row = np.array([[multiplier, self.rate, float(steps)]])
+        return _merged(np.concatenate([self.ledger, row]))
 
     def spent(self) -> float:
         """Epsilon of the ledger at the section's delta."""

@@ -42,7 +42,7 @@ from covey.agent.worker.process import end_with_parent, prepared, threads, words
 from covey.shared.consent import NO_CODE, AllowedCode, consented
 from covey.shared.errors import CoveyError, public_text
 from covey.shared.files import obstacle, write_atomically
-from covey.shared.strategies.phase_names import EVALUATE, MOMENTS
+from covey.shared.strategies.phase_names import EVALUATE, MOMENTS, TRAIN
 
 if TYPE_CHECKING:
     import numpy as np
@@ -296,7 +296,7 @@ def _work(
     )
     from covey.shared.order_settings import layout_of, settings_of
     from covey.shared.privacy.noise import Noise
-    from covey.shared.privacy.settings import AgentPrivacy
+    from covey.shared.privacy.settings import AgentPrivacy, Budget, PrivacyFacet
     from covey.shared.wire.messages import device_name
 
     work = order.work
@@ -323,7 +323,10 @@ def _work(
     privacy = AgentPrivacy.from_wire(work.privacy)
     # a model that is fine-tuned for an evaluation never leaves the device: it needs no noise
     if privacy.local is not None and work.phase != EVALUATE:
-        local.enable_privacy(privacy.local, privacy.rounds, noise, memory.get(PRIVACY_LEDGER))
+        strategy, _ = settings_of(work)
+        facet = strategy.privacy or PrivacyFacet()
+        budget = Budget(facet, privacy.rounds, work.round, work.phase == TRAIN)
+        local.enable_privacy(privacy.local, budget, noise, memory.get(PRIVACY_LEDGER))
     content, new = execute_order(order, models, local, memory, client=client, noise=noise)
     circumstances = {
         "client_state": job.get("client_state", "whole"),

@@ -73,6 +73,7 @@ class ConstantClient:
         contrast: Contrast | None = None,
         frozen: int = 0,
         velocity: Vector | None = None,
+        at_home: bool = False,
     ) -> TrainingResult:
         return TrainingResult(self._constant(), 1, 1.0)
 

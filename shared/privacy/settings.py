@@ -138,6 +138,27 @@ class Privacy(_Section):
 
 
 @dataclass(frozen=True)
+class PrivacyFacet:
+    """The trainings of a method whose results leave the device: they share the target epsilon of `privacy.local`."""
+
+    trainings: int = 1  # in a round, each of `training.epochs`
+    first_epochs: int | None = (
+        0  # of the one before the rounds, or at an entry; None: `training.epochs`
+    )
+    first_steps: int | None = None  # the same in steps of SGD; None: `first_epochs` counts
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a target epsilon must last for, and how far the run is."""
+
+    facet: PrivacyFacet
+    rounds: int  # of the run
+    round: int  # rounds that are complete
+    is_round: bool = True  # False for a training before the rounds, or at an entry
+
+
+@dataclass(frozen=True)
 class AgentPrivacy:
     """The privacy that an order asks of an agent."""
 

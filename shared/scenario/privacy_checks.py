@@ -55,11 +55,11 @@ def check_methods(privacy: Privacy, strategies: Sequence[AnyStrategy]) -> None:
     for strategy in strategies:
         if privacy.client is not None:
             _check_client_level(strategy, privacy)
-        if privacy.local is not None:
-            try:
-                strategy.check_local_privacy()
-            except ValueError as error:
-                raise ValueError(f"privacy.local: {error}") from None
+        if privacy.local is not None and strategy.privacy is None:
+            raise ValueError(
+                f"privacy.local: {strategy.name}'s reports hold more than models that DP-SGD has trained (choices, losses "
+                "or signatures that are made from the data itself); choose another method, or remove privacy.local"
+            )
     only_method = strategies[0] if len(strategies) == 1 else None
     if only_method and privacy.signatures and not only_method.signature_phases:
         raise ValueError(

@@ -62,6 +62,7 @@ from covey.shared.numerics.clustering import Linkage
 from covey.shared.numerics.vectors import Layout, Vector
 
 # `as` with the same name: authors of methods import these from here
+from covey.shared.privacy.settings import PrivacyFacet as PrivacyFacet
 from covey.shared.strategies.phase_names import ENTRY as ENTRY
 from covey.shared.strategies.phase_names import ESTIMATE as ESTIMATE
 from covey.shared.strategies.phase_names import EVALUATE as EVALUATE
@@ -352,6 +353,7 @@ class Local(Protocol):
         contrast: Contrast | None = None,
         frozen: int = 0,
         velocity: Vector | None = None,
+        at_home: bool = False,
     ) -> TrainingResult:
         """Local SGD with the training settings of the order.
 
@@ -366,6 +368,8 @@ class Local(Protocol):
             frozen: keep this many parameters at the front of the model as they are, whatever
                 weight decay and correction do.
             velocity: momentum's velocity to begin with; None: zero.
+            at_home: the result stays on the device and in no report: it needs no noise under
+                `privacy.local`, and takes nothing of its budget.
         """
 
     def memberships(self, model: Vector, clusters: int) -> npt.NDArray[np.int64]:
@@ -666,15 +670,13 @@ class Strategy(BaseModel, Generic[S]):
         """For "chosen": the state after a round that made these models with noise."""
         raise NotImplementedError
 
-    def check_local_privacy(self) -> None:
-        """Check that a report holds nothing but what local training made.
+    @property
+    def privacy(self) -> PrivacyFacet | None:
+        """For `privacy.local`: the trainings whose results leave the device.
 
-        Raises:
-            ValueError: it holds more, which DP-SGD cannot cover.
+        None where a report holds more than such results: DP-SGD cannot cover the method.
         """
-        raise ValueError(
-            f"{_name_of(self)}'s reports hold more than a model that DP-SGD has trained"
-        )
+        return None
 
     def framed(self, job: Job, report: Report) -> Report:
         """The report of a signature in a form whose shape and numbers say nothing of the data."""

@@ -49,6 +49,7 @@ from covey.shared.strategies.base import (
     Local,
     Order,
     Phase,
+    PrivacyFacet,
     Proximity,
     Report,
     Reports,
@@ -297,8 +298,9 @@ class FedClust(HardClustered[FedClustState]):
     def private_routes(self) -> Routes:
         return "assigned"
 
-    def check_local_privacy(self) -> None:
-        """A signature is a part of the trained model, and a round's report is all of it."""
+    @property
+    def privacy(self) -> PrivacyFacet:
+        return PrivacyFacet(first_epochs=self.first_epochs, first_steps=self.first_steps)
 
     def signature_base(self, job: Job, signature: Vector) -> Vector:
         if self.signature == "update":

@@ -16,7 +16,15 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from covey.shared.numerics.vectors import combine
-from covey.shared.strategies.base import ClientId, Phase, Report, Reports, Routes, Setup
+from covey.shared.strategies.base import (
+    ClientId,
+    Phase,
+    PrivacyFacet,
+    Report,
+    Reports,
+    Routes,
+    Setup,
+)
 from covey.shared.strategies.bases.single import KEY, Single, SingleModel, sample_term
 from covey.shared.strategies.terms import Means, Terms
 
@@ -61,8 +69,9 @@ class PartOfTheWay(SingleModel[DistState]):
     def private_routes(self) -> Routes:
         return "assigned"
 
-    def check_local_privacy(self) -> None:
-        """A report holds the trained model and nothing else."""
+    @property
+    def privacy(self) -> PrivacyFacet:
+        return PrivacyFacet()
 
 
 class FedDist(PartOfTheWay):

@@ -49,6 +49,7 @@ from covey.shared.strategies.base import (
     Local,
     Order,
     Phase,
+    PrivacyFacet,
     Report,
     Reports,
     Routes,
@@ -511,8 +512,9 @@ class Fesem(HardClustered[FesemState]):
         state = replace(state, models=models, round=state.round + 1, asked=())
         return joined(state, choices)
 
-    def check_local_privacy(self) -> None:
-        """A report holds the trained model and nothing else."""
+    @property
+    def privacy(self) -> PrivacyFacet:
+        return PrivacyFacet(first_epochs=self.warmup_epochs)
 
     def signature_base(self, job: Job, signature: Vector) -> Vector:
         return job.models[0]

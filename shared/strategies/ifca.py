@@ -657,12 +657,6 @@ class Ifca(ManyModels[IfcaState]):
         state = self._joined(state, choices)
         return replace(state, models=models, idle=idle, round=state.round + 1)
 
-    def check_local_privacy(self) -> None:
-        raise ValueError(
-            "ifca's reports hold the choice of a cluster, which is made from the data "
-            "and not by DP-SGD"
-        )
-
     # -- initialisation ----------------------------------------------------------------------------
 
     def _is_trying(self, state: IfcaState) -> bool:

@@ -27,6 +27,7 @@ from covey.shared.strategies.base import (
     Mixture,
     Order,
     Phase,
+    PrivacyFacet,
     Report,
     Reports,
     Routes,
@@ -88,7 +89,7 @@ class LocalOnly(Strategy[LocalState]):
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         epochs = int(job.numbers["epochs"])
-        result = local.train(job.models[0], epochs=epochs)
+        result = local.train(job.models[0], epochs=epochs, at_home=True)
         report = Report({}, local.examples, steps=result.steps, loss=result.loss)
         return report, {**client_state, LAST_MODEL: result.end}
 
@@ -124,5 +125,6 @@ class LocalOnly(Strategy[LocalState]):
     def private_routes(self) -> Routes:
         return "nothing"
 
-    def check_local_privacy(self) -> None:
-        """Nothing is sent."""
+    @property
+    def privacy(self) -> PrivacyFacet:
+        return PrivacyFacet(trainings=0)

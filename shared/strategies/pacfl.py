@@ -258,12 +258,6 @@ class Pacfl(HardClustered[PacflState]):
     def private_routes(self) -> Routes:
         return "assigned"
 
-    def check_local_privacy(self) -> None:
-        raise ValueError(
-            "pacfl's signatures are made from the data itself and not by training: "
-            "DP-SGD cannot cover them"
-        )
-
     def framed(self, job: Job, report: Report) -> Report:
         """p vectors for every class of the task, zeros where the agent has none.
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import numpy.typing as npt
 import pytest
 from torch import nn
 
+import covey
 from covey.agent.data.dataset import Dataset, dataset
 from covey.agent.training import private_sgd
 from covey.agent.training.learner import TorchLocal
@@ -21,7 +24,7 @@ from covey.shared.client import PRIVACY_LEDGER
 from covey.shared.errors import PublicError
 from covey.shared.numerics.vectors import Vector
 from covey.shared.privacy.noise import Noise
-from covey.shared.privacy.settings import LocalPrivacy
+from covey.shared.privacy.settings import Budget, LocalPrivacy, PrivacyFacet
 from covey.shared.scenario.task import Model, Task
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import Contrast, GradientCorrection, Training
@@ -30,6 +33,8 @@ from covey.shared.wire.messages import ReportContent
 from tests.agent.test_worker import job
 
 TASK = Task(features=(1, 8, 8), classes=4, model=Model(name="mlp", options={"hidden": 8}))
+ONE_TRAINING = PrivacyFacet()
+THREE_ROUNDS = Budget(ONE_TRAINING, rounds=3, round=0)
 NORMED = Task(features=(3, 8, 8), classes=4, model=Model(name="celeba_cnn", options={"blocks": 1}))
 
 
@@ -45,7 +50,7 @@ def local_of(
     task: Task = TASK,
     *,
     noise: Noise | None = None,
-    rounds: int = 3,
+    budget: Budget = THREE_ROUNDS,
     ledger: npt.NDArray[np.float64] | None = None,
     **training: Any,
 ) -> tuple[TorchLocal, Vector]:
@@ -53,7 +58,7 @@ def local_of(
     settings = Training(**{"batch": 6, "lr": 0.1, "epochs": 2, **training})
     local = TorchLocal(data_of(task), task, layout, settings, generator(1, "test"))
     if privacy is not None:
-        local.enable_privacy(privacy, rounds, noise or Noise.simulated(1, "test"), ledger)
+        local.enable_privacy(privacy, budget, noise or Noise.simulated(1, "test"), ledger)
     return local, start
 
 
@@ -147,18 +152,63 @@ def test_the_account_is_the_published_one_and_grows_over_orders() -> None:
     assert again.ledger.tolist() == [[1.0, 0.1, 40.0]]
 
 
-def test_a_target_is_reached_by_all_rounds_and_never_exceeded() -> None:
-    privacy = LocalPrivacy(target_epsilon=3.0)
+def spent_by(
+    rounds: Iterable[int], facet: PrivacyFacet = ONE_TRAINING, trainings: int = 1
+) -> TorchLocal:
+    """Train in these rounds of three, with a target epsilon of 3; a round of -1 is the phase before them."""
     ledger = None
-    for _ in range(4):  # three rounds, and a phase before them
-        local, start = local_of(privacy, ledger=ledger)
-        local.train(start)
+    for round_ in rounds:
+        budget = Budget(facet, 3, max(round_, 0), round_ >= 0)
+        local, start = local_of(LocalPrivacy(target_epsilon=3.0), budget=budget, ledger=ledger)
+        if round_ < 0:
+            local.train(start, epochs=facet.first_epochs, steps=facet.first_steps)
+        else:
+            for _ in range(trainings):
+                local.train(start)
         ledger = local.ledger
-    assert local.spent() == pytest.approx(3.0, rel=0.01)
     assert local.spent() <= 3.0 * private_sgd.TOLERANCE
-    local, start = local_of(privacy, ledger=ledger)
+    return local
+
+
+def noises(local: TorchLocal) -> list[float]:
+    assert local.ledger is not None
+    multipliers: list[float] = local.ledger[:, 0].tolist()
+    return multipliers
+
+
+def test_a_target_is_reached_by_all_rounds_and_one_that_is_repeated_and_never_exceeded() -> None:
+    local = spent_by([0, 1, 1, 2])
+    assert local.spent() == pytest.approx(3.0, rel=0.01)
+    assert len(noises(local)) == 1
     with pytest.raises(PublicError, match="the agent trains no more in this run"):
-        local.train(start)
+        spent_by([0, 1, 1, 2, 2, 2])
+
+
+@pytest.mark.parametrize(
+    "first", [{"first_epochs": 9}, {"first_epochs": None}, {"first_steps": 70}]
+)
+def test_a_target_lasts_for_a_longer_first_phase_and_several_trainings_in_a_round(
+    first: dict[str, int | None],
+) -> None:
+    facet = PrivacyFacet(trainings=2, **first)
+    local = spent_by([-1, 0, 1, 2], facet, trainings=2)
+    assert len(noises(local)) == 1
+    assert local.spent() > 2.5
+
+
+def test_noise_grows_where_more_trainings_are_repeated_than_planned_so_that_all_rounds_fit() -> (
+    None
+):
+    usual, *more = noises(spent_by([0, 0, 0, 1, 2]))
+    assert more
+    assert max(more) <= 2.0 * usual
+
+
+def test_what_stays_at_home_is_trained_without_noise_and_spends_nothing() -> None:
+    private, start = local_of(LocalPrivacy(noise_multiplier=50.0))
+    plain, _ = local_of(None)
+    assert np.array_equal(private.train(start, at_home=True).end, plain.train(start).end)
+    assert private.spent() == 0.0
 
 
 def test_a_batch_norm_is_refused_with_its_name_and_the_way_out() -> None:
@@ -224,3 +274,42 @@ def test_a_device_draws_its_signatures_noise_in_secret(tmp_path: Path) -> None:
     one, other = (done(tmp_path / name, **order).vectors["signature"] for name in ("a", "b"))
     first, second = (decode(vector, length=vector.length) for vector in (one, other))
     assert np.linalg.norm(first - second) > 0.5
+
+
+RUN = {
+    "name": "private",
+    "seed": 1,
+    "task": {
+        "features": [1, 8, 8],
+        "classes": 10,
+        "scale": 0.0625,
+        "model": {"name": "linear"},
+    },
+    "training": {"epochs": 1, "batch": 20, "lr": 0.1},
+    "privacy": {"local": {"target_epsilon": 8.0, "delta": 1e-4}},
+    "fleet": {"agents": 6, "data": "digits", "limit": 600, "workers": 1},
+}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "rounds"),
+    [
+        ({"name": "ditto"}, 6),
+        ({"name": "fedclust", "n_clusters": 2, "first_epochs": 5}, 4),
+        ({"name": "fesem", "warmup_epochs": 5}, 4),
+        ({"name": "local", "epochs": 12}, 4),
+    ],
+    ids=lambda value: value["name"] if isinstance(value, dict) else None,
+)
+def test_a_target_epsilon_lasts_for_all_trainings_of_a_method(
+    tmp_path: Path, strategy: dict[str, Any], rounds: int
+) -> None:
+    pytest.importorskip("opacus")
+    result = covey.run({**RUN, "strategy": strategy, "rounds": {"count": rounds}}, tmp_path / "run")
+    lines = (result.folder / "rounds.jsonl").read_text().splitlines()
+    last = json.loads(lines[-1])
+    account = last["privacy"]["local"]
+    assert (last["round"], account["agents"]) == (rounds, 6)
+    assert account["epsilon"] <= 8.0 * private_sgd.TOLERANCE
+    sends_models = strategy["name"] != "local"
+    assert (account["epsilon"] > 7.0) == sends_models

@@ -15,6 +15,7 @@ from covey.shared.strategies.base import (
     Local,
     Order,
     Phase,
+    PrivacyFacet,
     Report,
     Reports,
     Routes,
@@ -145,5 +146,6 @@ class AveragedOnly(PlainSingle):
     def private_routes(self) -> Routes:
         return "assigned"
 
-    def check_local_privacy(self) -> None:
-        """A report holds the trained model and nothing else."""
+    @property
+    def privacy(self) -> PrivacyFacet:
+        return PrivacyFacet()
