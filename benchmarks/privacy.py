@@ -316,7 +316,7 @@ class LocalNoise:
         section = plan.privacy.local
         training = plan.training
         assert section.target_epsilon is not None
-        phases = plan.rounds.count
+        phases = plan.rounds.count + 1  # one in reserve, as an agent has it
         if cell.method == "fedclust":
             phases += 1  # that of the signatures
         steps = phases * training.epochs * steps_per_epoch(agents.rows, training.batch)

@@ -204,7 +204,7 @@ def test_noise_grows_where_more_trainings_are_repeated_than_planned_so_that_all_
     assert max(more) <= 2.0 * usual
 
 
-def test_what_stays_at_home_is_trained_without_noise_and_spends_nothing() -> None:
+def test_a_model_that_stays_at_home_is_trained_without_noise_and_spends_nothing() -> None:
     private, start = local_of(LocalPrivacy(noise_multiplier=50.0))
     plain, _ = local_of(None)
     assert np.array_equal(private.train(start, at_home=True).end, plain.train(start).end)
