@@ -82,6 +82,7 @@ def validate(
 
     loaded = load(scenario, overrides or [])
     check_model_name(loaded, AllowedCode.parse(allow))
+    _warn(loaded.aggregation.remark)
     if as_json:
         print(json_text.dumps(loaded.model_dump(mode="json")))
     else:
@@ -131,6 +132,7 @@ def plan(
     loaded = load(scenario, overrides or [])
     allowed = AllowedCode.parse(allow)
     check_code(loaded, allowed)
+    _warn(loaded.aggregation.remark)
     measured = read_benchmarks(benchmarks or [])
     speed = None if network is None else parse_network(network)
     if speed is not None and not benchmarks:
@@ -159,3 +161,9 @@ def plan(
     for label, text in rows:
         table.add_row(label, text)
     out.print(table)
+
+
+def _warn(remark: str) -> None:
+    """Print a remark on settings that do not do what they seem to do, if there is one."""
+    if remark:
+        typer.echo(f"warning: {remark}", err=True)

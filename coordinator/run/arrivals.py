@@ -24,7 +24,7 @@ from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.aggregation import Aggregation
 from covey.shared.strategies import phase_names
 from covey.shared.strategies.base import ClientId, Phase, Report, Reports
-from covey.shared.strategies.terms import Terms, describes_folds
+from covey.shared.strategies.terms import Terms, describes_folds, fair_terms
 
 State = object  # the strategy's
 Norms = Mapping[str, float]  # by vector name
@@ -123,6 +123,7 @@ class Arrivals:
         self._strategy = strategy
         self._spool = spool
         self._is_batch = is_batch
+        self._share = settings.max_samples.share
         self._measures_steps = settings.refuse_beyond is not None
         takes_plain_means = settings.rule == "mean" and not settings.clips
         kind = type(strategy)
@@ -349,12 +350,13 @@ class Arrivals:
         uncounted = self._arrived.keys() - counted.keys()
         for client in sorted(uncounted):
             self.remove(self._number, client)
-        for client, report in reports:
+        claimed = [self._terms(state, phase, client, report) or () for client, report in reports]
+        fair = fair_terms(claimed, self._share)
+        for (client, _), terms in zip(reports, fair, strict=True):
             arrived = self._arrived.get(client)
             if arrived is None:
                 raise ValueError(f"the report of {client} is not in the sums")
-            terms = self._terms(state, phase, client, report)
-            if terms == arrived.terms:
+            if terms == (arrived.terms or ()):
                 continue
             vectors = dict(arrived.report.vectors)
             self._uncount(arrived.terms, vectors)

@@ -1,21 +1,22 @@
 """The run's own evaluations: which one is the best, and whether the rounds should end. Pure.
 
-An evaluation counts with one figure of mode E-server, the micro average over the federation: the measure of `rounds.stop`,
-or else accuracy (RMSE for a regression).
+An evaluation counts with one figure of mode E-server, the measure of `rounds.stop` or else accuracy (RMSE for a regression):
+its median over the agents of the federation, which false figures of a few of them cannot move far.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 from covey.shared.numerics.measures import Measure, main_measure
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.stop import Stop
+from covey.shared.strategies.base import ClientId
 
-NO_FIGURES: Mapping[str, Any] = MappingProxyType({})
+Figures = Mapping[ClientId, Mapping[str, Any]]  # of agents by mode
 
 
 @dataclass(frozen=True)
@@ -30,12 +31,18 @@ History = Sequence[Evaluated]  # oldest first
 Saved = list[list[float]]  # the same as a checkpoint has it: [round, value]
 
 
-def note(scenario: Scenario, saved: Saved, number: int, averages: Mapping[str, Any] | None) -> None:
+def note(
+    scenario: Scenario,
+    saved: Saved,
+    number: int,
+    evaluation: Figures,
+    newcomers: Collection[ClientId],
+) -> None:
     """Add an evaluation after round `number` to the history of a run that evaluates its models between rounds."""
-    if averages is None or scenario.evaluation.every == 0:
+    if scenario.evaluation.every == 0:
         return
-    measure = measure_of(scenario)
-    value = value_of(averages, measure)
+    federated = {client: own for client, own in evaluation.items() if client not in newcomers}
+    value = value_of(federated, measure_of(scenario))
     if value is not None:
         saved.append([number, value])
 
@@ -77,17 +84,14 @@ def measure_of(scenario: Scenario) -> Measure:
     return main_measure(regression=regression)
 
 
-def value_of(averages: Mapping[str, Any], measure: Measure) -> float | None:
-    """The figure of an evaluation; None if no agent has it.
-
-    Args:
-        averages: by mode, as `records.averages` makes them.
-        measure: the figure's name and direction.
-    """
-    server = averages.get("server", NO_FIGURES)
-    figure = server.get(measure.name, NO_FIGURES)
-    value: float | None = figure.get("micro")
-    return value
+def value_of(evaluation: Figures, measure: Measure) -> float | None:
+    """The median of a figure over the agents whose models gave finite outputs; None if no agent has it."""
+    values: list[float] = []
+    for modes in evaluation.values():
+        figures = modes.get("server", {})
+        if measure.name in figures and figures["n"] > 0 and "diverged" not in figures:
+            values.append(figures[measure.name])
+    return statistics.median(values) if values else None
 
 
 def best_of(history: History, measure: Measure) -> Evaluated | None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from covey.coordinator.run import early_stop, records
 from covey.coordinator.run.fold_trial import Outcome
 from covey.coordinator.run.run_state import RunState
+from covey.shared.scenario import simulated_agents
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId, Phase, Reports
 from covey.shared.strategies.phase_names import EVALUATE, TRAIN
@@ -36,8 +37,8 @@ def note_outcome(
     if phase.name == EVALUATE:
         facts.evaluated = round_
         facts.evaluation |= outcome.evaluation
-        averages = outcome.means.evaluation
-        early_stop.note(scenario, facts.history, round_, averages)
+        newcomers = simulated_agents.newcomers(scenario)
+        early_stop.note(scenario, facts.history, round_, outcome.evaluation, newcomers)
         facts.evaluated_in |= dict.fromkeys(outcome.evaluation, round_)
     if phase.name == TRAIN:
         trained = [client for client, _ in reports]

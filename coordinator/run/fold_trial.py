@@ -123,6 +123,7 @@ class FoldTrial:
             self.scenario.evaluation.weight,
             self.newcomers,
             self.trained,
+            self.scenario.aggregation.max_samples.share,
         )
         folding.check_json(means.to_json(), "its averages")
         return means

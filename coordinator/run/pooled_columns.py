@@ -11,8 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from covey.coordinator.run.pooled_moments import pooled
-from covey.shared.numerics.averages import lower_median
+from covey.coordinator.run.pooled_moments import most_values, pooled
 from covey.shared.scenario.aggregation import Aggregation
 from covey.shared.scenario.columns import TableColumn
 from covey.shared.scenario.task import Task
@@ -147,10 +146,7 @@ def _weights(counts: Sequence[float], settings: Aggregation) -> list[float]:
     """How much each agent counts in a median."""
     if settings.average.rule != "mean":
         return [1.0] * len(counts)
-    cap = settings.max_samples.times_median
-    if cap is None:
-        return list(counts)
-    most = cap * lower_median(list(counts))
+    most = most_values(counts, settings.max_samples)
     return [min(count, most) for count in counts]
 
 

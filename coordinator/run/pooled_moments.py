@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from covey.shared.numerics.averages import lower_median
-from covey.shared.scenario.aggregation import Aggregation
+from covey.shared.numerics.averages import largest_weight, lower_median
+from covey.shared.scenario.aggregation import Aggregation, MaxSamples
 
 Float64 = npt.NDArray[np.float64]
 Moments = Mapping[str, Any]  # of one agent: "count", "sum" and "square", each a list per channel
@@ -31,8 +31,7 @@ def pooled(moments: Sequence[Moments], settings: Aggregation | None = None) -> S
     settings = settings or Aggregation()
     rows = [_moments_of(one) for one in moments]
     table = np.array(rows)  # (agents, 3, channels)
-    cap = settings.max_samples.times_median
-    table = _capped_moments(table, cap)
+    table = _capped_moments(table, settings.max_samples)
     if settings.average.rule != "mean":
         return _median_moments(table)
     count = _exact_sums(table[:, 0])
@@ -65,13 +64,20 @@ def _exact_sums(column: Float64) -> Float64:
     return np.array(sums)
 
 
-def _capped_moments(table: Float64, cap: float | None) -> Float64:
+def most_values(counts: Sequence[float], cap: MaxSamples) -> float:
+    """The largest number of values of a column that an agent may count with."""
+    limits = [math.inf]
+    if cap.times_median is not None:
+        limits.append(cap.times_median * lower_median(counts))
+    if cap.share is not None:
+        limits.append(largest_weight(counts, cap.share))
+    return min(limits)
+
+
+def _capped_moments(table: Float64, cap: MaxSamples) -> Float64:
     """Moments (agents, 3, channels) of agents that count more values than the cap are scaled down, by channel."""
-    if cap is None:
-        return table
     counts = table[:, 0]
-    medians = [lower_median(channel) for channel in counts.T.tolist()]
-    limit = cap * np.array(medians)
+    limit = np.array([most_values(channel, cap) for channel in counts.T.tolist()])
     fair_table = table.copy()
     for place, count in enumerate(counts):
         if (count > limit).any():

@@ -19,6 +19,7 @@ from covey.shared import json_text
 from covey.shared.errors import UserError
 from covey.shared.files import write_atomically
 from covey.shared.numerics import metrics
+from covey.shared.numerics.averages import fair_weights
 from covey.shared.numerics.measures import ACCURACY, MEASURES, main_measure, pooled_r2
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId, Reports
@@ -183,6 +184,7 @@ def means(
     weight: str,
     newcomers: Clients = frozenset(),
     drawn: Clients = frozenset(),
+    share: float | None = None,
 ) -> Means:
     """Averages over the reporters of one phase: of an evaluation by mode, of any other phase the training loss.
 
@@ -192,20 +194,17 @@ def means(
         weight: `evaluation.weight` of the scenario: which samples weigh an agent in micro averages.
         newcomers: agents that came after the last round; their figures are averaged apart.
         drawn: agents that a training round has drawn so far; E-last of the others is given once more, alone.
+        share: `aggregation.max_samples.share`, for all averages that weigh agents by samples.
     """
     if phase == EVALUATE:
-        return _evaluation_means(reports, weight, newcomers, drawn)
-    losses: list[float] = []  # of each reporter that trained, times its examples
-    examples = 0
-    for _, report in reports:
-        if not report.steps:
-            continue
-        losses.append(report.loss * report.examples)
-        examples += report.examples
-    if not examples:
+        return _evaluation_means(reports, weight, newcomers, drawn, share)
+    trained = [report for _, report in reports if report.steps]
+    examples = fair_weights([report.examples for report in trained], share)
+    if not any(examples):
         return Means()
-    mean_loss = sum(losses) / examples
-    tracked = _tracked_means(reports, weight)
+    losses = [report.loss * examples[i] for i, report in enumerate(trained)]
+    mean_loss = sum(losses) / sum(examples)
+    tracked = _tracked_means(reports, weight, share)
     return Means(loss=mean_loss, tracked=tracked)
 
 
@@ -214,6 +213,7 @@ def _evaluation_means(
     weight: str,
     newcomers: Clients,
     drawn: Clients,
+    share: float | None,
 ) -> Means:
     train = _train_samples(reports)
     federated: dict[ClientId, Row] = {}
@@ -224,15 +224,15 @@ def _evaluation_means(
     means_of_newcomers: Row | None = None
     if late:
         in_order = dict(sorted(late.items()))
-        means_of_newcomers = averages(in_order, train, weight)
+        means_of_newcomers = averages(in_order, train, weight, share)
     return Means(
-        evaluation=averages(federated, train, weight),
-        undrawn=last_of_undrawn(federated, drawn, train, weight),
+        evaluation=averages(federated, train, weight, share),
+        undrawn=last_of_undrawn(federated, drawn, train, weight, share),
         newcomers=means_of_newcomers,
     )
 
 
-def _tracked_means(reports: Reports, weight: str) -> Row | None:
+def _tracked_means(reports: Reports, weight: str, share: float | None) -> Row | None:
     """Test figures right after local training: averages, and the accuracy or RMSE of each agent."""
     tracked: dict[ClientId, Row] = {}
     for client, report in reports:
@@ -241,7 +241,7 @@ def _tracked_means(reports: Reports, weight: str) -> Row | None:
     if not tracked:
         return None
     train = _train_samples(reports)
-    by_mode = averages(tracked, train, weight)
+    by_mode = averages(tracked, train, weight, share)
     means: Row = by_mode["trained"]
     measure = main_measure(regression=ACCURACY.name not in means)
     by_agent: dict[ClientId, float | None] = {}
@@ -260,12 +260,16 @@ def averages(
     evaluation: Evaluation,
     train_samples: Mapping[ClientId, int],
     weight: str,
+    share: float | None = None,
 ) -> Row:
-    """{mode: {figure: {"micro", "macro"}, "agents"}} over the agents that have the mode."""
+    """{mode: {figure: {"micro", "macro"}, "agents"}} over the agents that have the mode.
+
+    No agent weighs more than a fair `share` in micro averages (`numerics.averages.fair_weights`).
+    """
     modes: dict[str, None] = {}  # in the order of their first appearance
     for figures in evaluation.values():
         modes |= dict.fromkeys(figures)
-    return {mode: _average(mode, evaluation, train_samples, weight) for mode in modes}
+    return {mode: _average(mode, evaluation, train_samples, weight, share) for mode in modes}
 
 
 def means_by_cluster(evaluation: Evaluation, clusters: Mapping[ClientId, int]) -> Row:
@@ -296,6 +300,7 @@ def last_of_undrawn(
     drawn: Clients,
     train_samples: Mapping[ClientId, int],
     weight: str,
+    share: float | None = None,
 ) -> Row:
     """E-last over the agents that no training round has drawn yet, and how many of these have test data ("agents").
 
@@ -305,7 +310,7 @@ def last_of_undrawn(
     for client, modes in figures.items():
         if client not in drawn:
             undrawn[client] = modes
-    by_mode = averages(undrawn, train_samples, weight)
+    by_mode = averages(undrawn, train_samples, weight, share)
     nobody: Row = {"agents": 0}
     row: Row = by_mode.get("last", nobody)
     return row
@@ -316,6 +321,7 @@ def _average(
     evaluation: Evaluation,
     train_samples: Mapping[ClientId, int],
     weight: str,
+    share: float | None,
 ) -> Row:
     """The row of one mode: of each figure the average over samples and the average over agents.
 
@@ -337,6 +343,7 @@ def _average(
             amount += train_samples.get(client, 0)
         tested.append(figures)
         samples.append(float(amount))
+    samples = fair_weights(samples, share)
     row: Row = {"agents": len(tested)}
     for figure in FIGURES:
         values = [figures[figure] for figures in tested if figure in figures]

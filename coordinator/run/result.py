@@ -196,6 +196,7 @@ def _accuracy(run: Run) -> dict[str, Any]:
     late = run.engine.rules.newcomers
     trained = run.facts.trained
     weight = run.scenario.evaluation.weight
+    share = run.scenario.aggregation.max_samples.share
     train = _train_samples(run)
     everybody = per_agent(run)
     federated: dict[ClientId, Figures] = {}
@@ -206,10 +207,10 @@ def _accuracy(run: Run) -> dict[str, Any]:
         federated[client] = figures
         if client in trained:
             participants[client] = figures
-    accuracy = averages(federated, train, weight)
-    of_participants = averages(participants, train, weight)
+    accuracy = averages(federated, train, weight, share)
+    of_participants = averages(participants, train, weight, share)
     accuracy["last_of_participants"] = of_participants.get("last", dict(NO_AGENTS))
-    accuracy["last_of_undrawn"] = last_of_undrawn(federated, trained, train, weight)
+    accuracy["last_of_undrawn"] = last_of_undrawn(federated, trained, train, weight, share)
     return accuracy
 
 
@@ -217,12 +218,13 @@ def _newcomers(run: Run) -> dict[str, Any]:
     """Averages over the agents that came after the last round, and who they are."""
     late = run.engine.rules.newcomers
     weight = run.scenario.evaluation.weight
+    share = run.scenario.aggregation.max_samples.share
     train = _train_samples(run)
     figures: dict[ClientId, Figures] = {}
     for client, own in per_agent(run).items():
         if client in late:
             figures[client] = own
-    accuracy = averages(figures, train, weight)
+    accuracy = averages(figures, train, weight, share)
     return {"agents": sorted(figures), "accuracy": accuracy}
 
 

@@ -71,6 +71,39 @@ def most_samples(
     return min(limits, default=None)
 
 
+def largest_weight(weights: Sequence[float], share: float) -> float:
+    """The largest weight that a report may have in a mean, so that no report owns it.
+
+    No report has more than `share` of the sum of all weights after the limit, or than twice an equal share where that is
+    more. Weights within the limit stay as they are, and the order of the weights does not matter.
+
+    Args:
+        weights: of the reports of one mean, >= 0.
+        share: between 0 and 1.
+    """
+    ordered = sorted((weight for weight in weights if weight > 0), reverse=True)
+    if not ordered:
+        return math.inf
+    share = max(share, 2.0 / len(ordered))
+    limit = ordered[0]
+    for larger, weight in enumerate(ordered):  # how many weights are larger than the limit
+        others = 1.0 - share * larger
+        if others <= 0:
+            break
+        limit = share * math.fsum(ordered[larger:]) / others
+        if weight <= limit:
+            break
+    return limit
+
+
+def fair_weights(weights: Sequence[float], share: float | None) -> list[float]:
+    """The weights, none of them above `largest_weight`; as they are if `share` is None."""
+    if share is None:
+        return list(weights)
+    limit = largest_weight(weights, share)
+    return [min(weight, limit) for weight in weights]
+
+
 def step_norm(vector: Vector, base: Vector | None) -> float:
     """The Euclidean norm of a vector's step from its base (d,), in float64.
 
@@ -121,6 +154,7 @@ class Average:
     keep: int | None = None  # reports that Multi-Krum averages; None: all but the expected liars
     iterations: int = 50  # of Weiszfeld's algorithm at most
     eps: float = 1e-4  # it stops once the centre moves less than eps times the typical distance
+    share: float | None = None  # of the weights, that the mean gives one report; see `fair_weights`
 
     def mean(self, pairs: Pairs, shares: Sequence[float] | None = None) -> Vector:
         """The average of vectors.
@@ -128,13 +162,15 @@ class Average:
         Args:
             pairs: (vector (d,), weight >= 0). Vectors without weight do not count.
             shares: how much of each report belongs to this average, for methods whose reports
-                count in several clusters. Only rules use it; the mean uses the weights.
+                count in several clusters. Only rules use it; the mean uses the weights, without
+                what is more than a fair share.
 
         Raises:
             ValueError: the weights sum to zero, or Krum got shares.
         """
         if self.rule == "mean":
-            return weighted_mean(pairs)
+            fair = fair_weights([weight for _, weight in pairs], self.share)
+            return weighted_mean([(vector, fair[i]) for i, (vector, _) in enumerate(pairs)])
         vectors: list[Vector] = []
         counted: list[float] = []
         for place, (vector, weight) in enumerate(pairs):
@@ -151,11 +187,12 @@ class Average:
         Args:
             fixed: (vector (d,), coefficient) that the server has.
             reported: the same from reports. A rule replaces their weighted mean and keeps the sum
-                of their coefficients.
+                of their coefficients; so does the mean where a report has more than its share.
         """
-        if self.rule == "mean" or not reported:
-            return weighted_sum([*fixed, *reported])
         weights = [(vector, abs(coefficient)) for vector, coefficient in reported]
+        sizes = [weight for _, weight in weights]
+        if self.rule == "mean" and fair_weights(sizes, self.share) == sizes:
+            return weighted_sum([*fixed, *reported])
         total = math.fsum(coefficient for _, coefficient in reported)
         if not any(weight > 0 for _, weight in weights):
             return weighted_sum(fixed)

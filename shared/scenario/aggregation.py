@@ -22,6 +22,13 @@ class MaxSamples(Section):
         description="A multiple of the median number of examples in the reports that are averaged together. null: no such "
         "limit. The default affects only claims far beyond all others.",
     )
+    share: float | None = Field(
+        0.2,
+        gt=0,
+        lt=1,
+        description="The largest share of one report in a mean: of a cluster's model, of statistics of the data, and of micro "
+        "averages of test figures. With fewer than ten reports it is twice an equal share. null: no such limit.",
+    )
 
 
 class Clip(Section):
@@ -99,6 +106,25 @@ class Aggregation(Section):
         return self.clip.norm is not None or self.clip.times_median is not None
 
     @property
+    def remark(self) -> str:
+        """What the section does not do although it looks as if it did; empty if there is nothing of the kind."""
+        cap = self.max_samples
+        if not self.clips or self.rule != "mean" or cap.share is not None or cap.times_median == 1:
+            return ""
+        return (
+            "aggregation.clip shortens steps, but one report may have nearly all of the weight, so it bounds no mean: set "
+            "aggregation.max_samples.share, for example to 0.2"
+        )
+
+    @property
     def average(self) -> Average:
         """The average that folds use in place of the weighted mean."""
-        return Average(self.rule, self.trim, self.liars, self.keep, self.iterations, self.eps)
+        return Average(
+            self.rule,
+            self.trim,
+            self.liars,
+            self.keep,
+            self.iterations,
+            self.eps,
+            self.max_samples.share,
+        )

@@ -22,7 +22,7 @@ class Stop(Section):
 
     metric: MeasureName | None = Field(
         None,
-        description="The figure of mode E-server to watch, averaged over all test samples: accuracy, f1 or loss; for a "
+        description="The figure of mode E-server to watch, as its median over the agents: accuracy, f1 or loss; for a "
         "regression rmse, mae, mse, r2 or loss. null: accuracy, or rmse for a regression.",
     )
     target: float | None = Field(

@@ -21,7 +21,7 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from covey.shared.numerics.averages import MEAN, Average, lower_median
+from covey.shared.numerics.averages import MEAN, Average, fair_weights, lower_median
 from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.strategies.base import (
     LARGEST,
@@ -61,7 +61,7 @@ class Share(NamedTuple):
     """One report as the server counts it."""
 
     model: Vector  # w_i (d,)
-    examples: int  # n_i
+    examples: float  # n_i, without what is more than a fair share
     work: float  # a_i
     steps: int  # tau_i
 
@@ -134,12 +134,13 @@ class FedNova(SingleModel[NovaState]):
         shares = self._plausible(state, claimed)
         if not shares:
             return state
+        fair = fair_weights([share.examples for share in shares], average.share)
+        shares = [share._replace(examples=fair[i]) for i, share in enumerate(shares)]
         parameters, velocity = self._step(state, shares, average)
         p = state.parameters
         reported: list[tuple[Vector, float]] = []
         for share in shares:
-            weight = float(share.examples)
-            reported.append((share.model[p:], weight))
+            reported.append((share.model[p:], share.examples))
         buffers = average.mean(reported)
         model = np.concatenate([parameters, buffers])
         return replace(state, model=model, velocity=velocity)

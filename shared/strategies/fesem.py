@@ -26,7 +26,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from covey.shared.numerics.averages import MEAN, Average
+from covey.shared.numerics.averages import MEAN, Average, fair_weights
 from covey.shared.numerics.clustering import (
     Distance,
     Labels,
@@ -331,7 +331,8 @@ class Fesem(HardClustered[FesemState]):
         sketches = list(state.centre_sketches)
         for k in range(self.n_clusters):
             members = [client for client in clients if state.assign[client] == k]
-            weights = [self._weight(state, client) for client in members]
+            claimed = [self._weight(state, client) for client in members]
+            weights = fair_weights(claimed, average.share)
             if not sum(weights):
                 continue
             stored = [state.stored[client] for client in members]

@@ -7,11 +7,11 @@ as it arrives, instead of keeping it until the phase is closed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from covey.shared.numerics.averages import Average
+from covey.shared.numerics.averages import Average, fair_weights
 from covey.shared.numerics.vectors import Vector
 
 
@@ -30,6 +30,18 @@ class Term:
 
 Pairs = list[tuple[Vector, float]]  # (vector, weight) under one key
 Terms = tuple[Term, ...]  # of one report; none for a report that does not count
+
+
+def fair_terms(reports: Sequence[Terms], share: float | None) -> list[Terms]:
+    """The terms of all reports of a phase, with the weights that `Average.mean` gives them."""
+    weights: dict[str, list[float]] = {}
+    for terms in reports:
+        for term in terms:
+            weights.setdefault(term.key, []).append(term.weight)
+    fair = {key: iter(fair_weights(claimed, share)) for key, claimed in weights.items()}
+    return [
+        tuple(replace(term, weight=next(fair[term.key])) for term in terms) for terms in reports
+    ]
 
 
 class Means(Protocol):

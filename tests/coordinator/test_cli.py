@@ -319,3 +319,19 @@ def test_a_port_that_does_not_exist_is_refused_before_a_dashboard_begins(tmp_pat
     shown = typed("dashboard", tmp_path, "--port", 99999)
     assert shown.exit_code == 2
     assert "less than or equal to 65535" in shown.stderr
+
+
+def test_clips_without_a_limit_on_weights_are_remarked_on(tmp_path: Path) -> None:
+    scenario = written(tmp_path, DIGITS)
+    clips = ("--set", "aggregation.clip.norm=1")
+    assert typed("validate", scenario, *clips).stderr == ""
+    remarked = typed("validate", scenario, *clips, "--set", "aggregation.max_samples.share=null")
+    assert remarked.exit_code == 0
+    assert "warning: aggregation.clip shortens steps, but one report" in remarked.stderr
+    ruled = ("--set", "aggregation.max_samples.times_median=1")
+    assert (
+        typed(
+            "validate", scenario, *clips, *ruled, "--set", "aggregation.max_samples.share=null"
+        ).stderr
+        == ""
+    )

@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from covey.coordinator.run.early_stop import Evaluated, best_of, stop_reason
+from covey.coordinator.run.early_stop import (
+    Evaluated,
+    best_figure,
+    best_of,
+    note,
+    reason,
+    stop_reason,
+)
 from covey.coordinator.run.result import result_of
 from covey.coordinator.run.versions import best_version
 from covey.shared.numerics.measures import MEASURES
@@ -69,6 +76,23 @@ def test_a_loss_improves_downwards() -> None:
 def test_a_condition_that_can_never_hold_is_refused(sections: dict[str, Any], why: str) -> None:
     with pytest.raises(ValidationError, match=why):
         small_run.scenario("fedavg", **sections)
+
+
+def test_one_agent_decides_neither_the_best_round_nor_the_stop() -> None:
+    """Before: figures of 10^12 test samples made the liar's round the best."""
+    honest = {1: 0.4, 2: 0.5, 3: 0.6}
+    scene = small_run.scenario("fedavg", rounds={"stop": {"target": 0.55}}, evaluation={"every": 1})
+    saved: list[list[float]] = []
+    for number, accuracy in honest.items():
+        figures = {f"a{i}": {"server": {"n": 10, "accuracy": accuracy}} for i in range(3)}
+        claimed = 1.0 if number == 2 else 0.0
+        figures["liar"] = {"server": {"n": 10**12, "accuracy": claimed}}
+        figures["late"] = {"server": {"n": 10, "accuracy": 0.9}}
+        figures["away"] = {"server": {"n": 0}}
+        note(scene, saved, number, figures, newcomers={"late"})
+        assert bool(reason(scene, saved)) == (number == 3)
+    assert saved == [[number, accuracy] for number, accuracy in honest.items()]
+    assert best_figure(scene, saved, 3) == {"metric": "accuracy", "value": 0.6}
 
 
 def test_a_run_ends_at_its_target_and_keeps_its_best_models(tmp_path: Path) -> None:

@@ -140,11 +140,13 @@ def test_moments_take_medians_under_a_rule_and_counts_are_capped() -> None:
     liar = told(1e15, 1e6, 1e13)
     plain = pooled(honest)
     assert plain["mean"] == pytest.approx([1.0])
-    assert pooled([*honest, liar], settings(max_samples={"times_median": None}))["mean"][
-        0
-    ] == pytest.approx(1e6)
+    assert pooled([*honest, liar], settings(max_samples={"times_median": None, "share": None}))[
+        "mean"
+    ][0] == pytest.approx(1e6)
     capped_mean = pooled([*honest, liar], settings(max_samples={"times_median": 1}))["mean"][0]
     assert capped_mean == pytest.approx((3 + 1e6) / 4)
+    shared = pooled([*honest, liar])["mean"][0]
+    assert shared == pytest.approx((3 + 3e6) / 6), "half of four: twice an equal share"
     ruled = pooled([*honest, liar], settings(rule="median"))
     assert ruled["mean"] == pytest.approx([1.1])
     assert 0.5 < ruled["std"][0] < 2

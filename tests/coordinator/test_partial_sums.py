@@ -157,7 +157,7 @@ def with_examples(content: bytes, examples: int) -> bytes:
     return report.model_copy(update={"examples": examples}).to_bytes()
 
 
-@pytest.mark.parametrize("lie", ["absurd values", "many samples"])
+@pytest.mark.parametrize("lie", ["absurd values", "many samples", "most samples"])
 def test_a_report_that_must_be_taken_out_or_weighed_again_is_asked_for_with_all_others(
     lie: str, tmp_path: Path
 ) -> None:
@@ -165,7 +165,10 @@ def test_a_report_that_must_be_taken_out_or_weighed_again_is_asked_for_with_all_
     models = []
     anything = Origin(lambda client: True, lambda client: None)
     for way in ("single", "summed"):
-        run, orders = opened(tmp_path / way, aggregation={"max_samples": {"times_median": 2.0}})
+        cap = {"share": None} if lie == "many samples" else {"times_median": None}
+        run, orders = opened(
+            tmp_path / way, aggregation={"max_samples": {"times_median": 2.0, **cap}}
+        )
         run.samples.clear()
         reports = reports_of(run, orders)
         liar = "agent-5"

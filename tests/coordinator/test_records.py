@@ -11,6 +11,7 @@ from covey.coordinator.run import records
 from covey.coordinator.run.records import means_by_cluster
 from covey.shared.errors import UserError
 from covey.shared.numerics.measures import derived
+from covey.shared.strategies.base import Report
 
 
 @pytest.mark.parametrize(
@@ -48,6 +49,22 @@ def test_averages_of_a_regression_are_those_of_all_samples_and_those_of_all_agen
     assert row["mae"] == {"micro": 1.5, "macro": 2.5}
     # SSE = 30 * 1 + 10 * 9; SST = 40 * 4 + 30 * 2^2 + 10 * 6^2, for the common mean is 2
     assert row["r2"] == {"micro": pytest.approx(1 - 120 / 640), "macro": (0.75 - 1.25) / 2}
+
+
+def test_claimed_test_samples_own_no_micro_average_and_no_mean_loss() -> None:
+    """Before: one of twenty had 84 % of the weight, at a hundred times the median."""
+    agents: dict[str, Any] = {
+        f"a{i}": {"server": {"n": 10, "accuracy": 0.5, "loss": 1.0}} for i in range(19)
+    }
+    agents["liar"] = {"server": {"n": 1000, "accuracy": 0.0, "loss": 9.0}}
+    for train, weight in (({}, "test"), ({"liar": 10**12}, "total")):
+        row = records.averages(agents, train, weight, 0.2)["server"]
+        assert row["accuracy"] == {"micro": pytest.approx(0.4), "macro": pytest.approx(0.475)}
+    reports = [
+        (name, Report({}, own["server"]["n"], steps=1, loss=own["server"]["loss"]))
+        for name, own in agents.items()
+    ]
+    assert records.means(reports, "train", "test", share=0.2).loss == pytest.approx(2.6)
 
 
 def test_an_agent_that_diverged_is_named_and_in_no_average() -> None:

@@ -15,6 +15,7 @@ from covey.shared.numerics.averages import (
     Average,
     clipped,
     expected,
+    fair_weights,
     geometric_median,
     krum_order,
     lower_median,
@@ -122,6 +123,43 @@ def test_claims_are_capped_by_the_median_and_by_a_number() -> None:
     assert most_samples([100, 10**12], 500, 10.0) == 500
     assert most_samples([0, 0], None, 10.0) is None
     assert most_samples([100], None, None) is None
+
+
+@given(
+    weights=st.lists(st.floats(0, 1e15), min_size=1, max_size=40),
+    share=st.sampled_from([0.05, 0.2, 0.5]),
+    data=st.data(),
+)
+def test_no_weight_is_more_than_a_share_or_twice_an_equal_one(
+    weights: list[float], share: float, data: st.DataObject
+) -> None:
+    fair = fair_weights(weights, share)
+    positive = [weight for weight in fair if weight > 0]
+    if positive:
+        most = max(share, 2 / len(positive))
+        assert max(fair) <= most * math.fsum(fair) * (1 + 1e-9)
+    assert fair_weights(fair, share) == pytest.approx(fair), "once is enough"
+    limit = max(fair)
+    assert fair == [min(weight, limit) for weight in weights]
+    order = data.draw(st.permutations(range(len(weights))))
+    assert fair_weights([weights[i] for i in order], share) == [fair[i] for i in order]
+
+
+def test_weights_within_their_shares_stay_as_they_are() -> None:
+    assert fair_weights([10.0] * 10 + [1.0] * 10, 0.2) == [10.0] * 10 + [1.0] * 10
+    assert fair_weights([1e12, 1.0], 0.2) == [1e12, 1.0], "of two, neither is the liar"
+    assert fair_weights([1e12, *[1.0] * 19], 0.2) == [pytest.approx(4.75), *[1.0] * 19]
+    assert fair_weights([1e12, 1.0, 1.0], 0.2) == [pytest.approx(4.0), 1.0, 1.0]
+    assert fair_weights([1e12, 1.0, 1.0], None) == [1e12, 1.0, 1.0]
+
+
+def test_a_mean_and_the_reported_part_of_a_sum_have_fair_weights() -> None:
+    pairs = [(flat(value), weight) for value, weight in ((0.0, 1.0), (0.0, 1.0), (3.0, 1e12))]
+    assert Average(share=0.2).mean(pairs).tolist() == [2.0]
+    assert Average().mean(pairs).tolist() == [3.0]
+    reported = [(flat(0.0), 0.1), (flat(0.0), 0.1), (flat(3.0), 9.8)]
+    summed = Average(share=0.2).combine([(flat(1.0), 1.0)], reported)
+    assert summed.item() == pytest.approx(1.0 + 10.0 * 2.0)
 
 
 def test_a_clipped_step_keeps_its_direction_and_a_short_one_its_bytes() -> None:
