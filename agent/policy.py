@@ -84,6 +84,11 @@ class Policy(BaseModel):
         "told",
         description="whether a task may ask for the words of a table's columns; hidden: only tasks that list their words",
     )
+    forced_models: Literal["taken", "checked"] = Field(
+        "taken",
+        description="models that `coordinator promote --force` publishes: taken without this device's check, or checked "
+        "as any other",
+    )
     max_epochs: Limit | None = Field(10_000, description="epochs of one training")
     max_steps: Limit | None = Field(
         10_000_000, description="steps of SGD in one order, summed over its models"

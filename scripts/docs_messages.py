@@ -165,6 +165,7 @@ ENTRIES = (
             "run": "the run that made the model; empty before the first one",
             "round": "complete rounds that the model was trained in",
             "cluster": "the cluster that it belongs to; null: the method has none",
+            "serial": "of the newest deployment that the device has taken over or kept out",
             "rejected": "models that the device's own check kept out",
             "hook_failures": "failures of the command that runs after a change",
             "note": "the newest decision",
@@ -207,6 +208,7 @@ ENTRIES = (
             "cluster": "the agent's cluster; null: not assigned",
             "work": "what to do; null: nothing, or see `brief`",
             "brief": "the work without what all agents share, for agents whose status has `brief`; left out if it is not used",
+            "use": "whether the device may use the model that the order gives it for its own predictions; left out if not",
         },
         wire.OrderMessage(
             run="pilot-1a2b3c4d", serial=4, step=STEP, accepted=1, closed=2, cluster=0, work=WORK
@@ -415,6 +417,7 @@ ENTRIES = (
             "task": "the task that they solve, with the statistics that the fleet found in place of `federated` and its like",
             "layout": "names and shapes of their tensors, as in an order",
             "models": "one for each cluster, in the order of the clusters; the keys are `deployed-0`, `deployed-1` and so on",
+            "force": "whether to take a model over without a check, unless the device's policy forbids it; left out if not",
         },
         Deployment(
             serial=1772440000000,

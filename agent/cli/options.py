@@ -123,7 +123,7 @@ KeepModels = Annotated[
     int | None,
     typer.Option(
         min=0,
-        help="earlier models that stay in --model-dir  [default: 3]",
+        help="models of earlier runs or versions that stay in --model-dir  [default: 3]",
         envvar="COVEY_KEEP_MODELS",
         show_default=False,
     ),

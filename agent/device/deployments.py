@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from covey.agent.device.events import (
     Actions,
     Adopt,
+    DeploymentRefused,
     KeepDeployed,
     Notify,
     Subscribe,
@@ -86,7 +87,8 @@ class Deployments:
         if refusal is not None:
             self._newest = None
             self._settled = deployment.serial
-            return [*actions, Notify(f"no model is taken over: {refusal}")]
+            notice = Notify(f"no model is taken over: {refusal}")
+            return [*actions, notice, DeploymentRefused(deployment)]
         self._newest = deployment
         return actions + self._choose(now)
 

@@ -343,6 +343,13 @@ class Adopt:
 
 
 @dataclass(frozen=True)
+class DeploymentRefused:
+    """The policy of this device refuses the newest deployment: show it in the status."""
+
+    deployment: Deployment
+
+
+@dataclass(frozen=True)
 class Notify:
     """A text for a person at the device."""
 
@@ -373,6 +380,7 @@ Action = (
     | KeepModels
     | KeepDeployed
     | Adopt
+    | DeploymentRefused
     | Notify
     | YieldId
 )

@@ -75,6 +75,7 @@ class Keeper:
                 f"--model-dir {options.folder}: another agent keeps its models here; give each agent a folder of its own",
             )
         )
+        self._refused: Deployment | None = None  # the newest publication that the policy refused
         self._hook: ModelHook | None = None
         if options.hook:
             self._hook = ModelHook(options.hook, options.hook_limit_s, self._hook_failed)
@@ -88,19 +89,22 @@ class Keeper:
             self._observer(Damaged(self.models.damage))
 
     @property
-    def status(self) -> ModelInUse | None:
-        """The model in use as the agent's status shows it; None if there was no decision yet."""
+    def status(self) -> ModelInUse:
+        """The model in use as the agent's status shows it."""
         index = self.models.index
         version = self.models.in_use
-        if version is None and not index.note:
-            return None
+        refused = self._refused
+        note = index.note
+        if refused is not None:
+            note = f"refused by the policy of this device: run {refused.run}, round {refused.round}"
         return ModelInUse(
             run=version.run if version is not None else "",
             round=version.round if version is not None else 0,
             cluster=version.cluster if version is not None else None,
+            serial=index.serial if refused is None else refused.serial,
             rejected=index.rejected,
             hook_failures=index.hook_failures,
-            note=index.note[:MAX_TEXT],
+            note=note[:MAX_TEXT],
         )
 
     def place(self) -> dict[str, Any]:
@@ -115,7 +119,12 @@ class Keeper:
     def place_for(self, order: OrderMessage) -> dict[str, Any] | None:
         """The same for the work of an order; None if its model is not to be kept."""
         work = order.work
-        if work is None or work.phase not in KEPT_PHASES or self.models.index.pinned:
+        if (
+            work is None
+            or not order.use
+            or work.phase not in KEPT_PHASES
+            or self.models.index.pinned
+        ):
             return None
         return self.place()
 
@@ -154,6 +163,7 @@ class Keeper:
 
     def deployment_settled(self, deployment: Deployment) -> None:
         """A deployment was dealt with. If the model in use is an operator's choice, models of orders do not replace it."""
+        self._refused = None
         published = Version(deployment.run, deployment.round)
         is_in_use = published.is_same_model(self.models.in_use)
         pinned = is_in_use and deployment.origin == "operator"
@@ -161,6 +171,12 @@ class Keeper:
             self.models.settle(deployment.serial, pinned=pinned)
         except OSError as error:  # a full disk: the next start deals with it again
             self._observer(ModelNotKept(str(error)))
+        self._announce()
+
+    def deployment_refused(self, deployment: Deployment) -> None:
+        """The policy refuses a deployment. The disk does not note it: the next start asks the policy again."""
+        self._refused = deployment
+        self._announce()
 
     def _decide(self, version: Version, why: str, *, accepted: bool) -> None:
         if accepted:
@@ -177,9 +193,7 @@ class Keeper:
             self._hook.start(path.absolute(), version)
 
     def _announce(self) -> None:
-        status = self.status
-        if status is not None:
-            self._settled(ModelSettled(status))
+        self._settled(ModelSettled(self.status))
 
     def _hook_failed(self, why: str) -> None:
         self._observer(HookFailed(why))

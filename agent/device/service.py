@@ -429,6 +429,8 @@ class Agent:
             case e.Adopt(deployment, clusters):
                 _cancel(self._adopting)
                 self._adopting = self._spawn(self._adopt(deployment, clusters))
+            case e.DeploymentRefused(deployment) if self.keeper is not None:
+                self.keeper.deployment_refused(deployment)
             case e.Notify(text):
                 self._observer(n.Problem(text))
             case e.YieldId():

@@ -116,7 +116,7 @@ class ModelDir:
         if before.in_use is not None:
             earlier.append(before.in_use)
         earlier += before.previous
-        others = [one for one in earlier if one.version.file != version.file]
+        others = [one for one in earlier if not _makes_place(one.version, version)]
         note = f"in use: {version}"
         previous = tuple(others[: self.previous])
         self._write(replace(before, in_use=kept, previous=previous, note=note, why=why))
@@ -154,6 +154,13 @@ class ModelDir:
         for path in self.folder.glob(f"*{SUFFIX}"):
             if path.name not in named:
                 path.unlink(missing_ok=True)
+
+
+def _makes_place(old: Version, new: Version) -> bool:
+    """Of the models that the orders of a run give, round after round, only the newest stays."""
+    if old.file == new.file:
+        return True
+    return old.run == new.run and old.origin == new.origin == "order"
 
 
 def read_index(folder: Path) -> Index:

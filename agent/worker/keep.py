@@ -99,9 +99,17 @@ def keep_of_order(
 
 
 def keep(
-    candidate: Candidate, local: Local, dataset: Dataset, place: Place, rules: Rules
+    candidate: Candidate,
+    local: Local,
+    dataset: Dataset,
+    place: Place,
+    rules: Rules,
+    *,
+    force: bool = False,
 ) -> Answer | None:
     """Compare a candidate with the model in use, and write its file if it may take over.
+
+    With `force` the file is written whatever the figures are.
 
     Returns:
         {"version", "accepted", "why"}; None if the very same model is in use already.
@@ -113,7 +121,9 @@ def keep(
     old = None
     if current is not None:
         old = _figures(current, Task.model_validate(candidate.task), dataset, rules)
-    verdict: Verdict = judge(new, old, place.margin)
+    verdict = judge(new, old, place.margin)
+    if force and not verdict.accepted:
+        verdict = Verdict(True, f"the operator overrides the check: {verdict.why}")
     version = candidate.version
     if verdict.accepted:
         path = place.folder / version.file
@@ -161,7 +171,10 @@ def adopt(
     cluster = clusters[number] if len(deployment.models) > 1 else None
     version = Version(deployment.run, deployment.round, cluster, deployment.origin)
     mixture = ((1.0, models[number]),)
-    return keep(Candidate(version, task, mixture, layout), local, dataset, place, rules)
+    force = deployment.force and rules.policy.forced_models == "taken"
+    return keep(
+        Candidate(version, task, mixture, layout), local, dataset, place, rules, force=force
+    )
 
 
 def _current(place: Place) -> ModelFile | None:

@@ -37,6 +37,18 @@ DeviceFederation = Annotated[
     typer.Option(help="the devices' federation  [default: the run's]", show_default=False),
 ]
 
+Force = Annotated[
+    bool,
+    typer.Option(
+        "--force",
+        help="devices take the models over without their own check, unless their policy forbids it",
+    ),
+]
+Wait = Annotated[
+    float,
+    typer.Option(min=0.0, help="seconds to wait for the decisions of devices; 0: do not wait"),
+]
+
 
 @commands.command()
 @with_connection(BROKERS_OF_DEVICES)
@@ -50,6 +62,8 @@ def promote(
     best: Annotated[
         bool, typer.Option("--best", help="publish the models with the best evaluation of the run")
     ] = False,
+    force: Force = False,
+    wait: Wait = 30.0,
     connection: Connection,
     shard: Shards = None,
     federation: DeviceFederation = None,
@@ -59,7 +73,8 @@ def promote(
     """Publish a version of a run's models for use on the devices.
 
     Devices that run `agent start --model-dir` fetch the model of their cluster, compare it with the one in use, and take
-    it over unless it is worse. Those that are offline do so when they connect.
+    it over unless it is worse. Those that are offline do so when they connect. The command prints how many devices took the
+    models and how many rejected them; it ends with 1 if one did.
     """
     from covey.coordinator.commands import promote as command
 
@@ -68,7 +83,9 @@ def promote(
     version = command.chosen(folder, number, best=best)
     ensure_role(connection, COORDINATOR)
     urls = several_brokers(connection, shard) or [connection.url()]
-    sent = command.send(folder, version, "promote", urls, federation, audit_key)
+    sent = command.send(
+        folder, version, "promote", urls, federation, audit_key, force=force, wait_s=wait
+    )
     _show_promoted(asyncio.run(sent), as_json=as_json)
 
 
@@ -77,15 +94,18 @@ def promote(
 def rollback(
     folder: RunFolder,
     *,
+    force: Force = False,
+    wait: Wait = 30.0,
     connection: Connection,
     shard: Shards = None,
     federation: DeviceFederation = None,
     audit_key: AuditKey = None,
     as_json: Json = False,
 ) -> None:
-    """Publish the version of a run's models that was published before the present one.
+    """Publish the models that devices used before the present ones: of this run, or of the run before it.
 
-    Repeat it to go back further. deployments.jsonl in the run's folder lists what was published.
+    Repeat it to go back further. deployments.jsonl in the run's folder lists what was published. Devices check these
+    models as any others; --force overrides that. The command ends with 1 if a device rejects them.
     """
     from covey.coordinator.commands import promote as command
 
@@ -94,7 +114,9 @@ def rollback(
     version = command.before(folder)
     ensure_role(connection, COORDINATOR)
     urls = several_brokers(connection, shard) or [connection.url()]
-    sent = command.send(folder, version, "rollback", urls, federation, audit_key)
+    sent = command.send(
+        folder, version, "rollback", urls, federation, audit_key, force=force, wait_s=wait
+    )
     _show_promoted(asyncio.run(sent), as_json=as_json)
 
 
@@ -103,6 +125,8 @@ def _show_promoted(promoted: Promoted, *, as_json: bool) -> None:
         print(json_text.dumps(promoted.to_json()))
     else:
         show_line(promoted.sentence)
+    if promoted.uptake.rejected:
+        raise typer.Exit(1)
 
 
 @commands.command()

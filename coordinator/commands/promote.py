@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -11,7 +12,9 @@ from typing import Any
 
 from covey.coordinator.deploy.log import Act, in_force, note
 from covey.coordinator.deploy.publish import publish
+from covey.coordinator.deploy.uptake import Uptake, observe
 from covey.coordinator.run.audit_trail import trail_of_finished
+from covey.coordinator.run.checkpoint import Checkpoint
 from covey.coordinator.run.versions import (
     ModelVersion,
     best_version,
@@ -43,16 +46,21 @@ class Promoted:
     models: int
     agents: int  # whose cluster was published with them
     serial: int
+    force: bool
+    uptake: Uptake
 
     def to_json(self) -> dict[str, Any]:
-        return dict(vars(self))
+        return {**vars(self), "uptake": self.uptake.to_json()}
 
     @property
     def sentence(self) -> str:
         """For a person."""
         noun = "model" if self.models == 1 else "models"
         text = f"round {self.round} of run {self.run}: {self.models} {noun} published"
-        return f"{text} for federation {self.federation}; each device checks its model before it uses it"
+        text = f"{text} for federation {self.federation}; {self.uptake.sentence}"
+        if self.uptake.rejected and not self.force:
+            text += "; --force overrides their check"
+        return text
 
 
 def scenario_of(folder: Path) -> Scenario:
@@ -79,14 +87,43 @@ def chosen(folder: Path, number: int | None, *, best: bool) -> ModelVersion:
 
 
 def before(folder: Path) -> ModelVersion:
-    """The version that was in force before the present one. Raises UserError if there is none."""
-    rounds = in_force(folder)
-    if len(rounds) < 2:
+    """The version that was in use before the present one: of this run, or of the run before it.
+
+    Raises:
+        UserError: there was none, or the folder of its run is not found.
+    """
+    published = in_force(folder)
+    if len(published) > 1:
+        return version_of_round(folder, published[-2].round)
+    if not published:
         raise UserError(
-            f"{folder}: there is nothing to go back to: fewer than two versions of this run were published. "
+            f"{folder}: there is nothing to go back to: no models of this run are in use. Roll back the run whose models "
+            "are, or publish another run's with `coordinator promote`"
+        )
+    first = published[0]
+    if not first.before_run:
+        raise UserError(
+            f"{folder}: there is nothing to go back to: no models were published before those of round {first.round}. "
             "To publish another run's models, use `coordinator promote` with its folder"
         )
-    return version_of_round(folder, rounds[-2])
+    other = _folder_of(first.before_run, folder.resolve().parent)
+    if other is None:
+        raise UserError(
+            f"{folder}: round {first.before_round} of run {first.before_run} was in use before, and its folder is not "
+            f"next to this one; publish it with `coordinator promote ITS-FOLDER --round {first.before_round} --force`"
+        )
+    return version_of_round(other, first.before_round)
+
+
+def _folder_of(run: str, parent: Path) -> Path | None:
+    """The folder of a run among those in `parent`."""
+    for path in sorted(parent.iterdir()):
+        if not (path / "checkpoint").exists():
+            continue
+        with contextlib.suppress(UserError):  # a damaged one
+            if Checkpoint(path / "checkpoint").facts()["run"]["run"] == run:
+                return path
+    return None
 
 
 async def send(
@@ -96,6 +133,9 @@ async def send(
     urls: Sequence[BrokerUrl],
     federation: str | None,
     audit_key: Path | None = None,
+    *,
+    force: bool = False,
+    wait_s: float = 0.0,
 ) -> Promoted:
     """Publish a version, and note it in the run's folder and in its audit log.
 
@@ -108,45 +148,54 @@ async def send(
         urls: the devices' brokers; several are independent of each other, and each gets everything.
         federation: of the devices; None: that of the run.
         audit_key: file with the key of the run's audit log, if it is signed.
+        force: ask devices to take the models over without their check.
+        wait_s: how long to wait for the devices' decisions.
 
     Raises:
         UserError: a broker cannot be reached, or does not take the models; a coordinator is at work in the folder;
             the audit log is signed and the key is missing.
     """
     key = None if audit_key is None else read_key(audit_key)
-    with trail_of_finished(folder, key) as trail:
-        promoted = await _publish(folder, version, act, urls, federation)
-        number = promoted.round
-        name = promoted.federation
-        trail.note(act, round=number, federation=name, serial=promoted.serial)
-    return promoted
-
-
-async def _publish(
-    folder: Path, version: ModelVersion, act: Act, urls: Sequence[BrokerUrl], federation: str | None
-) -> Promoted:
     scenario = scenario_of(folder)
     name = federation or scenario.federation
-    if not is_kept(folder, round_name(version.round)):  # so that a rollback finds it later
-        save_version(folder, round_name(version.round), version)
-    suffix = uuid.uuid4().hex[:CLIENT_DIGITS]
     topics = Topics(name)
-    try:
-        async with AsyncExitStack() as stack:
-            link = await connected(stack, urls, topics, f"covey-promote-{suffix}")
-            if isinstance(link, ShardedLink):
-                await link.all_up()
-            serial = await publish(
-                link,
-                topics,
-                version,
-                origin="operator",
-                part_bytes=scenario.wire.part_bytes,
-            )
-    except UserError as error:
-        addresses = ", ".join(map(str, urls))
-        raise UserError(f"{addresses}: {error}") from None
-    note(folder, act, version.round, serial)
-    models = len(version.models)
-    agents = len(version.assignment)
-    return Promoted(version.run, version.round, name, models, agents, serial)
+    suffix = uuid.uuid4().hex[:CLIENT_DIGITS]
+    fields: dict[str, Any] = {"force": True} if force else {}
+    with trail_of_finished(folder, key) as trail:
+        if version.run != Checkpoint(folder / "checkpoint").facts()["run"]["run"]:
+            fields["run"] = version.run
+        elif not is_kept(folder, round_name(version.round)):  # so that a rollback finds it later
+            save_version(folder, round_name(version.round), version)
+        try:
+            async with AsyncExitStack() as stack:
+                link = await connected(stack, urls, topics, f"covey-promote-{suffix}")
+                if isinstance(link, ShardedLink):
+                    await link.all_up()
+                published = await publish(
+                    link,
+                    topics,
+                    version,
+                    origin="operator",
+                    part_bytes=scenario.wire.part_bytes,
+                    force=force,
+                )
+                note(folder, act, version, published)
+                trail.note(
+                    act, round=version.round, federation=name, serial=published.serial, **fields
+                )
+                uptake = Uptake(version.run, version.round, published.serial)
+                if wait_s > 0:
+                    await observe(link, topics, uptake, wait_s)
+        except UserError as error:
+            addresses = ", ".join(map(str, urls))
+            raise UserError(f"{addresses}: {error}") from None
+    return Promoted(
+        run=version.run,
+        round=version.round,
+        federation=name,
+        models=len(version.models),
+        agents=len(version.assignment),
+        serial=published.serial,
+        force=force,
+        uptake=uptake,
+    )

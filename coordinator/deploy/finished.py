@@ -26,15 +26,16 @@ async def publish_finished(run: Run, link: Link, observer: Observer) -> None:
         version = _version(run, best=wish == "best")
         if not version.models:  # they never left the devices
             return
-        serial = await publish(
+        published = await publish(
             link,
             Topics(run.scenario.federation),
             version,
             origin="run",
             part_bytes=run.scenario.wire.part_bytes,
         )
-        note(run.folder, "finish", version.round, serial)
+        note(run.folder, "finish", version, published)
         federation = run.scenario.federation
+        serial = published.serial
         run.audit.note("publish", round=version.round, federation=federation, serial=serial)
     except UserError as error:
         observer(ModelsNotPublished(str(error)))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from covey.coordinator.deploy.publish import Published
+from covey.coordinator.run.versions import ModelVersion
 from covey.shared import json_text
 from covey.shared.errors import UserError
 from covey.shared.files import write_atomically
@@ -23,6 +25,9 @@ class Publication:
     act: Act
     round: int  # whose models were published
     serial: int
+    run: str = ""  # that made the models; "" in the lines of older versions: the folder's own
+    before_run: str = ""  # whose models were in use until then; "" for none
+    before_round: int = 0
 
 
 def publications(folder: Path) -> list[Publication]:
@@ -39,20 +44,24 @@ def publications(folder: Path) -> list[Publication]:
     return found
 
 
-def note(folder: Path, act: Act, number: int, serial: int) -> None:
-    """Add a publication of the models of round `number`."""
+def note(folder: Path, act: Act, version: ModelVersion, published: Published) -> None:
+    """Add a publication."""
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    lines = [*publications(folder), Publication(now, act, number, serial)]
+    line = Publication(now, act, version.round, published.serial, version.run)
+    if published.before is not None:
+        before = published.before
+        line = replace(line, before_run=before.run, before_round=before.round)
+    lines = [*publications(folder), line]
     texts = [json_text.dumps(asdict(one)) + "\n" for one in lines]
     write_atomically(folder / FILE, "".join(texts).encode())
 
 
-def in_force(folder: Path) -> list[int]:
-    """The rounds whose models were published and not rolled back, oldest first: the last one is in force."""
-    rounds: list[int] = []
+def in_force(folder: Path) -> list[Publication]:
+    """What was published and not rolled back, oldest first: the last one is in force."""
+    stack: list[Publication] = []
     for one in publications(folder):
         if one.act == "rollback":
-            rounds = rounds[:-1]
-        elif one.round not in rounds[-1:]:
-            rounds.append(one.round)
-    return rounds
+            stack = stack[:-1]
+        elif not stack or one.round != stack[-1].round:
+            stack.append(one)
+    return stack

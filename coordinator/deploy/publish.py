@@ -11,6 +11,7 @@ import contextlib
 import io
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from covey.coordinator.run.versions import ModelVersion
 from covey.shared.client import encode_model
@@ -32,9 +33,23 @@ REPORTED_S = 0.1  # what the link has reported is there at once
 PUBLISHERS = 32  # documents of agents under way at once
 
 
+@dataclass(frozen=True)
+class Published:
+    """One publication, and the one that it took the place of."""
+
+    serial: int
+    before: Deployment | None
+
+
 async def publish(
-    link: Link, topics: Topics, version: ModelVersion, *, origin: Origin, part_bytes: int
-) -> int:
+    link: Link,
+    topics: Topics,
+    version: ModelVersion,
+    *,
+    origin: Origin,
+    part_bytes: int,
+    force: bool = False,
+) -> Published:
     """Publish a version.
 
     Args:
@@ -43,9 +58,7 @@ async def publish(
         version: the models.
         origin: the run that has finished, or an operator.
         part_bytes: the largest part of a model.
-
-    Returns:
-        The serial of the deployment.
+        force: ask devices to take the models over without their check.
 
     Raises:
         UserError: the broker did not take a message.
@@ -70,6 +83,7 @@ async def publish(
         task=dict(version.task),
         layout=version.layout.to_wire(),
         models=models,
+        force=force,
     )
     await _retain(link, topics.deployment, deployment.to_bytes())
     echo = await _newest(link, topics, ECHO_S, least=serial)
@@ -80,7 +94,7 @@ async def publish(
         )
     if before is not None:
         await _clear(link, topics, before.models, models)
-    return serial
+    return Published(serial, before)
 
 
 async def _subscribed(link: Link, topics: Topics) -> None:

@@ -158,6 +158,7 @@ class BufferedOrderBook(OrderBook):
             again=self._facts.incarnation,
             cluster=work.cluster,
             work=work,
+            use=self._is_for_use(work.phase),
         )
 
     def forget_models(self) -> None:

@@ -83,6 +83,7 @@ class OrderBook:
         cluster = clusters.get(client)
         accepted = facts.accepted.get(client, 0)
         brief = None
+        use = work is not None and self._is_for_use(work.phase)
         if work is not None and client in self.readers:
             brief = self._brief(work, number)
             work = None
@@ -97,8 +98,18 @@ class OrderBook:
             cluster=cluster,
             work=work,
             brief=brief,
+            use=use,
         )
         return SendOrder(client, order)
+
+    def _is_for_use(self, phase: str) -> bool:
+        """Whether a device may use the model of an order: in each round, or that of the evaluation after all rounds."""
+        match self._scenario.rounds.publish:
+            case "rounds":
+                return True
+            case "last":
+                return phase == EVALUATE and self._engine.round >= self._engine.rules.rounds
+        return False
 
     def work_of(self, client: ClientId, number: int, state: Any) -> Work:
         """The work of an agent that the open step, `number`, invited."""

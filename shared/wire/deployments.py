@@ -7,9 +7,9 @@ finds it at the broker. Only the coordinator's credentials may write these topic
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
 from covey.shared.wire.framing import Count, Name, Numbers, Packed
 from covey.shared.wire.messages import MAX_MODELS, ModelRef
@@ -39,6 +39,14 @@ class Deployment(Packed):
     models: Annotated[
         list[ModelRef], Field(min_length=1, max_length=MAX_MODELS), AfterValidator(_all_deployed)
     ]
+    force: bool = False  # devices take it over without their check, unless their policy forbids it
+
+    @model_serializer(mode="wrap")
+    def _without_an_unused_force(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = dump(self)
+        if not self.force:
+            del fields["force"]
+        return fields
 
 
 class DeploymentShare(Packed):

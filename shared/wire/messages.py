@@ -221,13 +221,18 @@ class OrderMessage(Packed):
     cluster: int | None = None
     work: Work | None = None
     brief: BriefWork | None = None
+    use: bool = (
+        False  # the device may use the model that this order gives it (`agent start --model-dir`)
+    )
 
     @model_serializer(mode="wrap")
-    def _without_an_unused_brief(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave `brief` out if it is not used: the order is then the same as before the field existed."""
+    def _without_unused_fields(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what is not used: the order is then the same as before these fields existed."""
         fields: dict[str, Any] = dump(self)
         if self.brief is None:
             del fields["brief"]
+        if not self.use:
+            del fields["use"]
         return fields
 
     @property

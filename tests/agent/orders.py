@@ -57,12 +57,12 @@ def order(
     **changes: Any,
 ) -> OrderMessage:
     """An order to work on `step`; everything before it is closed."""
-    again, serial = changes.pop("again", 0), changes.pop("serial", 0)
+    again, serial, use = (changes.pop(name, 0) for name in ("again", "serial", "use"))
     cluster = changes.pop("cluster", None)
     closed = max(step - 1, 0) if closed < 0 else closed
     wanted = work(*refs, **changes)
     plain = {"accepted": accepted, "closed": closed, "again": again, "serial": serial}
-    return OrderMessage(run=run, step=step, cluster=cluster, work=wanted, **plain)
+    return OrderMessage(run=run, step=step, cluster=cluster, work=wanted, use=bool(use), **plain)
 
 
 def rest(*, run: str = "run-1", accepted: int = 0, closed: int = 0, **changes: Any) -> OrderMessage:

@@ -9,6 +9,7 @@ import pytest
 from covey.agent.device.deployments import SHARE_WAIT_S, Deployments
 from covey.agent.device.events import (
     Adopt,
+    DeploymentRefused,
     KeepDeployed,
     Notify,
     Subscribe,
@@ -117,7 +118,8 @@ def test_a_deployment_that_breaks_the_rules_of_the_device_is_refused(
     changes: dict[str, Any], why: str
 ) -> None:
     it = machine(rules=Rules(Policy()))
-    [notice] = it.seen(deployment(**changes), 0.0)
+    notice, shown = it.seen(deployment(**changes), 0.0)
+    assert shown == DeploymentRefused(deployment(**changes))
     assert isinstance(notice, Notify)
     assert why in notice.text
     assert it.wake_at is None

@@ -17,6 +17,7 @@ from covey.agent.kept.model_dir import INDEX, ModelDir, read_index
 from covey.agent.kept.model_file import read_model, save_model, task_with_scaling
 from covey.agent.kept.verdict import Figures, judge
 from covey.agent.kept.versions import Version
+from covey.agent.policy import Policy, Rules
 from covey.agent.worker.worker import answer
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.shared.client import encode_model
@@ -25,7 +26,9 @@ from covey.shared.numerics.vectors import Layout, Tensor, Vector
 from covey.shared.scenario.task import Model, Task
 from covey.shared.seeds import generator
 from covey.shared.wire.codec import Codec
+from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.messages import ModelRef, digest
+from covey.shared.wire.topics import Topics, deployed_key
 from tests import clock
 from tests.agent.orders import order, ref
 from tests.agent.test_service import FakePool, World, worked
@@ -69,16 +72,26 @@ def put(models: ModelDir, version: Version, vector: Vector = GOOD) -> Path:
 
 def test_the_newest_models_stay_and_older_ones_leave_the_disk(tmp_path: Path) -> None:
     models = ModelDir(tmp_path, previous=2)
-    versions = [Version("r1", round_, 0) for round_ in range(1, 6)]
+    versions = [Version(f"r{number}", number, 0, "run") for number in range(1, 6)]
     for version in versions:
         put(models, version)
     again = ModelDir(tmp_path, previous=2)
     assert again.in_use == versions[-1]
     assert [kept.version for kept in again.index.previous] == versions[-2:-4:-1]
     names = sorted(path.name for path in tmp_path.glob("*.safetensors"))
-    assert names == [f"r1-round-0000{round_}-cluster-0.safetensors" for round_ in (3, 4, 5)]
+    assert names == [f"r{n}-round-0000{n}-cluster-0.safetensors" for n in (3, 4, 5)]
     put(again, versions[2])  # back to an earlier one
     assert [kept.version.round for kept in again.index.previous] == [5, 4]
+
+
+def test_of_the_models_that_a_runs_orders_give_only_the_newest_stays(tmp_path: Path) -> None:
+    models = ModelDir(tmp_path, previous=3)
+    put(models, Version("earlier", 60, 0, "run"))
+    for round_ in range(1, 9):
+        put(models, Version("r1", round_, 0))
+    put(models, Version("r1", 5, 0, "operator"))
+    kept = [(one.version.run, one.version.round) for one in models.index.previous]
+    assert kept == [("r1", 8), ("earlier", 60)]
 
 
 def test_a_damaged_index_is_named_and_does_not_stop_the_agent(tmp_path: Path) -> None:
@@ -175,6 +188,49 @@ def test_the_worker_keeps_a_model_unless_it_is_worse_here(
     assert perform(tmp_path, BAD, models, round_=4)["accepted"], "nothing to compare with"
 
 
+def adopted(folder: Path, models: ModelDir, *limits: str, force: bool) -> dict[str, Any]:
+    """The worker's answer about a published model that is worse here than the one in use."""
+    content = encode_model(BAD, LAYOUT.digest, Codec(), generator(0, "down"))
+    path = folder / f"{digest(content).hex()}.model"
+    path.write_bytes(content)
+    assert models.in_use is not None
+    done = answer(
+        {
+            "job": "adopt",
+            "source": {"data": str(samples(folder)), "label": None},
+            "deployment": Deployment(
+                serial=1,
+                run="run-0",
+                round=9,
+                origin="operator",
+                task=TASK.for_agents(),
+                layout=LAYOUT.to_wire(),
+                models=[ref(deployed_key(0), content)],
+                force=force,
+            ).to_bytes(),
+            "clusters": [0],
+            "models": [str(path)],
+            "keep": {"folder": str(models.folder), "current": models.in_use.file, "margin": 0.05},
+            **Rules(Policy().with_limits(limits)).to_wire(),
+        }
+    )
+    kept: dict[str, Any] = done["kept"]
+    return kept
+
+
+def test_force_overrides_the_check_of_a_device_unless_its_policy_forbids_it(
+    tmp_path: Path, single_thread: None
+) -> None:
+    models = ModelDir(tmp_path / "models")
+    put(models, Version("run-1", 1, 0))
+    assert not adopted(tmp_path, models, force=False)["accepted"]
+    forced = adopted(tmp_path, models, force=True)
+    assert forced["accepted"]
+    assert forced["why"].startswith("the operator overrides the check: accuracy 0")
+    checked = adopted(tmp_path, models, "forced_models=checked", force=True)
+    assert not checked["accepted"]
+
+
 # -- the agent -------------------------------------------------------------------------------------
 
 
@@ -187,6 +243,8 @@ class KeepingPool(FakePool):
         done = await super().call(job, weight=weight)
         if job["job"] != "perform":
             return done
+        if job["keep"] is None:
+            return {**worked(job), "kept": None}
         version = Version("run-1", len(self.jobs), 0)
         folder = Path(job["keep"]["folder"])
         (folder / version.file).write_bytes(b"a model")
@@ -203,13 +261,13 @@ async def test_an_agent_shows_which_model_is_in_use_and_which_was_rejected(tmp_p
         world.living(keep=keep),
     ):
         await world.model()
-        await world.order(order(1, ref()))
+        await world.order(order(1, ref(), use=True))
         await asyncio.sleep(2)
         first = world.statuses[-1].model
         assert first is not None
         assert (first.run, first.cluster, first.rejected) == ("run-1", 0, 0)
         pool.accepts = False
-        await world.order(order(2, ref(), accepted=1))
+        await world.order(order(2, ref(), accepted=1, use=True))
         await asyncio.sleep(2)
         second = world.statuses[-1].model
         assert second is not None
@@ -222,6 +280,51 @@ async def test_an_agent_shows_which_model_is_in_use_and_which_was_rejected(tmp_p
     kept = read_index(tmp_path / "models").in_use
     assert kept is not None
     assert kept.version.round == first.round
+
+
+@clock.virtual(within_s=3600)
+async def test_a_model_that_is_still_in_training_does_not_go_into_use(tmp_path: Path) -> None:
+    pool = KeepingPool()
+    keep = KeepOptions(tmp_path / "models")
+    async with (
+        World.open(tmp_path, broker=MemoryBroker(), pool=pool) as world,
+        world.living(keep=keep),
+    ):
+        await world.model()
+        await world.order(order(1, ref()))
+        await asyncio.sleep(2)
+        shown = world.statuses[-1].model
+        assert shown is not None, "the operator sees that this device keeps models"
+        assert shown.run == ""
+    [perform] = [job for job in pool.jobs if job["job"] == "perform"]
+    assert perform["keep"] is None
+
+
+@clock.virtual(within_s=3600)
+async def test_a_publication_that_the_policy_refuses_is_shown_and_asked_again_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    keep = KeepOptions(tmp_path / "models")
+    refused = Deployment(
+        serial=7,
+        run="run-0",
+        round=9,
+        origin="operator",
+        task={**TASK.for_agents(), "model": {"name": "os:system"}},
+        layout=LAYOUT.to_wire(),
+        models=[ref(deployed_key(0), b"model")],
+    )
+    async with (
+        World.open(tmp_path, broker=MemoryBroker(), pool=KeepingPool()) as world,
+        world.living(keep=keep),
+    ):
+        await world.publish(Topics("default").deployment, refused.to_bytes())
+        await asyncio.sleep(2)
+        shown = world.statuses[-1].model
+        assert shown is not None
+        assert (shown.serial, shown.run) == (7, "")
+        assert "refused by the policy" in shown.note
+    assert read_index(tmp_path / "models").serial == 0
 
 
 async def test_two_agents_do_not_share_a_folder(tmp_path: Path) -> None:

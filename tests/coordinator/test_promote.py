@@ -23,6 +23,7 @@ from covey.shared.files import folder_lock
 from covey.shared.mqtt.link import Link
 from covey.shared.scenario.describe import dump
 from covey.shared.wire.deployments import Deployment
+from covey.shared.wire.documents import AgentStatus, ModelInUse
 from covey.shared.wire.topics import Topics
 from tests import small_run
 
@@ -40,13 +41,17 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> MemoryBroker:
 
     monkeypatch.setattr("covey.coordinator.serve.connect.MqttLink", link)
     monkeypatch.setattr("covey.coordinator.deploy.publish.RETAINED_S", 0.05)
+    monkeypatch.setattr("covey.coordinator.deploy.uptake.QUIET_S", 0.05)
     return broker
 
 
 @pytest.fixture
 def finished(tmp_path: Path) -> Path:
     """The folder of a finished run of two rounds, whose audit log is signed; it kept round 1 too."""
-    folder = tmp_path / "run"
+    return finish(tmp_path / "run")
+
+
+def finish(folder: Path) -> Path:
     scene = small_run.scenario("ifca", rounds={"count": 2})
     run = small_run.in_process(folder, scene, audit_key=KEY.encode())
     np.savez(
@@ -143,3 +148,89 @@ def test_a_rollback_needs_two_publications(
     refused = typed("rollback", finished)
     assert refused.exit_code == 2
     assert "nothing to go back to" in refused.stderr
+
+
+def in_use(
+    broker: MemoryBroker, agent: str, model: ModelInUse | None, *, online: bool = True
+) -> None:
+    """The broker retains a status of this agent. One with a large serial has judged whatever is published."""
+    status = AgentStatus(agent=agent, session="s", online=online, model=model)
+    broker.retained.keep(Topics("default").status(agent), status.to_bytes())
+
+
+def test_a_promotion_prints_who_took_it_who_rejected_it_and_who_is_not_there_yet(
+    finished: Path, broker: MemoryBroker, tmp_path: Path
+) -> None:
+    key = tmp_path / "audit.key"
+    key.write_text(KEY)
+    run = last_version(finished).run
+    in_use(broker, "pi-1", ModelInUse(run=run, round=2, serial=2**50))
+    alone = typed("promote", finished, "--audit-key", key)
+    assert alone.exit_code == 0, alone.stderr
+    assert "devices: 1 took it over, 0 rejected it\n" in alone.stdout
+    in_use(broker, "pi-2", ModelInUse(run="earlier", round=9, serial=2**50, note="rejected: it"))
+    in_use(broker, "pi-3", ModelInUse(run=run, round=1, serial=5))
+    in_use(broker, "pi-4", None, online=False)
+    in_use(broker, "pi-5", None)  # without --model-dir
+    waited = ["--wait", 0.2, "--audit-key", key]
+    shown = typed("promote", finished, *waited)
+    assert shown.exit_code == 1
+    assert shown.stdout.endswith(
+        "devices: 1 took it over, 1 rejected it (pi-2), 1 have not answered yet (pi-3), 1 are offline (pi-4); "
+        "--force overrides their check\n"
+    )
+    found = json.loads(typed("promote", finished, "--json", *waited).stdout)["uptake"]
+    assert found == {
+        "taken": ["pi-1"],
+        "rejected": {"pi-2": "rejected: it"},
+        "undecided": ["pi-3"],
+        "offline": ["pi-4"],
+    }
+    assert typed("promote", finished, "--wait", 0, "--audit-key", key).exit_code == 0
+
+
+def test_force_is_published_and_noted_in_the_audit_log(
+    finished: Path, broker: MemoryBroker, tmp_path: Path
+) -> None:
+    key = tmp_path / "audit.key"
+    key.write_text(KEY)
+    assert typed("promote", finished, "--audit-key", key).exit_code == 0
+    assert not deployed(broker).force
+    assert typed("promote", finished, "--round", 1, "--force", "--audit-key", key).exit_code == 0
+    assert deployed(broker).force
+    assert typed("rollback", finished, "--force", "--audit-key", key).exit_code == 0
+    assert (deployed(broker).round, deployed(broker).force) == (2, True)
+    assert [fields.get("force") for _, fields in events(finished)[-3:]] == [None, True, True]
+
+
+def run_of(folder: Path) -> str:
+    return last_version(folder).run
+
+
+def test_a_rollback_after_a_retrain_goes_to_the_models_of_the_run_before(
+    broker: MemoryBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = tmp_path / "audit.key"
+    key.write_text(KEY)
+    signed = ["--audit-key", key]
+    old = finish(tmp_path / "a")
+    monkeypatch.setattr("covey.coordinator.simulate.simulation.IN_PROCESS", "retrained")
+    new = finish(tmp_path / "b")
+    assert typed("promote", old, *signed).exit_code == 0
+    assert typed("promote", new, *signed).exit_code == 0
+    assert typed("promote", new, "--round", 1, *signed).exit_code == 0
+    assert typed("rollback", new, *signed).exit_code == 0
+    assert (deployed(broker).run, deployed(broker).round) == (run_of(new), 2)
+    assert typed("rollback", new, *signed).exit_code == 0
+    assert (deployed(broker).run, deployed(broker).round) == (run_of(old), 2)
+    assert events(new)[-1][1]["run"] == run_of(old)
+    again = typed("rollback", new, *signed)
+    assert again.exit_code == 2
+    assert "no models of this run are in use" in again.stderr
+    assert typed("promote", new, *signed).exit_code == 0
+    run = run_of(old)
+    (tmp_path / "moved").mkdir()
+    old.rename(tmp_path / "moved" / "a")
+    lost = typed("rollback", new, *signed)
+    assert lost.exit_code == 2
+    assert f"round 2 of run {run} was in use before" in lost.stderr.replace("\n", " ")

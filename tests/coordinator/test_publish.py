@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from covey.agent.worker import frames
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.deploy.finished import publish_finished
 from covey.coordinator.deploy.log import publications
@@ -24,10 +25,13 @@ from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.link import Message, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.numerics.vectors import Layout, Tensor
+from covey.shared.strategies.base import ClientId
 from covey.shared.wire.deployments import Deployment, DeploymentShare
-from covey.shared.wire.messages import Part
+from covey.shared.wire.messages import OrderMessage, Part
 from covey.shared.wire.topics import Topics, deployed_key
 from tests import clock, small_run
+from tests.bowl import Trainer
+from tests.small_fleet import PATIENT, Fleet, Numpy
 
 TOPICS = Topics("default")
 LAYOUT = Layout((Tensor("w", (600,)),), 1)
@@ -61,11 +65,12 @@ async def test_a_deployment_is_whole_and_leftovers_of_the_one_before_are_taken_b
     broker = MemoryBroker()
     async with broker.link("operator") as link:
         first = await publish(link, TOPICS, version(2), origin="run", part_bytes=PART_BYTES)
+        assert first.before is None
         shown = await retained(broker)
         deployment = Deployment.from_bytes(shown[TOPICS.deployment])
-        assert (deployment.serial, deployment.round, len(deployment.models)) == (first, 3, 2)
+        assert (deployment.serial, deployment.round, len(deployment.models)) == (first.serial, 3, 2)
         share = DeploymentShare.from_bytes(shown[TOPICS.deployment_share("pi-1")])
-        assert (share.serial, share.cluster) == (first, 1)
+        assert (share.serial, share.cluster) == (first.serial, 1)
         parts = [
             Part.from_bytes(shown[f"{TOPICS.model(deployed_key(1))}/{index}"])
             for index in range(deployment.models[1].parts)
@@ -74,7 +79,8 @@ async def test_a_deployment_is_whole_and_leftovers_of_the_one_before_are_taken_b
         assert np.array_equal(decode_model(content, LAYOUT), version(2).models[1])
 
         second = await publish(link, TOPICS, version(1, 4), origin="operator", part_bytes=1 << 16)
-        assert second > first
+        assert second.serial > first.serial
+        assert second.before == deployment
         shown = await retained(broker)
         models = [topic for topic in shown if "/model/" in topic]
         assert models == [f"{TOPICS.model(deployed_key(0))}/0"]
@@ -89,7 +95,7 @@ async def test_a_serial_grows_even_if_another_clock_was_ahead(
         first = await publish(link, TOPICS, version(1), origin="run", part_bytes=PART_BYTES)
         monkeypatch.setattr("covey.coordinator.deploy.publish.time.time", lambda: 1.0)
         again = await publish(link, TOPICS, version(1), origin="run", part_bytes=PART_BYTES)
-    assert again == first + 1
+    assert again.serial == first.serial + 1
 
 
 @clock.virtual(within_s=3600)
@@ -153,6 +159,50 @@ def test_a_finished_run_publishes_the_version_that_the_scenario_names(
             assert wish == "none"
 
 
+class Noting(Numpy):
+    """Notes the phase and the round of each order whose model the device may use."""
+
+    def __init__(self, people: Mapping[ClientId, Trainer]) -> None:
+        super().__init__(people)
+        self.for_use: set[tuple[str, int]] = set()
+
+    async def call(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
+        if job["job"] == "perform":
+            order = OrderMessage.from_bytes(job["order"])
+            if order.use and order.work is not None:
+                self.for_use.add((order.work.phase, order.work.round))
+        return await super().call(job, weight=weight)
+
+
+@pytest.mark.parametrize(
+    ("wish", "for_use"),
+    [
+        ("last", {("evaluate", 2)}),
+        ("rounds", {("train", 0), ("evaluate", 1), ("train", 1), ("evaluate", 2)}),
+        ("best", set()),
+        ("none", set()),
+    ],
+)
+def test_a_model_that_is_still_in_training_is_for_use_only_with_publish_rounds(
+    tmp_path: Path, wish: str, for_use: set[tuple[str, int]]
+) -> None:
+    scene = small_run.scenario(
+        "fedavg", rounds={"count": 2, "publish": wish}, evaluation={"every": 1}
+    )
+    people = small_run.clients(3, scene)
+    pool = Noting(people)
+
+    async def whole() -> None:
+        rules = small_run.rules(scene, start_agents=3, **PATIENT)
+        fleet = Fleet(tmp_path, scene, rules, MemoryBroker(), people)
+        fleet.pool = pool
+        async with fleet:
+            await fleet.serve()
+
+    clock.run(whole())
+    assert pool.for_use == for_use
+
+
 @clock.virtual(within_s=3600)
 async def test_every_one_of_several_brokers_gets_the_whole_deployment() -> None:
     """An operator's command does not know where agents live, so each broker has the shares of all."""
@@ -163,8 +213,8 @@ async def test_every_one_of_several_brokers_gets_the_whole_deployment() -> None:
         ShardedLink([first, second], TOPICS) as link,
     ):
         await link.all_up()
-        serial = await publish(link, TOPICS, version(2), origin="run", part_bytes=PART_BYTES)
+        published = await publish(link, TOPICS, version(2), origin="run", part_bytes=PART_BYTES)
     shown = [await retained(broker) for broker in brokers]
     assert shown[0] == shown[1]
-    assert Deployment.from_bytes(shown[0][TOPICS.deployment]).serial == serial
+    assert Deployment.from_bytes(shown[0][TOPICS.deployment]).serial == published.serial
     assert TOPICS.deployment_share("pi-1") in shown[0]

@@ -11,9 +11,11 @@ import pytest
 
 from covey.coordinator.commands import promote
 from covey.coordinator.deploy.log import FILE, Act, in_force, note
+from covey.coordinator.deploy.publish import Published
 from covey.coordinator.run.result import write_all, write_models
 from covey.coordinator.run.versions import (
     BEST,
+    ModelVersion,
     best_version,
     last_version,
     round_name,
@@ -21,6 +23,7 @@ from covey.coordinator.run.versions import (
     version_of_round,
 )
 from covey.shared.errors import UserError
+from covey.shared.numerics.vectors import Layout
 from tests import small_run
 
 
@@ -88,8 +91,9 @@ def test_a_rollback_takes_back_the_newest_publication(
     tmp_path: Path, acts: Sequence[tuple[Act, int]], expected: list[int]
 ) -> None:
     for serial, (act, number) in enumerate(acts, start=1):
-        note(tmp_path, act, number, serial)
-    assert in_force(tmp_path) == expected
+        version = ModelVersion("r1", number, {}, Layout((), 0), (), {}, {})
+        note(tmp_path, act, version, Published(serial, before=None))
+    assert [one.round for one in in_force(tmp_path)] == expected
     if len(expected) < 2:
         with pytest.raises(UserError, match="nothing to go back to"):
             promote.before(tmp_path)

@@ -130,6 +130,11 @@ class Devices:
             found.append(-1 if kept is None else kept.version.round)
         return found
 
+    def runs(self) -> set[str]:
+        """The runs whose models are in use on the devices."""
+        kept = [self.index(name).in_use for name in SITES]
+        return {"" if one is None else one.version.run for one in kept}
+
     def predicted(self, name: str) -> str | float:
         """What the device's model makes of a large first feature, in a file without targets."""
         new = self.folder / "new.csv"
@@ -181,25 +186,31 @@ async def test_a_model_is_delivered_used_replaced_rejected_and_rolled_back(
             other = replace(last, round=7, models=tuple(2 * model for model in last.models))
             save_version(run, round_name(7), other)
             version = promote.chosen(run, 7, best=False)
-            await promote.send(run, version, "promote", [url], None)
-            await until(lambda: fleet.rounds() == [7] * len(SITES))
+            sent = await promote.send(run, version, "promote", [url], None, wait_s=20)
+            assert sent.uptake.taken == ["late", *SITES]
+            assert fleet.rounds() == [7] * len(SITES)
             assert fleet.index("north-1").pinned
 
             # rejected: the opposite is worse on every device
             wrong = replace(last, round=8, models=tuple(-model for model in last.models))
             save_version(run, round_name(8), wrong)
             version = promote.chosen(run, 8, best=False)
-            await promote.send(run, version, "promote", [url], None)
-            await until(lambda: all(fleet.index(name).rejected for name in SITES))
+            sent = await promote.send(run, version, "promote", [url], None, wait_s=20)
+            assert list(sent.uptake.rejected) == list(SITES)
             assert fleet.rounds() == [7] * len(SITES)
             assert fleet.predicted("south-1") == "ok"
             assert "rejected: run" in fleet.index("south-1").note
 
-            # rolled back: first to the version that is still in use, then to the run's own last round
+            # the operator insists
+            await promote.send(run, version, "promote", [url], None, force=True, wait_s=20)
+            assert fleet.rounds() == [8] * len(SITES)
+            assert fleet.predicted("south-1") == "worn"
+
+            # rolled back: first to the version before it, then to the run's own last round
             for expected in (7, ROUNDS):
                 back = promote.before(run)
-                await promote.send(run, back, "rollback", [url], None)
-                await until(lambda expected=expected: fleet.rounds() == [expected] * len(SITES))  # type: ignore[misc]
+                await promote.send(run, back, "rollback", [url], None, wait_s=20)
+                assert fleet.rounds() == [expected] * len(SITES)
             shown = await status.from_broker(url, "default")
             models = {name: row["model"] for name, row in shown["roster"]["agents"].items()}
             assert {name: models[name]["round"] for name in SITES} == dict.fromkeys(SITES, ROUNDS)
@@ -208,11 +219,23 @@ async def test_a_model_is_delivered_used_replaced_rejected_and_rolled_back(
                 str(one.header) for one in roster_table(shown["roster"]).columns
             ]
             previous = fleet.index("north-1").previous
-            assert [kept.version.round for kept in previous][:2] == [7, 2]
+            assert [kept.version.round for kept in previous] == [7, 8]
+
+            # trained again: the models of the new run replace those of the old one, and a rollback brings these back
+            options = Options(tmp_path / "next", broker=str(url), origin=run)
+            await command.run(load(scenario(tmp_path)), options, seen.append)
+            await until(lambda: fleet.runs().isdisjoint({last.run}))
+            back = promote.before(tmp_path / "next")
+            sent = await promote.send(
+                tmp_path / "next", back, "rollback", [url], None, force=True, wait_s=20
+            )
+            assert (sent.run, sent.round) == (last.run, ROUNDS)
+            assert sent.uptake.taken == ["late", *SITES]
     acts = [(one.act, one.round) for one in publications(run)]
     assert acts == [
         ("finish", 3),
         ("promote", 7),
+        ("promote", 8),
         ("promote", 8),
         ("rollback", 7),
         ("rollback", 3),
