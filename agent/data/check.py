@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 
 from covey.agent.data import Dataset, fit, load, with_test
-from covey.agent.data.column_notes import column_notes, numbers_of
+from covey.agent.data.column_notes import column_notes, counted_names, numbers_of
 from covey.agent.data.dataset import Array
 from covey.shared.consent import AllowedCode
 from covey.shared.errors import DataError
+from covey.shared.proposal.targets import are_amounts
 from covey.shared.scenario.task import Task
 
 FEW = 10  # training samples of a class; with fewer, its learning is a matter of luck
+MAX_SINGLY = 3  # such classes that have a note each
 SMALL = 0.2  # features after a task.scale that was chosen to bring them to 1
 LARGE = 100  # features after task.scale; larger ones make training diverge
 
@@ -121,6 +123,9 @@ def inspect(dataset: Dataset, task: Task | None = None) -> Finding:
             misfit = error
     classes: tuple[ClassCount, ...] = ()
     is_regression = data.regression or (task is not None and task.classes is None)
+    if task is None and not data.labels:
+        targets = np.concatenate([data.targets, data.test_targets])
+        is_regression = is_regression or are_amounts(len(np.unique(targets)), len(targets))
     if not is_regression:
         classes = _classes(data)
     smallest, largest = _extremes(numbers_of(data, task))
@@ -182,6 +187,16 @@ def _extremes(data: Dataset) -> tuple[float, float]:
     return float(present.min()), float(present.max())
 
 
+def note_on_testing(data: Dataset) -> str:
+    """Which samples will test, of data without a test part."""
+    which = "drawn on a seed"
+    if data.columns is not None and data.columns.overlap is not None:
+        which = "the latest windows of each series"
+    elif data.columns is not None and data.columns.moments is not None:
+        which = "the latest rows (task.test: random draws them)"
+    return f"no test part: 20 % of the samples, {which}, will be held back for testing"
+
+
 def _notes(
     data: Dataset,
     classes: tuple[ClassCount, ...],
@@ -189,9 +204,14 @@ def _notes(
 ) -> tuple[str, ...]:
     """Unusual properties of the data that do not keep it out."""
     notes: list[str] = []
-    for one in classes:
-        if one.train < FEW:
-            notes.append(f"class {one.name!r} has only {one.train} training samples")
+    few = {one.name: one.train for one in classes if one.train < FEW}
+    if len(few) > MAX_SINGLY:
+        notes.append(
+            f"{len(few)} classes have fewer than {FEW} training samples: {counted_names(few)}"
+        )
+    else:
+        for name, train in few.items():
+            notes.append(f"class {name!r} has only {train} training samples")
     if len(classes) == 1:
         name = classes[0].name
         notes.append(
@@ -204,10 +224,7 @@ def _notes(
             f"{data.columns.left_out} samples with missing cells are left out (task.impute is drop)"
         )
     if not data.has_test:
-        drawn = "drawn on the seed"
-        if data.columns is not None and data.columns.overlap is not None:
-            drawn = "the latest windows of each series"
-        notes.append(f"no test part: 20 % of the samples, {drawn}, will be held back for testing")
+        notes.append(note_on_testing(data))
     if task is not None and task.standardise == "none":
         extremes = _extremes(numbers_of(data, task))
         largest = max(abs(extreme) for extreme in extremes) * task.scale

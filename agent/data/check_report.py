@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.table import Table
 
-from covey.agent.data.check import Finding, inspect, read_local
+from covey.agent.data.check import Finding, inspect, note_on_testing, read_local
 from covey.agent.data.dataset import with_test
+from covey.agent.data.fit import fit
+from covey.agent.data.load import tables_at
 from covey.agent.data.proposal_data import describe
 from covey.shared import json_text
-from covey.shared.errors import DataError
-from covey.shared.proposal.proposal import propose
+from covey.shared.errors import DataError, UserError
+from covey.shared.proposal.fleet_columns import some
+from covey.shared.proposal.proposal import checked, propose
 from covey.shared.scenario.load import load_without_files
 from covey.shared.scenario.task import Task
 from covey.shared.terminal import Terminal
@@ -28,8 +33,7 @@ def show(data: str, label: str | None, scenario: Path | None, *, as_json: bool) 
     if scenario:
         task = load_without_files(scenario).task
     try:
-        local = with_test(read_local(data, label, task))
-        finding = inspect(local, task)
+        finding = _found(data, label, task)
     except DataError as error:
         if not as_json:
             raise
@@ -41,6 +45,53 @@ def show(data: str, label: str | None, scenario: Path | None, *, as_json: bool) 
     else:
         _print(finding, scenario)
     return not finding.problems
+
+
+def _found(data: str, label: str | None, task: Task | None) -> Finding:
+    """The finding of data that has its test part as on a device.
+
+    Without a task, a table whose cells are not all numbers is read as `--propose` would.
+    """
+    remarks: list[str] = []
+    try:
+        local = read_local(data, label, task)
+    except DataError as error:
+        task, remark = _proposed_task(data, label, task, error)
+        local = read_local(data, label, task)
+        remarks.append(remark)
+    if not local.has_test:
+        remarks.append(note_on_testing(local))
+    if task is not None:
+        with contextlib.suppress(DataError):  # `inspect` names it
+            local = fit(local, task)
+    finding = inspect(with_test(local), task)
+    return replace(finding, notes=(*remarks, *finding.notes))
+
+
+def _proposed_task(
+    data: str, label: str | None, task: Task | None, error: DataError
+) -> tuple[Task, str]:
+    """The task that fits a table, and a remark on it; the error if it is no table, or was compared with a task."""
+    if task is not None or not tables_at(Path(data)):
+        raise error
+    try:
+        proposal = propose([describe(data)], target=label)
+    except UserError:
+        raise error from None
+    found = checked(proposal).task
+    kinds: list[str] = []
+    if found.categories:
+        kinds.append(f"words in {some(tuple(found.categories))}")
+    if found.times:
+        kinds.append(f"times in {some(found.times)}")
+    if found.ignore:
+        kinds.append(f"without {some(found.ignore)}")
+    kinds.append(f"target {found.target}")
+    how = "; ".join(kinds)
+    return (
+        found,
+        f"read as `agent check --propose` proposes: {how}; --scenario compares it with a task",
+    )
 
 
 def show_proposal(sources: Sequence[str], target: str | None, *, as_json: bool) -> None:

@@ -36,7 +36,7 @@ def column_notes(data: Dataset, task: Task) -> Iterator[str]:
         treatment = "values of the task"
         if isinstance(task.impute, str):
             treatment = task.impute
-        counted = _counted(missing)
+        counted = counted_names(missing)
         yield f"missing cells: {counted} (task.impute: {treatment})"
     for place, column in enumerate(task.table_columns):
         is_listed = column.name not in task.open_categories
@@ -77,7 +77,7 @@ def _unknown_words(data: Dataset, place: int, column: TableColumn) -> Iterator[s
             unknown[word] = count
     if unknown:
         where = f"words of column {column.name!r} that the task does not know"
-        yield f"{where}: {_counted(unknown)}; they share one input"
+        yield f"{where}: {counted_names(unknown)}; they share one input"
 
 
 def _statistics(data: Dataset, task: Task) -> Iterator[str]:
@@ -97,7 +97,7 @@ def _statistics(data: Dataset, task: Task) -> Iterator[str]:
     yield f"before round 0 this device sends: {sent}"
 
 
-def _counted(counts: dict[str, int]) -> str:
+def counted_names(counts: dict[str, int]) -> str:
     """Names with their counts, the most frequent first."""
     ranked = Counter(counts).most_common()
     shown: list[str] = []

@@ -33,6 +33,8 @@ class RawColumns:
     left_out: int = 0  # samples of the training file with missing cells
     # of windows over rows, which are in time order: how many before a window share rows with it; None: of single rows
     overlap: int | None = None
+    # of single rows, the latest of which test: (n,) when each was, in seconds; None: those that test are drawn
+    moments: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -167,27 +169,41 @@ def encode(
 def with_test(data: Dataset, share: float = 0.2, seed: int = 0) -> Dataset:
     """The same samples with a test part: its own if it has one, else `share` of them.
 
-    Samples are drawn on the seed. Of windows over rows, the latest ones of each series test, and those that share rows
-    with them are left out of training: a model would know most of their rows.
+    Samples are drawn on the seed, of each class as large a share as of all. If the data has the moments of its rows, the
+    latest ones test. Of windows over rows, the latest ones of each series test, and those that share rows with them are
+    left out of training: a model would know most of their rows.
     """
     if data.has_test:
         return data
     n = len(data.targets)
+    moments = None if data.columns is None else data.columns.moments
     if data.columns is not None and data.columns.overlap is not None:
         groups = np.zeros(n) if data.groups is None else data.groups
         train, test = earlier_and_latest(groups, data.columns.overlap, share)
     else:
         held = held_out(n, share)
-        rng = generator(seed, "test part")
-        order = rng.permutation(n)
-        test = np.sort(order[:held])
-        train = np.sort(order[held:])
+        if moments is not None:
+            test = np.argsort(moments, kind="stable")[n - held :]
+        else:
+            test = _drawn(data, held, generator(seed, "test part"))
+        train = np.setdiff1d(np.arange(n), test)
+        test = np.sort(test)
     return replace(
         take(data, train),
         test_features=data.features[test],
         test_targets=data.targets[test],
         test_groups=_rows(data.groups, test),
     )
+
+
+def _drawn(data: Dataset, held: int, rng: np.random.Generator) -> Indices:
+    """Random samples: of each class its share, up to one sample more or less."""
+    order = rng.permutation(len(data.targets))
+    if data.regression:
+        return order[:held]
+    by_class = order[np.argsort(data.targets[order], kind="stable")]
+    places = (np.arange(held) + 0.5) * len(order) / held
+    return by_class[places.astype(np.int64)]
 
 
 def held_out(n: int, share: float) -> int:

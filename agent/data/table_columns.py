@@ -135,6 +135,9 @@ def _no_number(place: CellPlace, block: Block, index: int, cell: object) -> BadC
         advice = FILL if is_missing(cell) else CORRECT
         seen = f"{text:.40}; expected a finite number"
         return place.bad_cell(block, index, seen, "is not a finite number", advice)
+    if is_missing(text):
+        seen = f"{quoted(text)} stands for a missing cell"
+        return place.bad_cell(block, index, seen, "is empty", FILL)
     seen = f"{quoted(text)} is not a number"
     has_decimal_comma = "," in text and is_number(text.replace(",", ".", 1))
     advice = DECIMAL_COMMA if has_decimal_comma else NO_WORDS

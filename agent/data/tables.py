@@ -19,7 +19,7 @@ from covey.agent.data.table_rows import (
     open_table,
 )
 from covey.agent.data.table_selection import Selection, selected
-from covey.agent.data.times import seconds_of_week
+from covey.agent.data.times import instants, seconds_of_week
 from covey.agent.data.unknown_classes import add_unknown_classes
 from covey.agent.data.windows import labels_of, longest_series, window_rows, windows_of
 from covey.shared.errors import DataError
@@ -46,6 +46,7 @@ class Table:
     left_out: int = 0  # samples with missing cells
     groups: list[str] = field(default_factory=list)  # (n,) series; empty if the rows are one
     overlap: int | None = None  # of windows: how many before a window share rows with it
+    moments: list[float] = field(default_factory=list)  # (n,) if the latest rows test; else empty
 
     @property
     def raw_columns(self) -> RawColumns:
@@ -53,7 +54,8 @@ class Table:
         words: dict[str, tuple[str, ...]] = {}
         for name, vocabulary in self.vocabularies.items():
             words[name] = tuple(vocabulary.words)
-        return RawColumns(words, self.left_out, self.overlap)
+        moments = np.array(self.moments) if self.moments else None
+        return RawColumns(words, self.left_out, self.overlap, moments)
 
     @property
     def series(self) -> Array | None:
@@ -199,7 +201,11 @@ def _read(
     group: CellPlace | None = None
     if selection.group is not None:
         group = CellPlace(selection.group, file.columns.index(selection.group))
+    moments: list[float] = []
+    time = task.times[0] if task is not None and task.times else ""
     for block in file.blocks(selection.names, faults):
+        if task is not None and task.tests_latest:
+            moments += instants(block.cells.get(time, ())) or map(float, block.rows)
         features.append(_features(file, selection, block, faults, vocabularies))
         rows += block.rows
         if label is not None:
@@ -217,7 +223,9 @@ def _read(
             public="the table has no samples below its header",
         )
     all_features = np.concatenate(features)
-    return Table(selection, all_features, spelled, rows, vocabularies, groups=groups)
+    return Table(
+        selection, all_features, spelled, rows, vocabularies, groups=groups, moments=moments
+    )
 
 
 def _windowed(table: Table, window: Window, path: Path) -> Table:
@@ -240,6 +248,7 @@ def _windowed(table: Table, window: Window, path: Path) -> Table:
         rows=[table.rows[row] for row in last_rows],
         groups=[table.groups[row] for row in last_rows] if table.groups else [],
         overlap=window.overlap,
+        moments=[],
     )
 
 
@@ -260,6 +269,7 @@ def _without_incomplete_samples(table: Table, path: Path) -> Table:
         spelled=spelled,
         rows=[table.rows[index] for index in kept],
         groups=[table.groups[index] for index in kept] if table.groups else [],
+        moments=[table.moments[index] for index in kept] if table.moments else [],
         left_out=len(table.rows) - len(kept),
     )
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from covey.agent.data.bad_cells import BadCells, quoted
 from covey.agent.data.table_columns import CellPlace
-from covey.agent.data.table_rows import Block
+from covey.agent.data.table_rows import Block, Cells
 
 Float32 = npt.NDArray[np.float32]
 
@@ -45,6 +45,18 @@ def second_of_week(cell: object) -> float | None:
         return None
     seconds = moment.hour * 3600 + moment.minute * 60 + moment.second
     return moment.weekday() * DAY_S + seconds + moment.microsecond / 1e6
+
+
+def instants(cells: Cells) -> list[float]:
+    """The points in time of a column, to order them: seconds since 1970 by the clock as written; the earliest for others."""
+    found: list[float] = []
+    for cell in cells:
+        moment = moment_of(cell)
+        if moment is None:
+            found.append(-math.inf)
+        else:
+            found.append((moment.replace(tzinfo=UTC) - EPOCH).total_seconds())
+    return found
 
 
 def moment_of(cell: object) -> datetime | None:

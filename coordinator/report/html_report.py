@@ -168,6 +168,7 @@ def _origin(result: Result, facts: RunFacts) -> list[Fact]:
         Fact("began", moment(facts.began)),
         Fact("ended", moment(facts.ended)),
         Fact("folder", str(facts.folder)),
+        Fact("tested on", facts.tested_on),
         Fact("computed on", device_words(result)),
         Fact("versions", version_words(result)),
     ]

@@ -35,6 +35,7 @@ class RunFacts:
     scenario: str  # the file's text
     command: str  # repeats the run
     remarks: Sequence[str]  # about the command
+    tested_on: str  # which samples of an agent test
     simulated_faults: str
     record: Sequence[Row]  # rounds.jsonl
     agents: Sequence[Row]  # agents.parquet
@@ -77,6 +78,7 @@ def facts_of(folder: Path) -> RunFacts:
         text,
         command,
         remarks,
+        _tested_on(scenario),
         _faults(scenario),
         record,
         agents,
@@ -160,6 +162,18 @@ def data_remarks(scenario: Scenario) -> list[str]:
     if scenario.fleet.data != OWN_DATA:
         return [f"The data set {scenario.fleet.data} must be in COVEY_DATA_ROOT (or --data-root)."]
     return []
+
+
+def _tested_on(scenario: Scenario | None) -> str:
+    """Which samples of an agent test, if it has no test part of its own; empty if a data set or a rule decides."""
+    if scenario is None:
+        return ""
+    own = "unless a device has a test part of its own"
+    if scenario.task.window is not None:
+        return f"the latest windows of each series, {own}"
+    if scenario.task.tests_latest:
+        return f"the latest rows of each device, {own}"
+    return "" if scenario.fleet is not None else f"random samples of each device, {own}"
 
 
 def _faults(scenario: Scenario | None) -> str:

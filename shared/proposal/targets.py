@@ -151,6 +151,11 @@ def _too_rare(column: FleetColumn) -> bool:
     return column.distinct * ROWS_PER_CLASS > column.cells
 
 
+def are_amounts(distinct: int, cells: int) -> bool:
+    """Whether whole numbers with this many different values in this many cells are amounts, not classes."""
+    return distinct > MAX_CLASSES or distinct * ROWS_PER_CLASS > cells
+
+
 def _of_numbers(column: FleetColumn) -> tuple[Classes, str]:
     values = column.values
     if not column.whole:

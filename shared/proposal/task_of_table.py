@@ -78,6 +78,12 @@ def table_task(
         )
     if window is not None:
         task["window"] = window.choice
+    elif features.times:
+        task["test"] = Choice(
+            "latest",
+            f"the last fifth of a device's rows by {features.times[0]!r} tests; random rows lie between rows that the "
+            "model knows",
+        )
     task["impute"] = _impute(features)
     task["standardise"] = Choice("federated", "from sums over the fleet; no rows leave a device")
     task["model"] = table_model(inputs, rows)

@@ -112,6 +112,12 @@ class Task(Section):
         None,
         description="Makes one sample of consecutive rows, for sensors and other series. null: every row is a sample.",
     )
+    test: Literal["latest", "random"] | None = Field(
+        None,
+        description="Which fifth of a device's rows tests, if its data has no test part: latest: the last rows in the order of "
+        "the first column of times, or of the file if there is none; random: rows drawn on a seed. null: latest with times, "
+        "random without. The latest windows of each series test in any case.",
+    )
     target_scale: Literal["none", "federated"] | TargetScale = Field(
         "none",
         description="How a regression target is standardised while a model trains: none; fixed values ({mean: 20, std: 5}); "
@@ -203,13 +209,17 @@ class Task(Section):
                 f"resize is for images; features is {list(self.features)}: expected [1, height, width] or "
                 "[3, height, width]"
             )
+        if self.test == "random" and self.window is not None:
+            raise ValueError(
+                "test: random would train on rows that test, since windows share rows; remove test"
+            )
         for name, category in self.categories.items():
             if wrong := wrong_vocabulary(name, category):
                 raise ValueError(wrong)
         if self.target_scale != "none" and self.classes is not None:
             raise ValueError("target_scale is for a regression; remove it, or remove classes")
         if not self.columns:
-            for key in ("impute", "window"):
+            for key in ("impute", "window", "test"):
                 if getattr(self, key) != Task.model_fields[key].default:
                     raise ValueError(f"{key} works on named columns; list the features in columns")
             return self
@@ -279,6 +289,11 @@ class Task(Section):
             if isinstance(category, int):
                 rooms[name] = category
         return rooms
+
+    @property
+    def tests_latest(self) -> bool:
+        """Whether the latest rows of a device test, and not random ones."""
+        return self.test == "latest" or (self.test is None and bool(self.times))
 
     def may_miss(self, column: TableColumn) -> bool:
         """Whether cells of this feature column may be missing."""

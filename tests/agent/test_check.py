@@ -9,6 +9,7 @@ import pytest
 
 from covey.agent.data import load
 from covey.agent.data.check import ClassCount, inspect, load_local
+from covey.agent.data.check_report import show
 from covey.agent.data.dataset import dataset
 from covey.shared.errors import DataError
 from covey.shared.scenario.task import Task
@@ -92,6 +93,38 @@ def test_the_largest_feature_of_small_integers_is_found_below_zero() -> None:
     assert data.features.dtype == np.int8
     finding = inspect(data, Task(features=(1,), classes=2))
     assert any("features reach 128" in note for note in finding.notes)
+
+
+def test_many_whole_numbers_are_amounts_unless_a_task_counts_them(tmp_path: Path) -> None:
+    path = tmp_path / "pm.csv"
+    path.write_text("a,y\n" + "".join(f"{i % 7},{i % 126}\n" for i in range(600)))
+    assert inspect(load(path)).classes == ()
+    finding = inspect(load(path), Task(features=(1,), classes=126))
+    assert len(finding.classes) == 126
+    [few] = [note for note in finding.notes if "fewer than 10 training samples" in note]
+    assert few.startswith("126 classes have")
+    assert few.endswith("and 118 more")
+
+
+def test_a_table_of_words_and_missing_cells_is_described_without_a_scenario(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "pm.csv"
+    rows = [f"{('NW', 'SE')[i % 2]},{'NA' if i % 3 else i},{i * 0.5}\n" for i in range(60)]
+    path.write_text("".join(["wind,rain,pm\n", *rows]))
+    assert show(str(path), None, None, as_json=False)
+    printed = capsys.readouterr().out
+    assert "words in wind; target pm" in printed
+    assert "missing cells: 'rain'" in printed
+    with pytest.raises(DataError, match="'NA' stands for a missing cell"):
+        load(path)
+
+
+def test_a_check_shows_which_rows_will_test(
+    table: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert show(str(table), None, None, as_json=False)
+    assert "no test part: 20 % of the samples, drawn on a seed" in capsys.readouterr().out
 
 
 def test_a_regression_has_no_classes(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pytest
 
 from covey.agent.data import load, with_test
+from covey.agent.data.dataset import dataset
 from covey.shared.consent import AllowedCode, ConsentError
 from covey.shared.errors import CoveyError, DataError
 
@@ -304,3 +305,11 @@ def test_a_test_part_is_a_fifth_drawn_on_the_seed_and_disjoint(tmp_path: Path) -
     assert np.array_equal(with_test(data, seed=3).test_features, split.test_features)
     assert not np.array_equal(with_test(data, seed=4).test_features, split.test_features)
     assert with_test(split) is split
+
+
+def test_random_rows_that_test_have_each_class_in_its_share() -> None:
+    """Ten positives of a hundred: two of them test, whatever the seed."""
+    rare = np.arange(100) % 10 == 0
+    data = dataset(np.arange(100.0)[:, None], rare.astype(int), source="sensor")
+    tested = [with_test(data, seed=seed).test_targets for seed in range(20)]
+    assert {(len(targets), int(targets.sum())) for targets in tested} == {(20, 2)}

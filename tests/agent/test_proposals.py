@@ -105,7 +105,7 @@ def test_columns_of_every_kind(tmp_path: Path) -> None:
     task = task_of(proposal)
     assert task["columns"] == ("age", "town", "day")
     assert task["features"] == (8,)
-    assert task["times"] == ("day",)
+    assert (task["times"], task["test"]) == (("day",), "latest")
     assert task["categories"] == {"town": ("Oslo", "Rome")}
     assert task["ignore"] == ("id", "empty", "const", "note")
     assert (task["target"], task["classes"]) == ("score", 3)

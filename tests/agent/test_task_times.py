@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from covey.agent.data import load
+from covey.agent.data import load, with_test
+from covey.agent.data.check import note_on_testing
 from covey.agent.data.inputs import prepared
 from covey.agent.data.survey import DataSurvey
 from covey.agent.data.times import DAY_S, circular, second_of_week
@@ -80,6 +81,37 @@ def test_times_of_a_table_become_four_inputs(tmp_path: Path, name: str) -> None:
     assert data.features[1].tolist() == [0, 0, 0, 0, 8]
     asking = task(impute="mean", standardise="federated")
     assert DataSurvey(load(path, task=asking), asking).statistics()["count"] == [2]
+
+
+def in_no_order(folder: Path) -> Path:
+    """Thirty days, the even ones first; x is the number of the day. One row has no x."""
+    days = [*range(2, 31, 2), *range(1, 31, 2)]
+    rows = [f"2026-01-{day:02},{'' if day == 29 else day},{day % 3 % 2}" for day in days]
+    return written(folder, "when,x,y", *rows)
+
+
+def days_that_test(path: Path, own: Task) -> list[int]:
+    data = with_test(load(path, task=own))
+    days = [int(x) for x in data.test_features[:, -1]]
+    trained = [int(x) for x in data.features[:, -1] if np.isfinite(x)]
+    assert not {*days} & {*trained}
+    return sorted(days)
+
+
+def test_the_latest_rows_of_a_table_with_times_test_whatever_their_order(tmp_path: Path) -> None:
+    path = in_no_order(tmp_path)
+    assert days_that_test(path, task(impute="drop")) == [24, 25, 26, 27, 28, 30]
+    assert days_that_test(path, task(impute="drop", test="random")) != [24, 25, 26, 27, 28, 30]
+    own = task(impute="drop")
+    assert "the latest rows" in note_on_testing(load(path, task=own))
+
+
+def test_the_last_rows_of_a_table_without_times_test_on_request(tmp_path: Path) -> None:
+    keys: dict[str, Any] = {"features": (1,), "columns": ("x",), "times": (), "impute": "drop"}
+    path = in_no_order(tmp_path)
+    ignore = {"ignore": ("when",)}
+    assert days_that_test(path, task(**keys, **ignore, test="latest")) == [17, 19, 21, 23, 25, 27]
+    assert days_that_test(path, task(**keys, **ignore)) != [17, 19, 21, 23, 25, 27]
 
 
 def test_cells_that_are_no_times_are_named(tmp_path: Path) -> None:

@@ -13,13 +13,17 @@ import pytest
 from covey.coordinator.report.axes import Axis, rounds_axis
 from covey.coordinator.report.html_report import drawn, page, write_pictures
 from covey.coordinator.report.plots import Strip, horizontal_axis, strips
+from covey.coordinator.report.run_facts import facts_of
 from covey.coordinator.report.svg import document
 from covey.coordinator.report.tables import results
 from covey.coordinator.run.records import finished
 from covey.coordinator.theme import theme
 from covey.shared.errors import UserError
 from covey.shared.numerics.clustering import agglomerative
+from covey.shared.scenario.describe import dump
+from covey.shared.scenario.task import Task
 from tests.coordinator.pages import HOSTILE, PLANTED, as_regression, page_of, read, rename, run
+from tests.small_run import scenario
 
 
 def names(*folders: Path) -> list[str]:
@@ -88,6 +92,16 @@ def test_a_page_of_one_run_has_figures_units_origin_and_the_command(tmp_path: Pa
         f"numpy {np.__version__}",
     ):
         assert words in made
+
+
+def test_a_page_shows_which_rows_of_a_device_test(tmp_path: Path) -> None:
+    folder = run(tmp_path / "one", "fedavg")
+    assert "random samples of each device, unless" in unescape(page_of(folder))
+    task = {"features": [5], "columns": ["when", "x"], "times": ["when"]}
+    for given, words in ({}, "the latest rows"), ({"test": "random"}, "random samples"):
+        scene = scenario("fedavg").model_copy(update={"task": Task(**task, **given)})
+        (folder / "scenario.yaml").write_text(dump(scene))
+        assert facts_of(folder).tested_on.startswith(words)
 
 
 def test_names_of_agents_are_never_read_as_html(tmp_path: Path) -> None:
