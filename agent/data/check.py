@@ -190,7 +190,7 @@ def _extremes(data: Dataset) -> tuple[float, float]:
 def note_on_testing(data: Dataset) -> str:
     """Which samples will test, of data without a test part."""
     which = "drawn on a seed"
-    if data.columns is not None and data.columns.overlap is not None:
+    if data.overlap is not None:
         which = "the latest windows of each series"
     elif data.columns is not None and data.columns.moments is not None:
         which = "the latest rows (task.test: random draws them)"

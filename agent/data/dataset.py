@@ -31,8 +31,6 @@ class RawColumns:
     # by categorical column: its features are indices into these words; NaN stands for a missing cell in any column
     words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     left_out: int = 0  # samples of the training file with missing cells
-    # of windows over rows, which are in time order: how many before a window share rows with it; None: of single rows
-    overlap: int | None = None
     # of single rows, the latest of which test: (n,) when each was, in seconds; None: those that test are drawn
     moments: Array | None = None
 
@@ -54,6 +52,8 @@ class Dataset:
     populations: Array | None = None  # (n,) the known population of each sample
     # of a table whose columns the task names: features (n, columns, ...) may be missing or words; None: they are inputs
     columns: RawColumns | None = None
+    # of windows over rows, in time order within a series: how many before a window share rows with it; None: no windows
+    overlap: int | None = None
 
     def __repr__(self) -> str:
         n = len(self.targets)
@@ -88,6 +88,7 @@ def dataset(
     test_groups: Array | None = None,
     populations: Array | None = None,
     columns: RawColumns | None = None,
+    overlap: int | None = None,
 ) -> Dataset:
     """A checked Dataset.
 
@@ -96,7 +97,7 @@ def dataset(
         targets: (n,) or (n, 1); whole numbers become int64, others float32.
         test: features and targets of the test part.
         source: where the data came from, for messages.
-        labels, ordered, groups, test_groups, populations, columns: as the fields of a Dataset. With columns, features
+        labels, ordered, groups, test_groups, populations, columns, overlap: as the fields of a Dataset. With columns, features
             may be NaN.
 
     Raises:
@@ -141,6 +142,7 @@ def dataset(
         test_groups=test_groups,
         populations=populations,
         columns=columns,
+        overlap=overlap,
     )
 
 
@@ -172,14 +174,23 @@ def with_test(data: Dataset, share: float = 0.2, seed: int = 0) -> Dataset:
     Samples are drawn on the seed, of each class as large a share as of all. If the data has the moments of its rows, the
     latest ones test. Of windows over rows, the latest ones of each series test, and those that share rows with them are
     left out of training: a model would know most of their rows.
+
+    Raises:
+        DataError: no window is left to train on.
     """
     if data.has_test:
         return data
     n = len(data.targets)
     moments = None if data.columns is None else data.columns.moments
-    if data.columns is not None and data.columns.overlap is not None:
+    if data.overlap is not None:
         groups = np.zeros(n) if data.groups is None else data.groups
-        train, test = earlier_and_latest(groups, data.columns.overlap, share)
+        train, test = earlier_and_latest(groups, data.overlap, share)
+        if not len(train):
+            fault = f"{n} windows, and all of them share rows with those that test"
+            raise DataError(
+                f"{data.source}: {fault}; give more rows, or windows that are shorter or overlap less",
+                public=fault,
+            )
     else:
         held = held_out(n, share)
         if moments is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -144,7 +145,7 @@ def _har(path: Path) -> Dataset:
     for name in ("x", "y", "subject"):
         in_order[name] = arrays[name][order]
     in_order["x"] = in_order["x"].transpose(0, 2, 1)  # channels first
-    return from_arrays(in_order, str(path))
+    return replace(from_arrays(in_order, str(path)), overlap=1)
 
 
 def in_time_order(windows: Array) -> Indices:

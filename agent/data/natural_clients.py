@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from covey.agent.data.agent_samples import AgentSamples
 from covey.agent.data.dataset import Array, Indices
+from covey.agent.data.windows import apart_from
 from covey.shared.errors import UserError
 from covey.shared.scenario.partition import ByGroup
 
@@ -20,6 +21,7 @@ class NaturalClients:
     groups: Array  # (n,) the client of each training sample
     test_groups: Array | None  # (tests,) the client of each test sample
     populations: Array | None  # (n,) the known population of each training sample
+    overlap: int | None = None  # of windows: how many before a window share rows with it
 
 
 @dataclass(frozen=True)
@@ -41,10 +43,12 @@ def by_group(
     """One agent per natural client, chosen on the seed if there are more of them than agents.
 
     The truth is the population. Test samples are the client's own in the test part if every chosen client has some
-    there, else `test_share` of its training samples: at random, or (`split: time`) the last ones.
+    there, else `test_share` of its training samples: at random, or (`split: time`) the last ones. Windows that share rows
+    with a tested one are in neither part.
 
     Raises:
-        UserError: there are too few clients, or the data set lacks the populations that the rule names.
+        UserError: there are too few clients, the data set lacks the populations that the rule names, or samples are
+            windows that overlap and would be held back at random.
     """
     chosen = _chosen_clients(cfg, clients, agents, rng)
     train = _rows_of_each(clients.groups, chosen.groups)
@@ -54,9 +58,17 @@ def by_group(
         test = _rows_of_each(test_groups, chosen.groups)
     else:
         test_of = "train"
+        if clients.overlap and cfg.split == "random":
+            raise UserError(
+                "fleet.partition by_group: the samples are windows that overlap, and a random choice would test on rows "
+                "that were trained on; set split: time"
+            )
         pairs = [_held_back(cfg, own, targets, rng) for own in train]
         train = [kept for kept, _ in pairs]
         test = [held for _, held in pairs]
+        if clients.overlap:
+            apart = apart_from(np.concatenate(test), clients.groups, clients.overlap)
+            train = [own[apart[own]] for own in train]
     return AgentSamples(
         train,
         test,

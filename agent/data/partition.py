@@ -94,6 +94,7 @@ def partition(
     test_groups: Array | None = None,
     populations: Array | None = None,
     test_share: float = 0.2,
+    overlap: int | None = None,
 ) -> Split:
     """Split samples among agents by a rule.
 
@@ -108,6 +109,7 @@ def partition(
         populations: (n,) the known population of each training sample.
         test_share: without a test part, the share of the pool that is held out first (by_group: of every agent's own
             samples).
+        overlap: of windows: how many before a window share rows with it.
 
     Raises:
         UserError: the rule does not suit the data, or an agent would get no sample.
@@ -120,10 +122,15 @@ def partition(
             )
         if not has_test:
             test_groups = None
-        clients = NaturalClients(groups, test_groups, populations)
+        clients = NaturalClients(groups, test_groups, populations, overlap)
         samples = by_group(cfg, targets, clients, agents, rng)
     elif has_test and test_targets is not None:
         samples = rule(cfg, targets, test_targets, agents, rng)
+    elif overlap:
+        raise UserError(
+            f"fleet.partition {cfg.name}: the samples are windows that overlap, and this rule would test on rows that "
+            "were trained on; use by_group with split: time, or windows that do not overlap"
+        )
     else:
         samples = _from_one_pool(cfg, targets, agents, rng, test_share)
     split = _joined(samples)
@@ -231,6 +238,7 @@ def fleet_data(scenario: Scenario, data_root: str | Path | None = None) -> tuple
         test_groups=data.test_groups,
         populations=data.populations,
         test_share=fleet.test_share,
+        overlap=data.overlap,
     )
     return data, split
 

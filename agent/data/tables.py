@@ -55,7 +55,7 @@ class Table:
         for name, vocabulary in self.vocabularies.items():
             words[name] = tuple(vocabulary.words)
         moments = np.array(self.moments) if self.moments else None
-        return RawColumns(words, self.left_out, self.overlap, moments)
+        return RawColumns(words, self.left_out, moments)
 
     @property
     def series(self) -> Array | None:
@@ -108,6 +108,7 @@ def load_table(
         groups=train_table.series,
         test_groups=test_table.series if test_table else None,
         columns=columns,
+        overlap=train_table.overlap,
     )
 
 

@@ -77,7 +77,8 @@ def labels_of(spelled: Sequence[str], rows: Indices, window: Window) -> list[str
 def earlier_and_latest(groups: Array, overlap: int, share: float) -> tuple[Indices, Indices]:
     """Which windows train and which test: of each series that is long enough, the latest ones test.
 
-    Windows that share rows with a tested one are in neither part. If no series is long enough, all windows count as one.
+    Windows that share rows with a tested one are in neither part. If no series is long enough, the latest of all windows
+    test; then nothing may be left to train on.
 
     Args:
         groups: (n,) the series of each window, in time order within a series.
@@ -98,7 +99,25 @@ def earlier_and_latest(groups: Array, overlap: int, share: float) -> tuple[Indic
     if test:
         return np.sort(np.concatenate(train)), np.sort(np.concatenate(test))
     n = len(groups)
-    everything = np.arange(n)
     held = max(round(share * n), 1)
-    earlier = max(n - held - overlap, 1)
-    return everything[:earlier], everything[-held:]
+    latest = np.arange(n - held, n)
+    return np.flatnonzero(apart_from(latest, groups, overlap)), latest
+
+
+def apart_from(windows: Indices, groups: Array, overlap: int) -> npt.NDArray[np.bool_]:
+    """(n,) True for each window that shares no rows with any of `windows`, and is none of them.
+
+    Args:
+        windows: indices of some windows.
+        groups: (n,) the series of each window, in time order within a series.
+        overlap: how many windows before a window share rows with it.
+    """
+    n = len(groups)
+    apart = np.ones(n, np.bool_)
+    for distance in range(-overlap, overlap + 1):
+        near = windows + distance
+        is_there = (near >= 0) & (near < n)
+        near = near[is_there]
+        of_same_series = groups[near] == groups[windows[is_there]]
+        apart[near[of_same_series]] = False
+    return apart

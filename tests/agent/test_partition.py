@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -284,7 +285,13 @@ CLASSES = np.tile(np.repeat([0, 1], 10), 10)
 POPULATIONS = np.where(GROUPS < 6, "home", "work")
 
 
-def grouped(cfg: ByGroup, agents: int, tests: np.ndarray | None = None, seed: int = 0) -> Split:
+def grouped(
+    cfg: Partition,
+    agents: int,
+    tests: np.ndarray | None = None,
+    seed: int = 0,
+    overlap: int | None = None,
+) -> Split:
     return partition(
         cfg,
         CLASSES,
@@ -292,6 +299,7 @@ def grouped(cfg: ByGroup, agents: int, tests: np.ndarray | None = None, seed: in
         np.random.default_rng(seed),
         groups=GROUPS,
         populations=POPULATIONS,
+        overlap=overlap,
         test_targets=None if tests is None else np.zeros(len(tests), np.int64),
         test_groups=tests,
     )
@@ -318,6 +326,21 @@ def test_by_group_in_time_order_holds_back_the_end_of_each_class() -> None:
     split = grouped(ByGroup(split="time"), 10)
     assert split.train(0).tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13, 14, 15, 16, 17]
     assert split.test(0).tolist() == [8, 9, 18, 19]
+
+
+def test_by_group_leaves_out_windows_that_share_rows_with_a_tested_one() -> None:
+    """Windows 8, 9, 18 and 19 of each client test. Two share rows with window 8 and with window 10, which is of the next class."""
+    split = grouped(ByGroup(split="time"), 10, overlap=2)
+    assert split.train(0).tolist() == [0, 1, 2, 3, 4, 5, 12, 13, 14, 15]
+    assert split.train(1)[0] == 20
+    assert split.test(0).tolist() == [8, 9, 18, 19]
+
+
+@pytest.mark.parametrize("rule", [ByGroup(), Iid()])
+def test_a_random_choice_of_windows_that_overlap_is_refused(rule: Partition) -> None:
+    assert grouped(rule, 10, overlap=0).agents == 10
+    with pytest.raises(UserError, match=r"windows that overlap.*split: time"):
+        grouped(rule, 10, overlap=1)
 
 
 def test_by_group_takes_the_given_number_of_each_population_and_knows_the_truth() -> None:
@@ -515,15 +538,22 @@ def test_two_hundred_writers_of_two_populations() -> None:
     assert not set(split.train_idx) & set(split.test_idx)
 
 
-def test_thirty_people_keep_every_activity_in_both_parts_and_leak_next_to_nothing() -> None:
+def test_thirty_people_keep_every_activity_in_both_parts_and_share_no_half_of_a_window() -> None:
     data = real("har")
     split = partition(
-        ByGroup(split="time"), data.targets, 30, np.random.default_rng(0), groups=data.groups
+        ByGroup(split="time"),
+        data.targets,
+        30,
+        np.random.default_rng(0),
+        groups=data.groups,
+        overlap=data.overlap,
     )
-    leaks = 0
     for agent in range(30):
         own = client_dataset(data, split, agent)
         assert set(own.targets.tolist()) == set(own.test_targets.tolist()) == set(range(6))
-        firsts = {window[:, :64].tobytes() for window in own.test_features}
-        leaks += sum(window[:, 64:].tobytes() in firsts for window in own.features)
-    assert leaks <= 30 * 6  # one window at each cut
+        assert not halves(own.features) & halves(own.test_features)
+
+
+def halves(windows: npt.NDArray[Any]) -> set[bytes]:
+    """The halves of all windows (n, channels, rows)."""
+    return {half.tobytes() for window in windows for half in np.split(window, 2, axis=1)}

@@ -116,6 +116,23 @@ def test_series_that_are_too_short_to_be_cut_train() -> None:
     assert (train.tolist(), test.tolist()) == ([0], [1])
 
 
+@pytest.mark.parametrize("rows", [5, 6, 7])
+def test_a_table_whose_windows_all_share_rows_with_the_tested_ones_is_refused(
+    tmp_path: Path, rows: int
+) -> None:
+    lines = [f"a,{i},0,{('idle', 'run')[i % 2]}" for i in range(rows)]
+    own = task(4, window={"rows": 4, "stride": 1, "group": "device"})
+    with pytest.raises(DataError, match=f"{rows - 3} windows, and all of them share rows"):
+        with_test(load(written(tmp_path, HEADER, *lines), task=own))
+
+
+def test_no_row_of_a_short_table_both_trains_and_tests() -> None:
+    """Of eight rows the first window of four trains, and the last one tests."""
+    groups = np.array(["a"] * 5)
+    train, test = earlier_and_latest(groups, 3, 0.2)
+    assert (train.tolist(), test.tolist()) == ([0], [4])
+
+
 def test_a_table_without_a_window_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, HEADER, *ROWS)
     with pytest.raises(DataError, match=r"the longest series has 6 rows, task\.window\.rows is 9"):
