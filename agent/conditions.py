@@ -33,7 +33,7 @@ def validated(condition: str) -> str:
         return condition
     start, end = _hours(condition)
     if start == end:
-        raise ValueError(f"{condition!r} is no time at all; {EXPECTED}")
+        raise ValueError(f"{condition!r} is not a time; {EXPECTED}")
     return condition
 
 

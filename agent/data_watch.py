@@ -78,7 +78,7 @@ class DataWatch:
         return f"<DataWatch of {self._data}>"
 
     def has_changed(self, *, at_once: bool = False) -> bool:
-        """Has the data changed since it was read?
+        """Whether the data has changed since it was read.
 
         Files that are still being written count at the next look; `at_once`: they count now, for they are about to be
         read.

@@ -32,7 +32,7 @@ def resolve(reference: str, allowed: AllowedCode) -> Any:
 
 
 def _is_of(module: Any, name: str, found: Any) -> bool:
-    """Does the module, or another one of its package, define this?"""
+    """Whether the module, or another one of its package, defines this."""
     if name in getattr(module, "__all__", ()):
         return True
     package = str(module.__name__).partition(".")[0]

@@ -113,7 +113,7 @@ class Doctor:
         return f"nothing within {self.patience_s:g} s"
 
     async def _is_kept_out(self, user: str) -> bool:
-        """Does a message to itself reach this user on an agent's topic, but not on the doctor's topic?"""
+        """Whether a message to itself reaches this user on an agent's topic, but not on the doctor's topic."""
         if self.role:
             return self.role != "coordinator"
         if await self._comes_back(self._topic("plain")):

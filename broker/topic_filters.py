@@ -16,14 +16,14 @@ MAX_TEXT_BYTES = 65535  # of every string in MQTT: its length travels in two byt
 
 
 def is_topic(text: str) -> bool:
-    """Can a message be published to it?"""
+    """Whether a message can be published to it."""
     if any(sign in text for sign in "+#\0"):
         return False
     return _has_length_of_mqtt(text)
 
 
 def is_filter(text: str) -> bool:
-    """Can a client subscribe to it? `+` stands for a whole level, `#` for all remaining levels."""
+    """Whether a client can subscribe to it. `+` stands for a whole level, `#` for all remaining levels."""
     if "\0" in text or not _has_length_of_mqtt(text):
         return False
     levels = text.split("/")
@@ -33,7 +33,7 @@ def is_filter(text: str) -> bool:
 
 
 def has_wildcard(text: str) -> bool:
-    """Does a filter, or one level of it, contain a wildcard?"""
+    """Whether a filter, or one level of it, contains a wildcard."""
     return "+" in text or "#" in text
 
 
@@ -43,7 +43,7 @@ def _has_length_of_mqtt(text: str) -> bool:
 
 
 def matches(pattern: str, topic: str) -> bool:
-    """Does the filter match the topic? A wildcard never matches a first level that begins with `$`."""
+    """Whether the filter matches the topic. A wildcard never matches a first level that begins with `$`."""
     matcher = MQTTMatcher()  # type: ignore[no-untyped-call]
     matcher[pattern] = True
     return _has_match(matcher, topic)

@@ -239,7 +239,7 @@ def _train(
 
 
 def _differs(key: str, state: ClientState, before: ClientState) -> bool:
-    """Was the array of this key set since?"""
+    """Whether the array of this key was set since."""
     return state.get(key) is not before.get(key)
 
 

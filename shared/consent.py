@@ -66,7 +66,7 @@ class AllowedCode:
         return cls(frozenset([f"{module}:{function}" if colon else f"covey.data:{source}"]))
 
     def allows(self, reference: str) -> bool:
-        """May this "module:callable", or the entry point of this name, be loaded?"""
+        """Whether this "module:callable", or the entry point of this name, may be loaded."""
         module, _, _ = reference.partition(":")
         return reference in self.names or module in self.names
 

@@ -189,7 +189,7 @@ MISTAKES = (
     Mistake(
         "a folder that holds other files",
         "coordinator run scenario.yaml --in-process --out notes",
-        "there are files in it that are no run's",
+        "it contains files that do not belong to a run",
         "notes",
         "choose another with --out",
     ),
@@ -245,7 +245,7 @@ MISTAKES = (
     Mistake(
         "a model published from a folder without a run",
         "coordinator promote notes",
-        "the run is not finished, or this is no run's folder",
+        "the run is not finished, or this folder does not belong to a run",
         "finish it with --resume",
         "or choose --best",
     ),

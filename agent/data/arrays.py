@@ -150,7 +150,7 @@ def _called(function: Any, path: Path, spec: str) -> Dataset:
     if not callable(function):
         raise DataError(
             f"data source {spec!r}: it is not a function; name one that takes a path",
-            public="the data source is no function",
+            public="the data source is not a function",
         )
     try:
         found = function(path)

@@ -117,7 +117,7 @@ def _class_names(path: Path, content: bytes) -> tuple[str, ...]:
     try:
         return tuple(content.decode().split())
     except UnicodeDecodeError:
-        fault = "the file of class names is no UTF-8 text"
+        fault = "the file of class names is not UTF-8 text"
         raise DataError(f"{path}: {fault}; copy it again", public=fault) from None
 
 
@@ -125,7 +125,7 @@ def _records(path: Path, name: str, content: bytes, version: _Version) -> tuple[
     """Images (n, 3, 32, 32) and labels (n,), both uint8, of one file."""
     size = version.label_bytes + PIXEL_BYTES
     if not content or len(content) % size:
-        fault = f"{len(content)} bytes are no whole number of records of {size} bytes"
+        fault = f"{len(content)} bytes are not a whole number of records of {size} bytes"
         raise DataError(
             f"{path}/{name}: {fault}; copy it again",
             public=f"a file of CIFAR is damaged: {fault}",

@@ -261,7 +261,7 @@ def _checked(
     if x.dtype.kind not in "uifb":
         raise DataError(
             f"{source}: features are {x.dtype}; expected numbers",
-            public="the features are no numbers",
+            public="features must be numeric",
         )
     if x.ndim < 2:
         fault = f"features have shape {x.shape}; expected (samples, ...) with at least 2 axes"
@@ -313,7 +313,7 @@ def _targets(y: Array, source: str) -> Array:
     if y.dtype.kind != "f":
         raise DataError(
             f"{source}: targets are {y.dtype}; expected class indices or values",
-            public="the targets are no numbers",
+            public="targets must be numeric",
         )
     finite = np.isfinite(y)
     missing = np.flatnonzero(~finite)

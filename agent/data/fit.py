@@ -138,7 +138,7 @@ def _class_indices(data: Dataset, task: Task) -> tuple[Array, Array]:
         expected = f"the task has {task.outputs} classes; for regression leave task.classes out"
         raise DataError(
             f"{data.source}: a target is {value:g}, {expected}",
-            public=f"a target is no class index, {expected}",
+            public=f"a target is not a class index, {expected}",
         )
     table = _class_table(data, task)
     _check_classes(data, table, task)

@@ -133,7 +133,7 @@ def _header(path: Path, file: Unpacked) -> tuple[np.dtype[Any], Shape]:
         start = magic.hex() or "nothing"
         raise DataError(
             f"{path}: not an IDX file (it starts with {start})",
-            public="a file is no IDX file",
+            public="not an IDX file",
         )
     axes = magic[3]
     if not 1 <= axes <= MAX_AXES:

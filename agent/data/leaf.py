@@ -186,10 +186,10 @@ def _check_users(path: Path, users: list[Any], counts: list[Any]) -> None:
     entries = zip(users, counts, strict=True)
     for number, (user, count) in enumerate(entries, start=1):
         if not isinstance(user, str) or len(user) > MAX_USER_NAME:
-            fault = f"user {number}: its name is no text of at most {MAX_USER_NAME} characters"
+            fault = f"user {number}: its name is not a text of at most {MAX_USER_NAME} characters"
             raise DataError(f"{path}: {fault}", public=fault)
         if not isinstance(count, int) or count < 0:
-            fault = f"user {number}: its entry in num_samples is no count"
+            fault = f"user {number}: its entry in num_samples is not a count"
             raise DataError(f"{path}: {fault}", public=fault)
     different = len(set(users))
     if different < len(users):
@@ -317,7 +317,7 @@ def _is_file_name(name: Any) -> bool:
 def _image_path(user: User, name: Any, folder: Path) -> Path:
     """The image `name` in `folder`. DataError if the name, or a link that it follows, leads out of the folder."""
     if not _is_file_name(name):
-        fault = "x holds something that is no name of an image"
+        fault = "x holds something that is not the name of an image"
         raise user.error(fault, fault)
     path = folder / str(name)
     target = path.resolve()

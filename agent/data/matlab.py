@@ -225,7 +225,7 @@ def _head(matrix: bytes, order: str) -> _Head:
 def _array(matrix: bytes, head: _Head, order: str) -> npt.NDArray[Any]:
     """The values of an array in the type of its class. Raises MatlabError if they do not fill its dimensions."""
     if head.array_class not in ARRAY_TYPES:
-        raise MatlabError(f"{head.name} is no array of real numbers")
+        raise MatlabError(f"{head.name} is not an array of real numbers")
     tag = _tag(matrix, head.values_at, order)
     if tag.kind not in STORED_TYPES:
         raise MatlabError(f"{head.name} holds values of an unknown type")

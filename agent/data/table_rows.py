@@ -143,7 +143,7 @@ def _open_csv(path: Path, names: Sequence[str], least: int) -> Iterator[TableFil
     except csv.Error as error:
         raise DataError(
             f"{path}: not a CSV table ({error}); save it as CSV",
-            public="the table is no CSV text",
+            public="the table is not CSV text",
         ) from None
 
 

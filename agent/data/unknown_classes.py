@@ -33,8 +33,8 @@ def add_unknown_classes(
         is_known = text in task.classes or _as_number(text) in task.classes
         if is_known or text.lower() in MISSING_LABELS:
             continue
-        fault = f"{quoted(text)} is no class of the task"
-        kind = "is no class of the task"
+        fault = f"{quoted(text)} is not a class of the task"
+        kind = "is not a class of the task"
         faults.add(BadCell(row, place.position, 0, place.name, fault, kind, advice))
 
 

@@ -155,12 +155,12 @@ class Delivery:
     # what an order means for the report
 
     def is_outdated(self, order: OrderMessage) -> bool:
-        """Does the order know of less accepted work than we do? A coordinator that restarted may: it lost something."""
+        """Whether the order knows of less accepted work than we do. A coordinator that restarted may: it lost something."""
         knows_less = order.run == self.run and order.accepted < self.accepted
         return knows_less and order.again <= self._confirmed
 
     def is_open(self, order: OrderMessage) -> bool:
-        """Does the order ask for work on a step that is neither accepted nor closed?"""
+        """Whether the order asks for work on a step that is neither accepted nor closed."""
         newest_settled = max(order.accepted, order.closed, self.accepted)
         return order.work is not None and order.step > newest_settled
 
@@ -234,7 +234,7 @@ class Delivery:
         return []
 
     def _answers(self, order: OrderMessage) -> bool:
-        """Did the report in hand come from the work of this order? Its step may ask for other models by now."""
+        """Whether the report in hand came from the work of this order. Its step may ask for other models by now."""
         return (
             order.step == self.step and order.work is not None and order.work.digest == self._work
         )

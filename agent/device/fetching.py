@@ -69,7 +69,7 @@ class Fetching:
         return self._stall.at
 
     def is_for(self, order: OrderMessage) -> bool:
-        """Is this the work in hand? Another coordinator of the run may ask for other work in the same step."""
+        """Whether this is the work in hand. Another coordinator of the run may ask for other work in the same step."""
         mine = self.order
         if mine is None or mine.work is None or order.work is None or order.step != mine.step:
             return False

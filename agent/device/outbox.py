@@ -189,7 +189,7 @@ class Outbox:
         return sentence
 
     def report_is_whole(self) -> bool:
-        """Does the report still have the content that was put? Reads the whole file."""
+        """Whether the report still has the content that was put. Reads the whole file."""
         report = self.report
         return report is not None and _has_digest(report, self.state.digest)
 

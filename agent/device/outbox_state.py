@@ -38,7 +38,7 @@ class State:
 
     @property
     def kept(self) -> bool:
-        """Was the report in hand accepted?"""
+        """Whether the report in hand was accepted."""
         return self.step > 0 and self.step == self.accepted
 
     @property

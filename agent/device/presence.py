@@ -202,7 +202,7 @@ class Presence:
     # the coordinator and its task
 
     def is_outdated(self, status: CoordinatorStatus, retained: bool) -> bool:
-        """Did the broker keep this status from before a crash? A coordinator that lives publishes its own."""
+        """Whether the broker kept this status from before a crash. A coordinator that lives publishes its own."""
         return status.online and retained and status.session < self._live_session
 
     def coordinator_seen(self, status: CoordinatorStatus, now: float) -> bool:
@@ -221,7 +221,7 @@ class Presence:
         return before is not None and not before.online
 
     def is_new_task(self, status: CoordinatorStatus) -> bool:
-        """Does the status name a task that the data has not been compared with? Expects its inspection then."""
+        """Whether the status names a task that the data has not been compared with. Expects its inspection then."""
         if status.task is None or status.task_digest in ("", self._inspecting):
             return False
         self._inspecting = status.task_digest

@@ -30,7 +30,7 @@ class ReportSender:
         return f"<ReportSender on {self._topic}>"
 
     async def is_whole(self, step: int) -> bool:
-        """Does the file still hold what the worker wrote? It is read again before every sending but the first."""
+        """Whether the file still holds what the worker wrote. It is read again before every sending but the first."""
         if self.just_written == step:
             self.just_written = 0
             return True

@@ -193,7 +193,7 @@ class Session:
 
     @property
     def _is_engaged(self) -> bool:
-        """Is work under way, or its report on its way?"""
+        """Whether work is under way, or its report on its way."""
         return self._fetching.order is not None or self._delivery.undecided != 0
 
     @property
@@ -399,7 +399,7 @@ class Session:
         return self._follow(order, now)
 
     def _is_outdated(self, order: OrderMessage) -> bool:
-        """Is this a late duplicate, or what a broker kept from before its crash?"""
+        """Whether this is a late duplicate, or what a broker kept from before its crash."""
         newest = self._order
         if newest is not None and newest.run == order.run and order.age < newest.age:
             return True
@@ -461,5 +461,5 @@ class Session:
 
 
 def _is_over(status: CoordinatorStatus) -> bool:
-    """Is this what a coordinator left at its end? Its task is of no use to an agent that comes later."""
+    """Whether this is what a coordinator left at its end. Its task is of no use to an agent that comes later."""
     return status.state in ("finished", "stopped")

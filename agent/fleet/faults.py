@@ -33,7 +33,7 @@ class FaultPlan:
         return f"<FaultPlan: {slow} slow and {late} late agents>"
 
     def dies(self, index: int, step: int) -> bool:
-        """Is this agent cut off while it works on this step?"""
+        """Whether this agent is cut off while it works on this step."""
         chance = self._faults.die
         if chance <= 0:
             return False
@@ -54,7 +54,7 @@ class FaultPlan:
         return self._faults.slow_s
 
     def present(self, index: int, round_: int) -> bool:
-        """Is this agent part of the fleet in this round? All lines that name it must agree."""
+        """Whether this agent is part of the fleet in this round. All lines that name it must agree."""
         is_late = index in self._late
         if is_late and round_ < self._faults.late_round:
             return False
@@ -80,7 +80,7 @@ def _by_agent(timeline: Iterable[Timeline]) -> defaultdict[int, list[Timeline]]:
 
 
 def _includes(line: Timeline, round_: int) -> bool:
-    """Does this line of a timeline let its agents take part in a round?"""
+    """Whether this line of a timeline lets its agents take part in a round."""
     if line.joins is not None and round_ < line.joins:
         return False
     if line.leaves is None or round_ < line.leaves:

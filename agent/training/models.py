@@ -319,4 +319,4 @@ def _found_instead(path: str) -> str:
         case ".npy":
             return "this is a single array without a name"
         case _:
-            return "this is no .npz file"
+            return "this is not an .npz file"

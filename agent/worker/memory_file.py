@@ -136,7 +136,7 @@ def _seal_of(archive: zipfile.ZipFile) -> bytes:
 
 
 def _is_whole(path: Path, expected: bytes) -> bool:
-    """Does a file have the list of arrays of this seal, and does each content have its CRC-32?
+    """Whether a file has the list of arrays of this seal, and each content its CRC-32.
 
     Earlier versions kept the digest of the whole file instead. A CRC-32 takes a fifth of its time.
     """

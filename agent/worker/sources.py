@@ -82,7 +82,7 @@ class FleetSource:
 
 
 def is_simulated(wire: Mapping[str, Any]) -> bool:
-    """Is this an agent of a simulated fleet? Its own command line decides that, never an order."""
+    """Whether this is an agent of a simulated fleet. Its own command line decides that, never an order."""
     return "scenario" in wire
 
 

@@ -112,7 +112,7 @@ def member_of(user: str, members: Members | None) -> Member | None:
 
 
 def allows(user: str, action: Action, topic: str, members: Members | None = None) -> bool:
-    """May the user write to the topic, or receive a message of it?"""
+    """Whether the user may write to the topic, or receive a message of it."""
     if len(topic) > MAX_TOPIC_LENGTH:
         return False
     member = member_of(user, members)
@@ -123,7 +123,7 @@ def allows(user: str, action: Action, topic: str, members: Members | None = None
 
 
 def allows_subscription(user: str, requested: str, members: Members | None = None) -> bool:
-    """Does a single rule cover every topic that the requested filter can match?"""
+    """Whether a single rule covers every topic that the requested filter can match."""
     if len(requested) > MAX_TOPIC_LENGTH or not is_filter(requested):
         return False
     member = member_of(user, members)
@@ -206,7 +206,7 @@ def _patterns(user: str, member: Member, action: Action) -> list[str]:
 
 
 def _covers(pattern: str, requested: str) -> bool:
-    """Does the filter `pattern` match all topics that the filter `requested` matches?"""
+    """Whether the filter `pattern` matches all topics that the filter `requested` matches."""
     allowed_levels = pattern.split("/")
     requested_levels = requested.split("/")
     for position, allowed in enumerate(allowed_levels):

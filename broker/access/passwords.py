@@ -31,7 +31,7 @@ def hash_password(password: str) -> str:
 
 
 def verify(stored: str, password: str) -> bool:
-    """Does the password belong to the stored hash?"""
+    """Whether the password belongs to the stored hash."""
     try:
         _, _, number, salt_text, expected_text = stored.split("$")
         salt = base64.b64decode(salt_text)

@@ -57,7 +57,7 @@ class Users:
     members: acl.Members | None = None  # None: roles by name
 
     def accepts(self, user: str, password: str) -> bool:
-        """Is it a user, with the right password if passwords count?"""
+        """Whether it is a user, with the right password if passwords count."""
         if acl.member_of(user, self.members) is None:
             return False
         if self.hashes is None:
@@ -66,7 +66,7 @@ class Users:
         return stored is not None and passwords.verify(stored, password)
 
     def has_same(self, user: str, other: Users) -> bool:
-        """Do the other users hold this one with the same role and password?"""
+        """Whether the other users hold this one with the same role and password."""
         own_member = acl.member_of(user, self.members)
         other_member = acl.member_of(user, other.members)
         if own_member != other_member:
@@ -108,11 +108,11 @@ class Hub:
 
     @property
     def by_certificate(self) -> bool:
-        """Is the user of a connection the name in its certificate, whatever its CONNECT contains?"""
+        """Whether the user of a connection is the name in its certificate, whatever its CONNECT contains."""
         return self.users is not None and self.users.hashes is None
 
     def authenticate(self, user: str | None, password: str | None) -> bool:
-        """May this user connect with this password?"""
+        """Whether this user may connect with this password."""
         if self.users is None:
             return True
         return self.users.accepts(user or "", password or "")
@@ -138,7 +138,7 @@ class Hub:
             connection.expel(f"user {user!r} was removed, or has another password or role")
 
     def authorize(self, user: str, action: acl.Action, topic: str) -> bool:
-        """May the user write to the topic, or receive a message of it? Answers are cached."""
+        """Whether the user may write to the topic, or receive a message of it. Answers are cached."""
         if self.users is None:
             return True
         if len(topic) > acl.MAX_TOPIC_LENGTH:
@@ -153,7 +153,7 @@ class Hub:
         return answer
 
     def _is_coordinator(self, user: str) -> bool:
-        """Has the user a coordinator's rights? At an open broker, everyone has."""
+        """Whether the user has a coordinator's rights. At an open broker, everyone has."""
         if self.users is None:
             return True
         member = acl.member_of(user, self.users.members)
@@ -260,7 +260,7 @@ class Hub:
         return granted
 
     def _allows_subscription(self, session: Session, pattern: str) -> bool:
-        """Is the session below its limits, and do the rules cover the filter?"""
+        """Whether the session is below its limits, and the rules cover the filter."""
         held = session.subscriptions
         if pattern in held:
             return True

@@ -68,7 +68,7 @@ class Session:
 
     @property
     def is_slow(self) -> bool:
-        """Is the queue so long that those who publish to the client should wait?"""
+        """Whether the queue is so long that those who publish to the client should wait."""
         return self.waiting_bytes > SLOW_BYTES
 
     def add(self, message: Waiting) -> None:

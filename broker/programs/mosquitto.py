@@ -213,7 +213,7 @@ class Mosquitto(BrokerProcess):
 
 
 async def answers(host: str, port: int, *, tls: bool = False) -> bool:
-    """Does an MQTT broker answer there? With TLS a handshake is enough, because the broker may require a certificate."""
+    """Whether an MQTT broker answers there. With TLS a handshake is enough, because the broker may require a certificate."""
     try:
         reader, writer = await asyncio.open_connection(host, port, ssl=_trusting() if tls else None)
     except OSError:

@@ -37,7 +37,7 @@ class Options:
 
     @property
     def rules(self) -> bool:
-        """Does the broker have users, and therefore access rules?"""
+        """Whether the broker has users, and therefore access rules."""
         return self.passwords is not None or self.tls_ca is not None
 
     def roles(self) -> acl.Members | None:

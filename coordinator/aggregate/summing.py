@@ -108,7 +108,7 @@ class Summing:
     # -- what agents send --------------------------------------------------------------------------
 
     def expects(self, client: ClientId, now: float) -> bool:
-        """Is a report of this agent of use? One that nobody asked for is counted, and the coordinator answers it."""
+        """Whether a report of this agent is of use. One that nobody asked for is counted, and the coordinator answers it."""
         if self.step is None or self._unable or client in self._counted:
             return False
         if client in self._samples:

@@ -258,7 +258,7 @@ def _impossible(cells: Iterable[Cell]) -> dict[tuple[str, str], str]:
 
 
 def _has_begun(folder: Path) -> bool:
-    """Has the run in this folder completed any phase?"""
+    """Whether the run in this folder has completed any phase."""
     record = folder / "rounds.jsonl"
     if not record.exists():
         return False
@@ -266,7 +266,7 @@ def _has_begun(folder: Path) -> bool:
 
 
 def _any_finished(scenario: Scenario, out: Path, known: KnownRows) -> bool:
-    """Is there a row for any cell?"""
+    """Whether any cell has a row."""
     return any(cell.name in known or is_finished(cell, out) for cell in grid(scenario))
 
 

@@ -49,7 +49,7 @@ def keep_scenario(scenario: Scenario, out: Path) -> None:
 
 
 def is_finished(cell: Cell, out: Path) -> bool:
-    """Does the cell have a result below `out`? Raises UserError if its folder holds something else."""
+    """Whether the cell has a result below `out`. Raises UserError if its folder holds something else."""
     folder = out / cell.folder
     if not folder.exists() or not any(folder.iterdir()):
         return False

@@ -93,7 +93,7 @@ async def _take_page(link: Link, topics: Topics, pages: RosterView, message: Mes
 def _has_effect(
     control: Control, payload: bytes, roster: RosterMessage | None, *, asked: bool
 ) -> bool:
-    """Does this retained document, or the roster, show the state that the command leads to?
+    """Whether this retained document, or the roster, shows the state that the command leads to.
 
     Raises:
         UserError: the command makes no sense in the present state, and was not sent yet.

@@ -32,7 +32,7 @@ class Request:
 
     @property
     def may_command(self) -> bool:
-        """Does the dashboard connect as the coordinator? A broker without users has no roles."""
+        """Whether the dashboard connects as the coordinator. A broker without users has no roles."""
         if self.url is None:
             return False
         return COORDINATOR in (self.role, self.url.user) or (

@@ -105,7 +105,7 @@ def _print_place(page: Path, console: Console) -> None:
 
 
 def is_comparison(folder: Path) -> bool:
-    """Did `coordinator compare` write this folder?"""
+    """Whether `coordinator compare` wrote this folder."""
     if (folder / "result.json").exists():
         return False
     return any(

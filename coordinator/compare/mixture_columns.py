@@ -36,7 +36,7 @@ def mixture_figures(result: Mapping[str, Any]) -> dict[str, float]:
 
 
 def is_mixture_figure(key: str) -> bool:
-    """Does a column of a row come from this module?"""
+    """Whether a column of a row comes from this module."""
     return key in (ERROR, ERROR_MEAN) or key.startswith(SUPERCLASS)
 
 

@@ -140,18 +140,18 @@ def no_better(scenario: Scenario, found: Sequence[Summary]) -> list[str]:
         if _is_ahead(one, baseline) is False:
             where = f" on {one.partition}" if one.partition else ""
             sentences.append(
-                f"{one.method}{where}: its clusters are no better than {baseline.method}'s one model"
+                f"{one.method}{where}: its clusters are not better than {baseline.method}'s one model"
             )
     return sentences
 
 
 def _has_clusters(one: Summary) -> bool:
-    """Did any seed find more than one cluster?"""
+    """Whether any seed found more than one cluster."""
     return any(number is not None and number > 1 for number in one.clusters)
 
 
 def _is_ahead(one: Summary, baseline: Summary) -> bool | None:
-    """Is it better in any mode that both have? None if they have none in common."""
+    """Whether it is better in any mode that both have. None if they have none in common."""
     ahead = None
     measure = MEASURES[one.measure]
     for mode in ("server", "tuned"):

@@ -172,7 +172,7 @@ def _labels_of_regression() -> dict[str, str]:
 
 
 def _shows_tuned(compare: Compare, columns: Columns) -> bool:
-    """Does any of these columns depend on fine-tuning?"""
+    """Whether any of these columns depends on fine-tuning."""
     mode, _ = METRICS[compare.metric]
     if mode in TUNED:
         return True
@@ -238,7 +238,7 @@ def _traffic(split: Split, found: Sequence[Summary], measure: Measure) -> Column
 
 
 def _has(found: Sequence[Summary], figure: str) -> bool:
-    """Does any summary have this figure?"""
+    """Whether any summary has this figure."""
     return any(figure in one.figures for one in found)
 
 

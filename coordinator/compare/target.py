@@ -82,7 +82,7 @@ def curve(
 
 
 def _is_tracked(phases: Iterable[Phase], measure: Measure) -> bool:
-    """Does the record have each agent's figure right after its training? It has accuracy or RMSE, and no other."""
+    """Whether the record has each agent's figure right after its training. It has accuracy or RMSE, and no other."""
     regression = measure != ACCURACY
     if measure != main_measure(regression=regression):
         return False

@@ -62,7 +62,7 @@ class Hub:
 
     @property
     def closed(self) -> bool:
-        """Has the dashboard ended?"""
+        """Whether the dashboard has ended."""
         return self._closed
 
     def wake(self) -> None:
@@ -158,7 +158,7 @@ def joined(reader: FolderReader | None, watcher: BrokerWatcher | None) -> Source
 
 
 def is_other_run(reader: FolderReader | None, watcher: BrokerWatcher | None) -> bool:
-    """Do the folder and the broker show different runs?"""
+    """Whether the folder and the broker show different runs."""
     if reader is None or watcher is None:
         return False
     if reader.roster is None or watcher.roster is None:

@@ -177,14 +177,14 @@ class Handler(BaseHTTPRequestHandler):
     # -- who asks ----------------------------------------------------------------------------------
 
     def _is_for_us(self) -> bool:
-        """Does the request name our address? Otherwise another name was made to point here."""
+        """Whether the request names our address. Otherwise another name was made to point here."""
         if self.headers.get("Host") in self.server.hosts:
             return True
         self._refuse(HTTPStatus.FORBIDDEN, "this host is not served")
         return False
 
     def _is_from_us(self) -> bool:
-        """Does the request come from our own page, and not from another one?"""
+        """Whether the request comes from our own page, and not from another one."""
         origins = [f"http://{host}" for host in self.server.hosts]
         kind = self.headers.get("Content-Type", "")
         if self.headers.get("Origin") in origins and kind == "application/json":

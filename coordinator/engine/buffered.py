@@ -87,7 +87,7 @@ class BufferedEngine(RoundEngine):
         return super().handle(event, now)
 
     def is_at_work(self, client: ClientId, number: int) -> bool:
-        """Is this the number of the agent's open order?"""
+        """Whether this is the number of the agent's open order."""
         order = self.stream.orders.get(client)
         if order is None:
             return False
@@ -102,7 +102,7 @@ class BufferedEngine(RoundEngine):
 
     @property
     def folds_a_buffer(self) -> bool:
-        """Are the reports of a cluster's buffer being folded?"""
+        """Whether the reports of a cluster's buffer are being folded."""
         return self._cluster is not None
 
     @property
@@ -220,7 +220,7 @@ class BufferedEngine(RoundEngine):
         return actions
 
     def _may_train_on(self) -> bool:
-        """Is an evaluation open between two folds, and may agents train meanwhile?"""
+        """Whether an evaluation is open between two folds, and agents may train meanwhile."""
         step = self.step
         if not self.trains_on or step is None:
             return False

@@ -50,7 +50,7 @@ class Step:
         self.free = Spare(self.spare)
 
     def was_invited(self, client: ClientId) -> bool:
-        """Is the agent in the cohort?"""
+        """Whether the agent is in the cohort."""
         return client in self._invited
 
     @property
@@ -179,7 +179,7 @@ class Step:
         return stated_s + self.allowance_s
 
     def is_late(self, rules: Rules, now: float) -> bool:
-        """Is the deadline over, or the grace period?"""
+        """Whether the deadline is over, or the grace period."""
         grace_end = self.grace_end(rules)
         if grace_end is not None and now >= grace_end:
             return True
@@ -190,7 +190,7 @@ class Step:
         return self.free.first(trusted, self._invited)
 
     def may_refill(self, now: float) -> bool:
-        """Has the second half not begun? An invitation that cannot end in time helps nobody."""
+        """Whether the second half has not begun. An invitation that cannot end in time helps nobody."""
         whole = self.deadline - self.opened
         half = whole / 2
         middle = self.opened + half

@@ -177,7 +177,7 @@ class Stream:
     def is_mature(
         self, cluster: int, enough: int, everybody: int, now: float, patience_s: float
     ) -> bool:
-        """Is a cluster's buffer folded now?
+        """Whether a cluster's buffer is folded now.
 
         Args:
             cluster: the number of the cluster.

@@ -172,7 +172,7 @@ async def initial(folder: Path, scenario: Scenario, allowed: AllowedCode = NO_CO
 
 
 def wants_start(folder: Path, scenario: Scenario) -> bool:
-    """Must the initial models be built? Not if the folder has a `start.npz`, or the scenario names one."""
+    """Whether the initial models must be built. Not if the folder has a `start.npz`, or the scenario names one."""
     path = folder / START
     return not path.exists() and not _given(scenario, path)
 

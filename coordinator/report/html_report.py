@@ -181,5 +181,5 @@ def _common_name(found: Sequence[Result]) -> str:
 
 
 def _has_groups(found: Sequence[Result]) -> bool:
-    """Were the clusters of any run compared with planted groups?"""
+    """Whether the clusters of any run were compared with planted groups."""
     return any(result["ari"] is not None for result in found)

@@ -134,7 +134,7 @@ def _has_figures(run: Curves) -> bool:
 
 
 def _has_clusters(run: Curves) -> bool:
-    """Were there ever two clusters or more?"""
+    """Whether there were ever two clusters or more."""
     return any(len(sizes) > 1 for _, sizes in run.sizes)
 
 

@@ -159,7 +159,7 @@ def _method(result: Result) -> str:
 
 
 def _is_incomplete(result: Result) -> bool:
-    """Are figures of some agents missing, or of an earlier round?"""
+    """Whether figures of some agents are missing, or of an earlier round."""
     keys = ("unevaluated", "stale")
     return any(result.get(key) for key in keys)
 

@@ -138,7 +138,7 @@ def _array(path: Path, entry: Mapping[str, Any], content: Array) -> Array:
     shape = tuple(entry["shape"])
     for length in (start, stop, *shape):
         if type(length) is not int or length < 0:
-            raise ValueError(f"{path} has a length that is no whole number")
+            raise ValueError(f"{path} has a length that is not a whole number")
     size = math.prod(shape) * dtype.itemsize
     is_whole = stop <= content.size
     if not is_whole or stop - start != size:

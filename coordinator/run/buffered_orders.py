@@ -115,7 +115,7 @@ class BufferedOrderBook(OrderBook):
         return message.model_copy(update=changes)
 
     def is_outdated(self, number: int) -> bool:
-        """Was an order brief, and do the brokers no longer retain what it left out?"""
+        """Whether an order was brief, and the brokers no longer retain what it left out."""
         settings = self._settings.get(number)
         if settings is None or self.shared is None:
             return False
@@ -138,7 +138,7 @@ class BufferedOrderBook(OrderBook):
         return SendOrder(client, message)
 
     def _is_asked_first(self, client: ClientId) -> bool:
-        """Does the open step of all agents come before this agent's own order?"""
+        """Whether the open step of all agents comes before this agent's own order."""
         if not self.evaluates_busy:
             return False
         step = self._engine.step

@@ -92,13 +92,13 @@ def _must_be_free(folder: Path) -> None:
         what = "a run folder is already there"
         advice = ", or remove it yourself"
     else:
-        what = "there are files in it that are no run's"
+        what = "it contains files that do not belong to a run"
         advice = ""
     raise UserError(f"{folder}: {what}; choose another with --out{advice}")
 
 
 def _never_began(folder: Path) -> bool:
-    """Is what is there an attempt that ended before its first checkpoint? Its scenario is as we write it, not a user's."""
+    """Whether the folder holds an attempt that ended before its first checkpoint. Its scenario is as we write it, not a user's."""
     file = folder / "scenario.yaml"
     if (
         Checkpoint(folder / "checkpoint").exists()

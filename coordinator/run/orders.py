@@ -321,7 +321,7 @@ class OrderBook:
 
 
 def _awaits(step: Step, client: ClientId) -> bool:
-    """Is a report of this agent still expected in an open step? The cost does not grow with the cohort."""
+    """Whether a report of this agent is still expected in an open step. The cost does not grow with the cohort."""
     if not step.was_invited(client):
         return False
     if client in step.reported:

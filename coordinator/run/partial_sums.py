@@ -107,11 +107,11 @@ class PartialSums:
         self._direct_phases.add(name)
 
     def is_direct(self, step: Step) -> bool:
-        """Has it turned out that the coordinator needs the reports of this step themselves?"""
+        """Whether the coordinator turned out to need the reports of this step themselves."""
         return step.number == self._direct or step.phase.name in self._direct_phases
 
     def is_summable(self, step: Step, state: State, keys: Sequence[str]) -> bool:
-        """May the reports of a step come as sums? `keys` are those of the models that its orders name."""
+        """Whether the reports of a step may come as sums. `keys` are those of the models that its orders name."""
         phase = step.phase
         if min(phase.sizes.values(), default=1) < 1:
             return False  # an agent may choose the length
@@ -121,7 +121,7 @@ class PartialSums:
         return not self._needs_reports(phase, step.cohort, state)
 
     def _needs_reports(self, phase: Phase, cohort: Sequence[ClientId], state: State) -> bool:
-        """Does the method need the vectors themselves, as far as this can be known before there are any?"""
+        """Whether the method needs the vectors themselves, as far as this can be known before there are any."""
         if not phase.sizes:
             return False
         empty = Report(vectors={}, examples=1)

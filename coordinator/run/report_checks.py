@@ -177,7 +177,7 @@ def _wrong_training(phase: Phase, report: ReportFacts, scenario: Scenario) -> st
 
 
 def _has_epsilon(scenario: Scenario) -> bool:
-    """Do agents report what their DP-SGD has spent?"""
+    """Whether agents report what their DP-SGD has spent."""
     privacy = scenario.privacy
     return privacy is not None and privacy.local is not None
 
@@ -246,7 +246,7 @@ def _expected_figures(figures: Numbers, task: Task) -> str:
 
 
 def _has_diverged(figures: Numbers) -> bool:
-    """Were the model's outputs not finite? Then there are no figures."""
+    """Whether the model's outputs were not finite. Then there are no figures."""
     return figures.get("diverged") is True
 
 
@@ -308,7 +308,7 @@ def _modes(scenario: Scenario) -> tuple[str, ...]:
 
 
 def _tracks(phase: Phase, scenario: Scenario) -> bool:
-    """Do agents report test figures right after training in this phase?"""
+    """Whether agents report test figures right after training in this phase."""
     if phase.name in phase_names.OF_THE_RUN:
         return False
     return scenario.evaluation.track

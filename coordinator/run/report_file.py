@@ -131,7 +131,7 @@ class ReportFile:
 
     @property
     def is_empty(self) -> bool:
-        """Has nothing been written yet?"""
+        """Whether nothing has been written yet."""
         return self._end == 0
 
     @property

@@ -72,7 +72,7 @@ def last_version(folder: Path) -> ModelVersion:
     result = folder / "result.json"
     if not result.is_file():
         raise UserError(
-            f"{folder}: the run is not finished, or this is no run's folder; finish it with --resume, or choose "
+            f"{folder}: the run is not finished, or this folder does not belong to a run; finish it with --resume, or choose "
             "--best if the run has evaluated its models"
         )
     document = _json(result, ("rounds", "assignment"))

@@ -31,7 +31,7 @@ class Taken:
 
     @property
     def worked(self) -> bool:
-        """Does it hold a result, and not the reason why there is none?"""
+        """Whether it holds a result, and not the reason why there is none."""
         for effect in self.effects:
             if isinstance(effect, Announce) and isinstance(effect.notice, WorkFailed):
                 return False
@@ -52,7 +52,7 @@ class Acceptance:
 
     @property
     def expects_many(self) -> bool:
-        """Are very many reports of the open step awaited? Then the next ones come before long."""
+        """Whether very many reports of the open step are awaited. Then the next ones come before long."""
         step = self._run.engine.step
         return step is not None and len(step.awaited) > MAX_TOGETHER
 

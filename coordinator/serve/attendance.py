@@ -152,7 +152,7 @@ class Attendance:
         return events
 
     async def _has_moved(self, agent: str) -> bool:
-        """Has the agent come to a broker that does not have its order? The one before gives it up."""
+        """Whether the agent has come to a broker that does not have its order. The one before gives it up."""
         has_moved, before = self._placement.take_moved(agent)
         if before is not None:
             await self._publisher.take_back_order(agent, self._shards[before])

@@ -65,14 +65,14 @@ class Placement:
         return home.shard
 
     def reaches(self, agent: ClientId) -> bool:
-        """Is the agent's shard known and connected? Always so where there is one."""
+        """Whether the agent's shard is known and connected. Always so where there is one."""
         if self.shards == 1:
             return True
         shard = self.where(agent)
         return shard in self.up
 
     def lives(self, agent: ClientId, shard: int) -> bool:
-        """May messages of an agent come from this shard? So it is until the agent was seen on another one."""
+        """Whether messages of an agent may come from this shard. So it is until the agent was seen on another one."""
         home = self.where(agent)
         return home is None or home == shard
 
@@ -105,7 +105,7 @@ class Placement:
         return True
 
     def _is_older(self, status: AgentStatus, home: _Home) -> bool:
-        """Is a live status from another shard older than what is known of the agent?"""
+        """Whether a live status from another shard is older than what is known of the agent."""
         if status.session == home.session:
             # the same one comes twice if the brokers are bridged
             return status.serial <= home.serial
@@ -120,7 +120,7 @@ class Placement:
         return True, self._moved.pop(agent)
 
     def take_rival(self, agent: ClientId) -> bool:
-        """Was a live status of this agent refused since this was asked last? Once it is offline, the roll is due."""
+        """Whether a live status of this agent was refused since the last call. Once it is offline, the roll is due."""
         if agent not in self._rivals:
             return False
         self._rivals.discard(agent)

@@ -79,7 +79,7 @@ class Rates:
         self._unknown: _Parts | None = None  # shared by agents that nobody knows; None: none came
 
     def status(self, agent: str, now: float) -> bool:
-        """May this agent's next status be read?"""
+        """Whether this agent's next status may be read."""
         bucket = self._statuses.get(agent)
         if bucket is None:
             per_s, burst = STATUSES
@@ -93,7 +93,7 @@ class Rates:
         return bucket.ready_at(1)
 
     def stranger(self, size: int, now: float) -> bool:
-        """May a status of this many bytes be read, from an agent that the roster does not know?"""
+        """Whether a status of this many bytes may be read, from an agent that the roster does not know."""
         shared = self._unknown
         if shared is None:
             statuses = Bucket(*UNKNOWN_STATUSES, at=now)
@@ -103,7 +103,7 @@ class Rates:
         return shared.take(size, now)
 
     def part(self, agent: str, size: int, largest_report: int, now: float) -> bool:
-        """May this agent's next part of a report be read? Sizes in bytes."""
+        """Whether this agent's next part of a report may be read. Sizes in bytes."""
         own = self._parts_of(agent, now)
         report_in_parts = largest_report / self._part_bytes
         parts_of_report = math.ceil(report_in_parts)

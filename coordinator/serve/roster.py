@@ -109,7 +109,7 @@ class Roster:
         return left
 
     def is_expelled(self, agent: ClientId) -> bool:
-        """Were its credentials revoked? Until it comes back under the same name, nothing is retained for it."""
+        """Whether its credentials were revoked. Until it comes back under the same name, nothing is retained for it."""
         entry = self.entries.get(agent)
         if entry is None or entry.status.online:
             return False

@@ -206,7 +206,7 @@ def coordinates(rows: Rows, distance: Distance) -> Rows:
 
 
 def _rounded_away(gram: Matrix) -> bool:
-    """Is the rounding error of the largest product large against the usual squared distance?"""
+    """Whether the rounding error of the largest product is large against the usual squared distance."""
     own = gram.diagonal()
     table = own[:, None] + own[None, :] - 2 * gram
     apart = table[np.triu_indices(len(gram), 1)]

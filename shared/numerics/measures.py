@@ -56,17 +56,17 @@ class Measure:
         return f"above 0 {self.unit}".strip()
 
     def can_be_target(self, target: float) -> bool:
-        """Is this a figure that some models have and others have not?"""
+        """Whether this is a figure that some models have and others have not."""
         if self.name == "r2":
             return target <= self.most
         return 0 < target <= self.most
 
     def is_better(self, figure: float, other: float) -> bool:
-        """Is the first figure strictly better than the second?"""
+        """Whether the first figure is strictly better than the second."""
         return figure < other if self.lower_is_better else figure > other
 
     def reaches(self, figure: float, target: float) -> bool:
-        """Is the figure as good as the target, or better?"""
+        """Whether the figure is as good as the target, or better."""
         return figure <= target if self.lower_is_better else figure >= target
 
 

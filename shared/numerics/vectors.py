@@ -122,7 +122,7 @@ class Layout:
         return views
 
     def fits(self, named: Mapping[str, npt.NDArray[Any]]) -> bool:
-        """Are these arrays the layout's tensors, by name and shape?"""
+        """Whether these arrays are the layout's tensors, by name and shape."""
         actual = {name: array.shape for name, array in named.items()}
         expected = {tensor.name: tensor.shape for tensor in self.tensors}
         return actual == expected

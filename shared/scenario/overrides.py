@@ -103,7 +103,7 @@ def _put(data: Any, path: Path, value: Any) -> None:
 
 
 def _has_name(section: Path) -> bool:
-    """May this section be written as its name alone?"""
+    """Whether this section may be written as its name alone."""
     for member in models_at(section, None, Scenario):
         is_written_flat = hasattr(member, "inner_field")
         if is_written_flat or "name" in member.model_fields:

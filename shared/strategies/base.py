@@ -631,7 +631,7 @@ class Strategy(BaseModel, Generic[S]):
         return "a round needs the reports of one cohort together"
 
     def may_buffer(self, state: S) -> bool:
-        """May the next round be a buffered one? False while the method still forms its clusters."""
+        """Whether the next round may be a buffered one. False while the method still forms its clusters."""
         return True
 
     def buffer_of(self, state: S, client: ClientId, report: Report) -> int:

@@ -389,7 +389,7 @@ class Cfl(ManyModels[CflState]):
     # -- splits ------------------------------------------------------------------------------------
 
     def _calls_for_split(self, state: CflState, k: int, *, full: bool) -> bool:
-        """Does the trigger call for a split of cluster k?"""
+        """Whether the trigger calls for a split of cluster k."""
         members = sizes(state)[k]
         if state.round < self.warmup or members <= self.min_size:
             return False
@@ -426,7 +426,7 @@ class Cfl(ManyModels[CflState]):
         return of_mean < eps_1 * unit and largest > eps_2 * unit
 
     def _has_quorum(self, state: CflState, k: int, reports: Reports, phase: Phase) -> bool:
-        """Did enough of the cluster's invited members report? At least two must."""
+        """Whether enough of the cluster's invited members reported. At least two must."""
         unknown = None if state.divided else 0  # before the first split everybody is in cluster 0
         members = 0
         for client in invited(phase):

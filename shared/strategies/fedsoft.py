@@ -140,7 +140,7 @@ class FedSoft(Strategy[FedSoftState]):
         return Phase(cohort=cohort, sizes=sizes)
 
     def _is_estimation_due(self, state: FedSoftState, view: View) -> bool:
-        """Do all clients estimate their importance before the next round?"""
+        """Whether all clients estimate their importance before the next round."""
         if view.round >= view.rounds or state.estimated >= state.round:
             return False
         return state.round % self.estimate_every == 0

@@ -441,7 +441,7 @@ class Fesem(HardClustered[FesemState]):
     # -- the end of a run --------------------------------------------------------------------------
 
     def _is_settled(self, before: FesemState, after: FesemState) -> bool:
-        """Did this E-step and the M-step after it meet the stop condition?"""
+        """Whether this E-step and the M-step after it met the stop condition."""
         if self.stop == "objective":
             change = abs(after.spread_after - before.spread_after)
             return change <= self.stop_tolerance * before.spread_after

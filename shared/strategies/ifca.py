@@ -299,13 +299,13 @@ class Ifca(ManyModels[IfcaState]):
         return Order(models=keys, cluster=cluster, numbers={"choice": number})
 
     def _is_warmup(self, state: IfcaState) -> bool:
-        """Do clients train the hypothesis of a random group?"""
+        """Whether clients train the hypothesis of a random group."""
         if self.initial != "warmup":
             return False
         return state.round < self.warmup_rounds
 
     def _is_frozen(self, state: IfcaState) -> bool:
-        """Do clients keep their hypotheses from now on?"""
+        """Whether clients keep their hypotheses from now on."""
         if self.freeze_after is None:
             return False
         return state.round >= self.freeze_after
@@ -598,7 +598,7 @@ class Ifca(ManyModels[IfcaState]):
 
     def refuses_buffer(self) -> str:
         if self.averaging == "gradient":
-            return "a gradient of an older model is no gradient of the present one (averaging: gradient)"
+            return "a stale gradient does not apply to the current model (averaging: gradient)"
         if self.shared_trunk:
             return "all clusters change the shared trunk (shared_trunk)"
         if self.reseed_dead:
@@ -660,7 +660,7 @@ class Ifca(ManyModels[IfcaState]):
     # -- initialisation ----------------------------------------------------------------------------
 
     def _is_trying(self, state: IfcaState) -> bool:
-        """Is a short run under way?"""
+        """Whether a short run is under way."""
         return self.initial == "restarts" and state.trial < self.restarts
 
     def _rated(self, state: IfcaState, reports: Reports) -> IfcaState:

@@ -407,7 +407,7 @@ class Pacfl(HardClustered[PacflState]):
 
     @property
     def _chooses(self) -> bool:
-        """Does the method choose the cut?"""
+        """Whether the method chooses the cut."""
         return self.threshold is None and self.n_clusters is None
 
     def _tree(self, matrix: Matrix) -> tuple[Agglomeration, tuple[float, ...]]:
@@ -472,7 +472,7 @@ class Pacfl(HardClustered[PacflState]):
         return float(weighted)
 
     def _is_beyond_cut(self, state: PacflState, degrees: float) -> bool:
-        """Would a merge at this distance be above the cut?"""
+        """Whether a merge at this distance would be above the cut."""
         if self.threshold is not None:
             return degrees > self.threshold
         _, high = state.cut

@@ -266,7 +266,7 @@ def test_faulty_initial_weights_are_refused(
     ("name", "what"),
     [
         ("theta.npy", "this is a single array without a name"),
-        ("weights.bin", "this is no .npz file"),
+        ("weights.bin", "this is not an .npz file"),
     ],
 )
 def test_a_start_that_is_no_npz_is_named_for_what_it_is(

@@ -190,7 +190,7 @@ def test_columns_cells_and_labels_are_refused_in_one_message(tmp_path: Path) -> 
     assert "no column 'weight', which the task names" in text
     assert "columns 'heigth', 'mass' not in task.columns" in text
     assert "row 2 (line 3), column 'age': 'old' is not a number" in text
-    assert "row 3, column 'label': 'perhaps' is no class of the task" in text
+    assert "row 3, column 'label': 'perhaps' is not a class of the task" in text
     assert text.count(str(path)) == 1
     public = raised.value.public
     assert "2 unknown columns" in public

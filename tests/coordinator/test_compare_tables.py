@@ -304,7 +304,7 @@ def test_clusters_that_are_no_better_than_one_model_are_reported() -> None:
         ]
         return no_better(scene, summaries(scene, rows))
 
-    assert said(0.7, 0.7, 2) == ["fedclust: its clusters are no better than fedavg's one model"]
+    assert said(0.7, 0.7, 2) == ["fedclust: its clusters are not better than fedavg's one model"]
     assert said(0.8, 0.7, 2) == []
     assert said(0.6, 0.7, 1) == []  # a single cluster is not reported
     assert (
@@ -420,7 +420,7 @@ def test_a_comparison_of_a_regression_speaks_of_errors_in_units_of_the_target() 
     assert expected.items() <= shown.items()
     # a lower error is better: the one model is ahead
     assert no_better(scene, found) == [
-        "fedclust: its clusters are no better than fedavg's one model"
+        "fedclust: its clusters are not better than fedavg's one model"
     ]
 
 
