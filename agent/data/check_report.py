@@ -16,10 +16,10 @@ from covey.agent.data.load import tables_at
 from covey.agent.data.proposal_data import describe
 from covey.shared import json_text
 from covey.shared.errors import DataError, UserError
-from covey.shared.proposal.fleet_columns import some
 from covey.shared.proposal.proposal import checked, propose
 from covey.shared.scenario.load import load_without_files
 from covey.shared.scenario.task import Task
+from covey.shared.sentences import some
 from covey.shared.terminal import Terminal
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from covey.agent.data.dataset import Array, Dataset
 from covey.shared.errors import DataError
 from covey.shared.scenario.task import Task
+from covey.shared.sentences import some
 
 MAX_NAMES = 10  # in a message
 
@@ -120,7 +121,7 @@ def _shape_hint(seen: Shape, expected: Shape) -> str:
 def _values(data: Dataset) -> tuple[Array, Array]:
     """Training and test targets of a regression task, float32."""
     if data.labels:
-        names = _listed(data.labels)
+        names = some(data.labels, MAX_NAMES)
         expected = "the task expects numbers (task.classes is null): name a numeric label column"
         raise DataError(
             f"{data.source}: the targets are class names ({names}), {expected}",
@@ -174,7 +175,7 @@ def _class_table(data: Dataset, task: Task) -> ClassTable:
             "name them all in task.classes"
         )
         raise DataError(
-            f"{data.source}: the classes are names ({_listed(names)}), {expected}",
+            f"{data.source}: the classes are names ({some(names, MAX_NAMES)}), {expected}",
             public=f"the classes are names, {expected}",
         )
     return {index: index for index in range(task.outputs)}
@@ -220,7 +221,7 @@ def _check_classes(data: Dataset, table: ClassTable, task: Task) -> None:
         return
     classes = f"0 to {task.outputs - 1}"
     if isinstance(task.classes, tuple):
-        classes = _listed(task.classes)
+        classes = some(task.classes, MAX_NAMES)
     expected = f"unknown to the task; its classes are {classes}"
     first = unknown[0]
     if len(unknown) == 1:
@@ -231,7 +232,7 @@ def _check_classes(data: Dataset, table: ClassTable, task: Task) -> None:
     names: list[str] = []
     for one in unknown:
         names.append(str(one))
-    found = _listed(tuple(names))
+    found = some(names, MAX_NAMES)
     count = len(unknown)
     raise DataError(
         f"{data.source}: {count} classes are {expected}; the unknown ones are {found}: rename or remove them",
@@ -258,12 +259,3 @@ def _class_name(target: int, data: Dataset) -> str:
     if 0 <= target < len(data.labels):
         return data.labels[target]
     return str(target)
-
-
-def _listed(names: Names) -> str:
-    """The first names, for a message."""
-    shown = ", ".join(names[:MAX_NAMES])
-    rest = len(names) - MAX_NAMES
-    if rest <= 0:
-        return shown
-    return f"{shown} and {rest} more"

@@ -54,7 +54,7 @@ def status(
     for line in status_lines(seen):
         show_line(line)
     roster = seen["roster"]
-    show(out, roster_table(roster))
+    show(out, roster_table(roster, regression=seen["regression"]))
     counts = [f"{reason}: {count}" for reason, count in roster["refusals"].items()]
     show_line(f"refused messages: {', '.join(counts) or 'none'}")
 

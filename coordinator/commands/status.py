@@ -8,13 +8,17 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from covey.coordinator.commands.models_in_use import add_models_in_use
+from covey.coordinator.dashboard.folder_reader import plan_of
 from covey.coordinator.run.records import newest_privacy
 from covey.coordinator.run.roster_files import read_roster, roster_file
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.link import Down, Message, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
+from covey.shared.numerics.measures import is_regression
 from covey.shared.wire.documents import CoordinatorStatus
 from covey.shared.wire.framing import Document
 from covey.shared.wire.roster_view import RosterView
@@ -42,6 +46,7 @@ def from_folder(folder: Path) -> dict[str, Any]:
         "written": written,
         "finished": finished,
         "privacy": newest_privacy(folder),
+        "regression": _is_regression(folder),
     }
 
 
@@ -113,7 +118,16 @@ async def from_broker(url: BrokerUrl, federation: str) -> dict[str, Any]:
         "status": _dumped(status),
         "roster": found,
         "privacy": account,
+        "regression": status is not None and status.task is not None and is_regression(status.task),
     }
+
+
+def _is_regression(folder: Path) -> bool:
+    """Whether the scenario of a run's folder has values as targets."""
+    try:
+        return bool(plan_of(yaml.safe_load((folder / "scenario.yaml").read_bytes())).regression)
+    except (OSError, yaml.YAMLError):
+        return False
 
 
 def _dumped(document: Document | None) -> dict[str, Any] | None:

@@ -14,6 +14,7 @@ from typing import Any
 from covey.coordinator.run.audit_trail import FILE
 from covey.shared import json_text
 from covey.shared.errors import UserError
+from covey.shared.sentences import some
 from covey.shared.strategies.base import ClientId
 from covey.shared.strategies.phase_names import occasion
 
@@ -150,7 +151,4 @@ def _others(mentioned: set[ClientId]) -> str:
     """The agents that the log does mention, for a message."""
     if not mentioned:
         return "nobody has been invited yet"
-    names = sorted(mentioned)
-    shown = ", ".join(names[:SHOWN_AGENTS])
-    more = len(names) - SHOWN_AGENTS
-    return f"it mentions {shown} and {more} more" if more > 0 else f"it mentions {shown}"
+    return f"it mentions {some(sorted(mentioned), SHOWN_AGENTS)}"

@@ -12,6 +12,7 @@ from covey.coordinator.dashboard.state import RunPlan
 from covey.coordinator.run.roster_files import roster_file
 from covey.shared import json_text
 from covey.shared.errors import DecodeError
+from covey.shared.numerics.measures import is_regression
 from covey.shared.wire.documents import CoordinatorStatus, RosterMessage
 from covey.shared.wire.roster_view import RosterView
 
@@ -156,6 +157,7 @@ def plan_of(scenario: Any) -> RunPlan:
     fleet = _section(scenario, "fleet")
     evaluation = _section(scenario, "evaluation")
     every = evaluation.get("every")
+    task = _section(scenario, "task")
     return RunPlan(
         name=str(scenario.get("name", "")),
         method=str(strategy.get("name", "")),
@@ -163,6 +165,7 @@ def plan_of(scenario: Any) -> RunPlan:
         agents=_whole(rounds.get("start_agents")) or _whole(fleet.get("agents")),
         evaluates_every=every if isinstance(every, int) else None,
         over_select=_factor(rounds.get("over_select")),
+        regression=is_regression(task) if task else None,
     )
 
 

@@ -56,7 +56,7 @@ function banner(text) {
 // -- charts ----------------------------------------------------------------------------------------
 
 const chosenTick = (value) => (state.percent ? `${Math.round(1000 * value) / 10}` : Number(value.toPrecision(3)).toString());
-const figureChart = new Chart($("chart-figure"), { height: 250, xTitle: "rounds", yTitle: "accuracy (%)", format: figure, tick: chosenTick });
+const figureChart = new Chart($("chart-figure"), { height: 250, xTitle: "rounds", yTitle: "", format: figure, tick: chosenTick });
 const plain = (value) => Number(value.toPrecision(3)).toString();
 const lossChart = new Chart($("chart-loss"), { height: 170, xTitle: "rounds", yTitle: "loss, mean over samples", format: plain, tick: plain, fromZero: true });
 const reportChart = new Chart($("chart-reports"), {
@@ -80,7 +80,9 @@ function showCharts() {
   }));
   const never = state.evaluates_every === 0 ? "Evaluated after the last round. To see figures earlier, set evaluation.every." : "No evaluation yet.";
   figureChart.show(series, never);
-  lossChart.show([{ label: "loss", points: state.loss, stroke: "s0", fill: "f0" }], "No training round yet.");
+  // a broker keeps the newest phase alone
+  const noRound = state.rounds_done ? "The broker keeps the newest phase only. The run's folder has the curves." : "No training round yet.";
+  lossChart.show([{ label: "loss", points: state.loss, stroke: "s0", fill: "f0" }], noRound);
   const numbered = (name) => state.bars.map((bar, place) => [place + 1, bar[name]]);
   const lost = state.bars.some((bar) => bar.missing);
   const bars = state.bars.length ? [{ label: "reported", points: numbered("reported"), fill: "ok" }] : [];
@@ -229,7 +231,7 @@ async function forget(name) {
 
 const WORDS = { quarantine: "in quarantine", checking: "checking its data" };
 const COLUMNS = [
-  ["agent", "agent", ""], ["state", "state", ""], ["cluster", "cluster", "number"], ["figure", "accuracy", "number"],
+  ["agent", "agent", ""], ["state", "state", ""], ["cluster", "cluster", "number"], ["figure", "figure", "number"],
   ["seen", "last seen", "number wide"], ["samples", "samples", "number wide"], ["refusals", "refusals", "number wide refusals"], ["reason", "reason", "reason"],
 ];
 const PLACES = { state: 0, cluster: 1, figure: 2, seen: 3, samples: 4, refusals: 5, reason: 6 };

@@ -12,7 +12,7 @@ from typing import Any
 
 from covey.coordinator.dashboard.lines import EventLine, Line, PhaseLine
 from covey.coordinator.run.pace import Pace
-from covey.shared.numerics.measures import ACCURACY, MEASURES
+from covey.shared.numerics.measures import ACCURACY, MEASURES, is_regression, main_measure
 from covey.shared.wire.documents import CoordinatorStatus, RosterMessage
 
 MAX_POINTS = 400  # of one curve
@@ -33,6 +33,7 @@ class RunPlan:
     agents: int = 0  # that the run waits for at its start; 0: unknown
     evaluates_every: int | None = None  # rounds; 0: only at the end; None: unknown
     over_select: float = 1.0  # invited agents per report that a round needs
+    regression: bool | None = None  # None: unknown
 
 
 @dataclass(frozen=True)
@@ -139,8 +140,9 @@ def dashboard_state(sources: Sources) -> DashboardState:
     newest_evaluated = evaluated[-1] if evaluated else None
     status = sources.status
     plan = sources.plan
-    measure = newest_evaluated.measure if newest_evaluated is not None else ACCURACY.name
-    known_measure = MEASURES[measure]
+    measure = main_measure(regression=_is_regression(sources))
+    if newest_evaluated is not None:
+        measure = MEASURES[newest_evaluated.measure]
     fleet = fleet_of(sources.roster, plan.agents)
     state = _state(sources, fleet, phases)
     done = _rounds_done(status, newest)
@@ -158,9 +160,9 @@ def dashboard_state(sources: Sources) -> DashboardState:
         rounds=total,
         phase=status.phase if status is not None and state == "running" else "",
         eta_s=eta_s(phases, total) if state == "running" else None,
-        measure=measure,
-        measure_title=known_measure.label,
-        percent=known_measure.unit == ACCURACY.unit,
+        measure=measure.name,
+        measure_title=measure.label,
+        percent=measure.unit == ACCURACY.unit,
         newest_figure=newest_evaluated.mean if newest_evaluated is not None else None,
         evaluates_every=plan.evaluates_every,
         figures=_figures(evaluated),
@@ -176,6 +178,18 @@ def dashboard_state(sources: Sources) -> DashboardState:
         events=_newest_events(sources.lines, plan.over_select),
         updated=sources.updated,
     )
+
+
+def _is_regression(sources: Sources) -> bool:
+    """Whether figures are errors: as the scenario or the published task has it, else by figures that are no shares."""
+    task = sources.status.task if sources.status is not None else None
+    if sources.plan.regression is not None:
+        return sources.plan.regression
+    if task is not None:
+        return is_regression(task)
+    rows = sources.roster.agents.values() if sources.roster is not None else ()
+    figures = [row.get("figure") for row in rows]
+    return any(isinstance(figure, float) and figure > 1 for figure in figures)
 
 
 # -- the run as a whole ----------------------------------------------------------------------------

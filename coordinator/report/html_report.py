@@ -21,6 +21,7 @@ from covey.coordinator.run.modes import MODE_TITLES
 from covey.shared.errors import UserError
 from covey.shared.files import write_atomically
 from covey.shared.numerics.measures import Measure
+from covey.shared.sentences import counted
 
 Result = Mapping[str, Any]  # as result.json has it
 
@@ -86,7 +87,7 @@ def _page_of_one(run: Curves, facts: RunFacts) -> Page:
     agents = result["agents"]
     seed = result["seed"]
     ended = moment(facts.ended)
-    words = [method, f"{agents} agents", f"seed {seed}", ended]
+    words = [method, counted(agents, "agent"), f"seed {seed}", ended]
     remarks = [_stop(result), newcomers(result)]
     for sentences in (participation(result), unevaluated(result)):
         remarks.extend(sentences.splitlines())
@@ -117,10 +118,10 @@ def _tiles(result: Result, measure: Measure) -> list[Tile]:
             tiles.append(tile)
     clusters = result["clusters"]
     if clusters:
-        label = "clusters"
+        label = "cluster" if clusters == 1 else "clusters"
         ari = result["ari"]
         if ari is not None:
-            label = f"clusters; ARI {ari:.2f} with the planted groups"
+            label += f"; ARI {ari:.2f} with the planted groups"
         tiles.append(Tile(str(clusters), label))
     rounds = result["rounds"]
     tiles.append(Tile(str(rounds), "rounds"))

@@ -35,6 +35,7 @@ from covey.coordinator.report.plots import (
 )
 from covey.coordinator.report.svg import Drawing, Panel
 from covey.shared.numerics.measures import MEASURES, Measure
+from covey.shared.sentences import counted
 
 MAX_PANELS = 6  # runs that get panels of their own
 MISSING = 7  # the colour of agents that did not report
@@ -197,7 +198,7 @@ def _samples(run: Curves, *, alone: bool) -> Panel:
     for cluster in sorted(run.samples):
         samples = run.samples[cluster]
         agents = sum(1 for own in run.clusters.values() if own == cluster)
-        text = f"{samples} ({agents} agents)"
+        text = f"{samples} ({counted(agents, 'agent')})"
         rows.append(Bar(f"cluster {cluster}", samples, text, cluster))
     axis = from_zero(run.samples.values(), "training samples", whole=True)
     return bars("" if alone else run.label, rows, axis)

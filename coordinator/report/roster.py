@@ -10,6 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from covey.coordinator.report.privacy import epsilons
+from covey.shared.numerics.measures import Measure, main_measure
+from covey.shared.sentences import counted
 
 NONE = "–"
 RUN_CHARACTERS = 8  # of a run's id
@@ -20,7 +22,9 @@ COLUMNS = (
     "last seen",
     "train / test",
     "classes",
+    "figure",
     "model in use",
+    "rejected",
     "refusals",
     "reason",
 )
@@ -48,14 +52,15 @@ def status_lines(seen: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def roster_table(roster: Mapping[str, Any]) -> Table:
+def roster_table(roster: Mapping[str, Any], *, regression: bool = False) -> Table:
     """A line for each agent that the coordinator knows; `roster` is a `RosterMessage` as JSON.
 
-    A column that is empty for all agents is left out.
+    A column that is empty for all agents is left out. A regression has no classes, and the figure of each agent.
     """
     agents = roster["agents"]
-    lines = [_cells(agent, row) for agent, row in agents.items()]
-    table = Table(title=f"run {roster['run']}: {len(agents)} agents")
+    measure = main_measure(regression=True) if regression else None
+    lines = [_cells(agent, row, measure) for agent, row in agents.items()]
+    table = Table(title=f"run {roster['run']}: {counted(len(agents), 'agent')}")
     shown = []
     for number, header in enumerate(COLUMNS):
         column = [str(line[number]) for line in lines]
@@ -63,43 +68,50 @@ def roster_table(roster: Mapping[str, Any]) -> Table:
         if lines and is_empty:
             continue
         shown.append(number)
-        table.add_column(header)
+        is_figure = header == "figure" and measure is not None
+        table.add_column(measure.label if is_figure and measure else header)
     for line in lines:
         cells = [line[number] for number in shown]
         table.add_row(*cells)
     return table
 
 
-def _cells(agent: str, row: Mapping[str, Any]) -> list[str | Text]:
+def _cells(agent: str, row: Mapping[str, Any], measure: Measure | None) -> list[str | Text]:
     """The cells of one agent, in the order of `COLUMNS`."""
     counts = [f"{reason} {count}" for reason, count in row["refusals"].items()]
     cluster = row["cluster"]
+    figure = row.get("figure")
     return [
         agent,
         _state(row),
         NONE if cluster is None else str(cluster),
         _moment(row["seen"]),
         f"{row['samples']} / {row['test_samples']}",
-        str(row["labels"]),
+        str(row["labels"]) if measure is None else "",
+        measure.text(figure) if measure is not None and figure is not None else "",
         _model(row.get("model")),
+        _rejected(row.get("model")),
         ", ".join(counts),
         _reason(row),
     ]
 
 
 def _model(model: Mapping[str, Any] | None) -> str:
-    """The model that a device uses itself, and how often it kept its model instead of a new one."""
+    """The model that a device uses itself."""
     if not model:
         return NONE
     words: list[str] = []
     if model["run"]:
         run = model["run"][:RUN_CHARACTERS]
         words.append(f"{run} round {model['round']}")
-    if model["rejected"]:
-        words.append(f"{model['rejected']} rejected")
     if model["hook_failures"]:
         words.append(f"command failed {model['hook_failures']} times")
     return ", ".join(words) or NONE
+
+
+def _rejected(model: Mapping[str, Any] | None) -> str:
+    """How often a device kept its model instead of a new one."""
+    return str(model["rejected"]) if model and model["rejected"] else ""
 
 
 def _state(row: Mapping[str, Any]) -> Text:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from covey.shared.sentences import counted
+
 Result = Mapping[str, Any]  # as result.json has it
 
 
@@ -13,7 +15,7 @@ def device_words(result: Result) -> str:
     counts = result.get("devices") or {}
     kinds = []
     for kind, count in counts.items():
-        kinds.append(f"{kind} ({count} agents)")
+        kinds.append(f"{kind} ({counted(count, 'agent')})")
     machine = result["versions"].get("machine")
     if machine:
         kinds.append(f"coordinator on {machine}")

@@ -16,6 +16,7 @@ from covey.shared.numerics.measures import (
     Measure,
     shown_measure,
 )
+from covey.shared.sentences import counted, some
 
 Result = Mapping[str, Any]  # as result.json has it
 Figures = Mapping[str, Any]  # the averages of one mode: "agents", and averages by measure
@@ -227,8 +228,7 @@ def _title(found: Sequence[Result]) -> str:
         common += names
     agents = {result["agents"] for result in found}
     if len(agents) == 1:
-        count = agents.pop()
-        common.append(f"{count} agents")
+        common.append(counted(agents.pop(), "agent"))
     title = []
     if common:
         title.append(", ".join(common))
@@ -281,13 +281,15 @@ def unevaluated(result: Result) -> str:
     late = result.get("unevaluated", ())
     if late:
         were = "was" if len(late) == 1 else "were"
-        sentences.append(f"{len(late)} of {agents} agents {were} never evaluated: {_listed(late)}")
+        sentences.append(
+            f"{len(late)} of {agents} agents {were} never evaluated: {some(late, MAX_NAMES)}"
+        )
     stale = result.get("stale", {})
     if stale:
         dated = [f"{agent} (round {round_})" for agent, round_ in stale.items()]
         sentences.append(
             f"{len(stale)} of {agents} agents did not report the last evaluation; their figures are of an "
-            f"earlier one: {_listed(dated)}"
+            f"earlier one: {some(dated, MAX_NAMES)}"
         )
     for mode in _modes_with_divergence(result):
         diverged = _figures(result, mode)["diverged"]
@@ -299,7 +301,7 @@ def unevaluated(result: Result) -> str:
             excluded = "they are"
         sentences.append(
             f"{MODE_TITLES[mode]}: the model of {whose} diverged (its outputs are not finite); "
-            f"{excluded} in no average: {_listed(diverged)}"
+            f"{excluded} in no average: {some(diverged, MAX_NAMES)}"
         )
     for agent, failure in result.get("failures", {}).items():
         count = failure["times"]
@@ -326,20 +328,13 @@ def nobody_evaluated(result: Result) -> str:
     )
 
 
-def _listed(names: Sequence[str]) -> str:
-    """The first names, and how many more there are."""
-    listed = ", ".join(names[:MAX_NAMES])
-    more = len(names) - MAX_NAMES
-    return f"{listed} and {more} more" if more > 0 else listed
-
-
 def participation(result: Result) -> str:
     """E-last of the agents that a training round drew, and of the others by name; empty if all were drawn."""
     undrawn = result["never_trained"]
     if not undrawn:
         return ""
     count = len(undrawn)
-    names = _listed(undrawn)
+    names = some(undrawn, MAX_NAMES)
     of_participants = _figures(result, "last_of_participants")
     of_undrawn = _figures(result, "last_of_undrawn")
     drawn = _figure(of_participants)

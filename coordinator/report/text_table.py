@@ -120,6 +120,8 @@ def _parts(
             chosen = [0]
         chosen.append(column)
     parts.append(chosen)
+    if len(parts) > 1 and len(chosen) == 2 and len(parts[-2]) > 3:  # no column alone
+        chosen.insert(1, parts[-2].pop())
     tables = []
     for place, columns in enumerate(parts):
         table = build(_some_columns(words, columns))

@@ -14,6 +14,7 @@ from typing import Any
 from covey.coordinator.engine.events import Joined, Left
 from covey.coordinator.serve.roster_pages import RosterPages
 from covey.shared.numerics.measures import shown_measure
+from covey.shared.sentences import some
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.documents import EXPELLED, AgentStatus
 
@@ -123,12 +124,8 @@ class Roster:
                 found.append(f"{agent} ({entry.status.problem})")
         if not found:
             return ""
-        named = ", ".join(found[:MAX_NAMED])
-        more = len(found) - MAX_NAMED
-        if more > 0:
-            named += f" and {more} more"
         verb = "is" if len(found) == 1 else "are"
-        return f"{named} {verb} excluded: correct the data there, or start with fewer agents (rounds.start_agents)"
+        return f"{some(found, MAX_NAMED)} {verb} excluded: correct the data there, or start with fewer agents (rounds.start_agents)"
 
     def forget(self, agent: ClientId) -> None:
         """Drop an agent: its next status makes it a newcomer."""

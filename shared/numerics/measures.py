@@ -94,6 +94,11 @@ def main_measure(*, regression: bool) -> Measure:
     return RMSE if regression else ACCURACY
 
 
+def is_regression(task: Mapping[str, Any]) -> bool:
+    """Whether a task, as plain data, has values and not classes as targets."""
+    return task.get("classes") is None
+
+
 def shown_measure(figures: Mapping[str, Any]) -> Measure | None:
     """The first of accuracy, RMSE and MSE that these figures have; None if they have none of them."""
     for name in ("accuracy", "rmse", "mse"):

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from pydantic import TypeAdapter, ValidationError
 
 from covey.shared.errors import UserError
-from covey.shared.proposal.fleet_columns import FleetColumn, counted, some
+from covey.shared.proposal.fleet_columns import FleetColumn
 from covey.shared.scenario.columns import (
     MAX_COLUMNS,
     ColumnName,
     is_word,
 )
+from covey.shared.sentences import counted, some
 
 # words of a category that a scenario lists; of more, the fleet finds the frequent ones
 MAX_LISTED = 32

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from covey.shared.proposal.description import MAX_VALUES, ColumnFacts, DataDescription, Kind
-
-MAX_NAMES = 4  # of devices or columns in a sentence
+from covey.shared.sentences import MAX_NAMES, some
 
 
 @dataclass(frozen=True)
@@ -142,22 +141,6 @@ def _gathered(name: str, devices: Sequence[DataDescription]) -> FleetColumn:
             facts.append(own)
             holders.append(device.source)
     return FleetColumn(name, tuple(facts), tuple(holders), tuple(absent))
-
-
-def counted(number: int, noun: str) -> str:
-    """A number with its noun, which takes an s in the plural."""
-    if number != 1:
-        noun += "s"
-    return f"{number} {noun}"
-
-
-def some(names: Sequence[str]) -> str:
-    """The first of several names, for a sentence."""
-    shown = ", ".join(names[:MAX_NAMES])
-    rest = len(names) - MAX_NAMES
-    if rest <= 0:
-        return shown
-    return f"{shown} and {rest} more"
 
 
 def spelled_alike(names: Sequence[str]) -> list[str]:

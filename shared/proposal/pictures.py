@@ -12,14 +12,13 @@ from covey.shared.proposal.description import ColumnFacts, DataDescription, Imag
 from covey.shared.proposal.features import Features, key_reason
 from covey.shared.proposal.fleet_columns import (
     FleetColumn,
-    counted,
     fleet_columns,
-    some,
     spelled_alike,
 )
 from covey.shared.proposal.model_choice import image_model
 from covey.shared.proposal.targets import find_target
 from covey.shared.proposal.task_of_table import ignored_columns
+from covey.shared.sentences import counted, some
 
 BYTE_SCALE = 0.00392157  # 1 / 255
 BYTE_BITS = 8

@@ -10,13 +10,14 @@ from pathlib import PurePath
 from covey.shared.errors import UserError
 from covey.shared.proposal.choices import Choice, Proposal
 from covey.shared.proposal.description import DataDescription
-from covey.shared.proposal.fleet_columns import FleetColumn, some
+from covey.shared.proposal.fleet_columns import FleetColumn
 from covey.shared.proposal.model_choice import image_model, table_model, window_model
 from covey.shared.proposal.pictures import BYTE_SCALE, picture_task
 from covey.shared.proposal.targets import Target, classes_of
 from covey.shared.proposal.task_of_table import table_task
 from covey.shared.scenario.load import from_mapping
 from covey.shared.scenario.scenario import Scenario
+from covey.shared.sentences import some
 
 FEW_AGENTS = 4  # fewer devices form no groups worth a model each
 FEW_ROWS = 200  # of the smallest device: small batches and more epochs

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from covey.shared.errors import UserError
 from covey.shared.proposal.features import key_reason
-from covey.shared.proposal.fleet_columns import FleetColumn, counted, some
+from covey.shared.proposal.fleet_columns import FleetColumn
 from covey.shared.scenario.columns import LABEL_NAMES
+from covey.shared.sentences import counted, some
 
 MAX_CLASSES = 20  # whole numbers with more different values are amounts, not classes
 ROWS_PER_CLASS = 2  # on average; with fewer, whole numbers are amounts

@@ -9,15 +9,14 @@ from covey.shared.proposal.description import DataDescription
 from covey.shared.proposal.features import Features, find_features
 from covey.shared.proposal.fleet_columns import (
     FleetColumn,
-    counted,
     fleet_columns,
-    some,
     spelled_alike,
 )
 from covey.shared.proposal.model_choice import table_model, window_model
 from covey.shared.proposal.series_window import find_window
 from covey.shared.proposal.targets import Target, find_target
 from covey.shared.scenario.columns import EVERYTHING_ELSE, table_columns, width_of
+from covey.shared.sentences import counted, some
 
 
 def table_task(

@@ -6,6 +6,7 @@ import io
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from covey.coordinator.dashboard.agents import agent_cells
-from covey.coordinator.dashboard.folder_reader import FolderReader
+from covey.coordinator.dashboard.folder_reader import FolderReader, plan_of
 from covey.coordinator.dashboard.hub import Hub
 from covey.coordinator.dashboard.lines import EventLine, Line, PhaseLine, reduced
 from covey.coordinator.dashboard.state import (
@@ -102,6 +103,28 @@ def test_a_regression_is_shown_in_its_own_measure() -> None:
     state = dashboard_state(Sources(PLAN, lines(row)))
     assert (state.measure_title, state.percent, state.newest_figure) == ("RMSE", False, 2.5)
     assert state.figures[1].points == ((1, 2.0),)
+
+
+def test_a_regression_is_known_before_its_first_evaluation_and_from_the_broker_alone() -> None:
+    """Without lines of the record: from the plan, the published task, or figures that are no shares."""
+    rows = agents(2, figure=19.838)
+    task = {"features": [2], "classes": None}
+    known = [
+        Sources(replace(PLAN, regression=True), lines(phase(1))),
+        Sources(RunPlan(), status=status(task=task), roster=roster(rows)),
+        Sources(RunPlan(), roster=roster(rows)),
+    ]
+    for sources in known:
+        state = dashboard_state(sources)
+        assert (state.measure_title, state.percent) == ("RMSE", False)
+    shares = Sources(RunPlan(), status=status(task=task | {"classes": 2}), roster=roster(rows))
+    assert dashboard_state(shares).measure_title == "accuracy"
+
+
+def test_a_folder_shows_whether_its_run_is_a_regression() -> None:
+    assert plan_of({"task": {"features": [2], "classes": None}}).regression is True
+    assert plan_of({"task": {"features": [2], "classes": 3}}).regression is False
+    assert plan_of({"name": "pilot"}).regression is None
 
 
 def test_the_remaining_time_follows_from_the_newest_rounds() -> None:

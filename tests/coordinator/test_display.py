@@ -17,8 +17,9 @@ from covey.coordinator.commands import status
 from covey.coordinator.report.privacy import epsilons
 from covey.coordinator.report.progress import ProgressBar
 from covey.coordinator.report.roster import roster_table, status_lines
+from covey.coordinator.report.run_words import device_words
 from covey.coordinator.report.tables import labels, results
-from covey.coordinator.report.text_table import results_table, show, show_words
+from covey.coordinator.report.text_table import _parts, results_table, show, show_words
 from covey.coordinator.run.cluster_words import sizes_text
 from covey.coordinator.run.notices import (
     AgentExcluded,
@@ -284,11 +285,43 @@ def test_no_line_of_a_table_is_wider_than_the_terminal_and_no_column_is_lost(wid
     assert (tables == 1) == (width == 200)
 
 
+def test_no_column_of_a_narrow_table_stands_alone() -> None:
+    words = results([result(), result(method="ifca"), result(method="fesem")])
+    for width in range(40, 140):
+        console = Console(width=width, file=io.StringIO(), force_terminal=True)
+        parts = _parts(console, words, results_table, width)
+        assert min(len(part.columns) for part in parts) > 2 or len(parts[-2].columns) <= 3
+
+
+def test_one_is_not_many() -> None:
+    alone = result(agents=1)
+    assert results([alone]).title.startswith("heat, 1 agent;")
+    plain, text = console()
+    plain.print(roster_table({"run": "r", "agents": {"pi-1": FINE}}))
+    assert "run r: 1 agent " in text.getvalue()
+    counts = {"CPU": 1, "GPU": 2}
+    assert device_words({"devices": counts, "versions": {}}) == "CPU (1 agent), GPU (2 agents)"
+
+
+def test_the_roster_of_a_regression_has_figures_and_no_classes() -> None:
+    plain, text = console()
+    model = {"run": "c0ffee1234", "round": 59, "rejected": 43, "hook_failures": 0}
+    row = {**FINE, "figure": 19.838, "labels": 0, "model": model}
+    plain.print(roster_table({"run": "r", "agents": {"pi-1": row}}, regression=True))
+    heading, line = [one for one in text.getvalue().splitlines() if "RMSE" in one or "pi-1" in one]
+    assert "classes" not in heading
+    assert "rejected" in heading
+    assert "19.84" in line
+    assert "c0ffee12 round 59" in line
+
+
 @pytest.mark.parametrize(
     ("sizes", "words"),
     [
         ([], ""),
         ([5, 5, 10], "5+5+10"),
+        ([10], "1 of 10 agents"),
+        ([1], "1 of 1 agent"),
         (range(3, 103), "100 of 3 to 102 agents"),
         ([1] * 10_000, "10000 of 1 agent"),
     ],
