@@ -165,8 +165,12 @@ class Doctor:
             await self._send(link, topic, b"", retain=True)
             await self._subscribe(link, topic)
             await self._send(link, topic, b"sentinel")
-            if (await self._hear(link)).payload != b"sentinel":
-                raise CheckFailed("the message is still there after an empty one")
+            heard = await self._hear(link)
+            while heard.payload != b"sentinel":
+                if heard.retained:
+                    raise CheckFailed("the message is still there after an empty one")
+                # a live copy of an earlier message, from a broker that acknowledges before it delivers
+                heard = await self._hear(link)
         return Finding("clearing a retained message", "ok", "an empty message clears the topic")
 
     async def _wildcard(self) -> Finding:

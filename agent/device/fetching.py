@@ -13,6 +13,7 @@ from covey.agent.device.events import (
     Actions,
     CancelWork,
     KeepModels,
+    Notify,
     OrderRefused,
     ReportFailure,
     StartWork,
@@ -22,6 +23,8 @@ from covey.agent.device.events import (
 from covey.agent.device.stalls import StallTimer, part_topics
 from covey.shared.wire.messages import ModelRef, OrderMessage
 from covey.shared.wire.topics import Topics
+
+STALLS_TO_SHOW = 3  # waits for a part, each twice as long, before a person learns of it
 
 
 class WorkState(Enum):
@@ -155,7 +158,16 @@ class Fetching:
             return []
         self._watch_for_stall(now)
         missing = self._missing()
-        return [Subscribe(self._topics_of(missing))]
+        actions: Actions = [Subscribe(self._topics_of(missing))]
+        if self._stall.stalls == STALLS_TO_SHOW:
+            actions.append(
+                Notify(
+                    f"step {self.step}: the order has arrived, and the broker sends no part of its model, although it was "
+                    f"asked {STALLS_TO_SHOW} times. The nodes of some clusters (RabbitMQ) do not share retained messages: "
+                    "name all of them to `broker doctor`, and use one node for everybody"
+                )
+            )
+        return actions
 
     def settle(self, last_order: OrderMessage | None, *, everything: bool, is_up: bool) -> Actions:
         """Subscribe to the parts that are needed now, and unsubscribe from the others.

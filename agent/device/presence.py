@@ -99,9 +99,10 @@ class Presence:
         """Why this agent receives nothing, for others to read; None if it receives."""
         if not self._refused_topics:
             return None
+        topic = self._refused_topics[0]
         return (
-            f"the broker refuses the subscription to {self._refused_topics[0]}; "
-            "check its access rules for this agent"
+            f"the broker refuses the subscription to {topic}; it is asked again. Check that all of its nodes are up, and its "
+            "access rules for this agent"
         )
 
     def status(self, progress: Progress) -> AgentStatus:

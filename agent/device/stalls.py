@@ -19,14 +19,14 @@ class StallTimer:
 
     def __init__(self) -> None:
         self.at: float | None = None  # when to subscribe again; None: nothing is awaited
-        self._stalls = 0  # waits since the latest part arrived, at most MAX_DOUBLINGS
+        self.stalls = 0  # waits since the latest part arrived, at most MAX_DOUBLINGS
 
     def __repr__(self) -> str:
-        return f"<StallTimer: {self._stalls} stalls, due at {self.at}>"
+        return f"<StallTimer: {self.stalls} stalls, due at {self.at}>"
 
     def reset(self) -> None:
         """A part arrived, or other parts are awaited: the next wait is short."""
-        self._stalls = 0
+        self.stalls = 0
 
     def watch(self, now: float, size: int = 0) -> None:
         """Wait for the next part from now on.
@@ -37,7 +37,7 @@ class StallTimer:
                 agents come first; to subscribe again would bring all of them a second time.
         """
         first = STALL_S + size // FETCHED_BYTES_PER_S
-        doubled = first * 2**self._stalls
+        doubled = first * 2**self.stalls
         self.at = now + min(doubled, STALL_LIMIT_S)
 
     def stop(self) -> None:
@@ -48,7 +48,7 @@ class StallTimer:
         """Whether the wait has been too long. The next one is then longer."""
         if self.at is None or now < self.at:
             return False
-        self._stalls = min(self._stalls + 1, MAX_DOUBLINGS)
+        self.stalls = min(self.stalls + 1, MAX_DOUBLINGS)
         return True
 
 

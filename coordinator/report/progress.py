@@ -95,7 +95,8 @@ class ProgressBar:
             case SubscriptionsRefused(refused=topics):
                 names = ", ".join(topics)
                 self._warn(
-                    f"the broker refuses the subscription to {names}; trying again. Check its access rules"
+                    f"the broker refuses the subscription to {names}; trying again. Check that all of its "
+                    "nodes are up, and its access rules"
                 )
             case ModelsPublished(round=number, models=count):
                 noun = "model" if count == 1 else "models"

@@ -30,11 +30,18 @@ class Repeat:
 
 
 @dataclass(frozen=True)
+class Cleared:
+    """Somebody cleared the coordinator's status, and perhaps all that a broker retained."""
+
+    shard: int = 0
+
+
+@dataclass(frozen=True)
 class Wake:
     """Look at the timers: one of them has changed."""
 
 
-Item = Wake | Up | Down | Arrived | Seen | AggregatorItem | Control | Stop | Repeat
+Item = Wake | Up | Down | Arrived | Seen | AggregatorItem | Control | Stop | Repeat | Cleared
 Kind = TypeVar("Kind", Arrived, Seen)
 
 

@@ -10,7 +10,7 @@ from covey.coordinator.run.notices import DiskRemark, Observer
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.aggregators import Aggregators
 from covey.coordinator.serve.intake import Intake
-from covey.coordinator.serve.items import Item, Repeat
+from covey.coordinator.serve.items import Cleared, Item, Repeat
 from covey.coordinator.serve.publisher import packet_bytes
 from covey.coordinator.serve.roster import Roster
 from covey.shared.errors import DecodeError
@@ -87,6 +87,8 @@ class Reader:
         payload = message.payload
         topic = self._topics.parse(message.topic)
         if topic == PlainTopic("coordinator/status"):
+            if not payload:
+                return None if message.retained else Cleared(message.shard)
             status = CoordinatorStatus.from_bytes(payload)
             return self._own_status(status, message)
         self._run.traffic["wire_up"] += packet_bytes(message.topic, payload)

@@ -49,7 +49,7 @@ from covey.coordinator.serve.attendance import Attendance
 from covey.coordinator.serve.connections import Connections
 from covey.coordinator.serve.exclusive import already_running, continued_elsewhere
 from covey.coordinator.serve.intake import Arrived, Intake, Seen
-from covey.coordinator.serve.items import MAX_TOGETHER, Item, Items, Repeat, Stop, Wake
+from covey.coordinator.serve.items import MAX_TOGETHER, Cleared, Item, Items, Repeat, Stop, Wake
 from covey.coordinator.serve.own_status import OwnStatus, State
 from covey.coordinator.serve.placement import Placement, SilentShards
 from covey.coordinator.serve.postponed import PostponedOrders
@@ -69,6 +69,7 @@ from covey.shared.wire.documents import Control, CoordinatorStatus
 from covey.shared.wire.topics import Topics
 
 ORDER_AGAIN_S = 2.0  # then orders are published again that the broker did not take
+SWEEP_S = 3.0  # in which an operator clears one retained topic after another
 
 
 def last_will(topics: Topics) -> Will:
@@ -121,6 +122,9 @@ class Service:
         self._clock = SteadyClock()
         # when to publish orders again that the broker has not taken
         self._again_due: float | None = None
+        self._cleared: dict[
+            int, float
+        ] = {}  # brokers that lost what they retained: when it is published again
         keepers = [SubscriptionKeeper(shard, self._subscriptions_refused) for shard in self._shards]
         self.aggregators = Aggregators(
             run,
@@ -313,6 +317,7 @@ class Service:
             self._intake.wake_at,
             self._silent.wake_at,
             self.aggregators.wake_at,
+            *self._cleared.values(),
         )
         times = [time for time in timers if time is not None]
         if self._postponed:
@@ -366,9 +371,9 @@ class Service:
             case SumArrived() | AggregatorSeen():
                 return await self.aggregators.take(item, self.now())
             case Repeat(shard):
-                self._publisher.retained_is_unknown()
-                self.aggregators.retained_is_unknown(shard)
-                return await self.connections.retained_by(shard)
+                return await self._retained_again(shard)
+            case Cleared(shard):
+                self._cleared.setdefault(shard, self.now() + SWEEP_S)
             case Control(command="stop"):
                 self.run.audit.command("stop")
                 self.stop()
@@ -412,10 +417,23 @@ class Service:
             for client in sorted(self._publisher.unpublished):
                 order = self.run.order_of(client)
                 orders.append(order)
+        cleared = [shard for shard, due in self._cleared.items() if now >= due]
+        for shard in cleared:
+            del self._cleared[shard]
+            self._own_status.call_roll_on(shard)
+            await self._own_status.publish_on(shard)
+            self._roster_show.lost(now)
+            orders += await self._retained_again(shard)
         overdue = self._silent.take_overdue(now)
         left = await self.attendance.unreachable(overdue)
         effects = await self._handle(Tick())
         return [*late, *orders, *left, *effects]
+
+    async def _retained_again(self, shard: int) -> list[Effect]:
+        """All that a broker should retain, however much of it is still there."""
+        self._publisher.retained_is_unknown()
+        self.aggregators.retained_is_unknown(shard)
+        return await self.connections.retained_by(shard)
 
     def _tell_control(self, command: str) -> None:
         self.run.audit.command(command)

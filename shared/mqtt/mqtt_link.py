@@ -347,6 +347,7 @@ class MqttLink:
         )
         client.pending_calls_threshold = MAX_CONCURRENT_CALLS  # aiomqtt warns above it
         _fail_on_disconnect(client)
+        _watch_open_sockets_only(client)
         return client
 
     def _arrived(self, client: aiomqtt.Client, message: aiomqtt.Message) -> None:
@@ -397,6 +398,38 @@ def _fail_on_disconnect(client: aiomqtt.Client) -> None:
             library_handler(*args)
 
     client._client.on_disconnect = on_disconnect
+
+
+def _watch_open_sockets_only(client: aiomqtt.Client) -> None:
+    """Keep sockets that are closed already out of the event loop.
+
+    aiomqtt has the loop watch a socket a moment after paho asks for it. If the broker has died in between, the loop prints
+    a traceback ("Bad file descriptor", or -1 in place of a descriptor), although the link reports the loss itself.
+    """
+    loop = asyncio.get_running_loop()
+    paho = client._client
+
+    def on_socket_register_write(_client: Any, _userdata: Any, connection: Any) -> None:
+        def write() -> None:
+            # as in aiomqtt: an error here is the end of the connection
+            try:
+                paho.loop_write()
+            except Exception as error:
+                if not client._disconnected.done():
+                    client._disconnected.set_exception(error)
+
+        def watch() -> None:
+            with contextlib.suppress(OSError, ValueError):
+                loop.add_writer(connection.fileno(), write)
+
+        loop.call_soon_threadsafe(watch)  # paho connects in a thread of its own
+
+    def on_socket_unregister_write(_client: Any, _userdata: Any, connection: Any) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            loop.remove_writer(connection.fileno())
+
+    paho.on_socket_register_write = on_socket_register_write
+    paho.on_socket_unregister_write = on_socket_unregister_write
 
 
 async def _lost(client: aiomqtt.Client) -> str:

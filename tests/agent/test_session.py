@@ -332,6 +332,19 @@ def test_a_large_report_is_not_sent_again_while_the_coordinator_still_reads_it()
     assert session.wake_at == 46.0
 
 
+def test_a_model_that_does_not_come_although_its_order_did_is_shown_once() -> None:
+    session = up()
+    session.handle(e.OrderSeen(order(1, REF)), 0.0)
+    shown = []
+    for _ in range(6):
+        assert session.wake_at is not None
+        actions = session.handle(e.Tick(), session.wake_at)
+        shown += [action.text for action in actions if isinstance(action, e.Notify)]
+    [text] = shown
+    assert "sends no part of its model" in text
+    assert "broker doctor" in text
+
+
 def test_the_parts_of_a_large_model_may_come_late() -> None:
     session = up()
     large = REF.model_copy(update={"size": 10 * FETCHED_BYTES_PER_S})

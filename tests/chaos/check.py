@@ -73,20 +73,12 @@ def accepted(
     return lost
 
 
-# asyncio's complaint where a connection ends between aiomqtt's wish to write and the loop's turn: nothing is lost by it
-LIBRARY_NOISE = "Exception in callback BaseSelectorEventLoop.add_writer"
-
-
 def crashes(log: str) -> list[str]:
-    """Tracebacks in a program's output, but for a library's noise about connections that have just ended."""
-    found, quiet = [], False
+    """Tracebacks in a program's output."""
+    found = []
     lines = log.splitlines()
     for number, line in enumerate(lines):
-        if LIBRARY_NOISE in line:
-            quiet = True
-        elif line.startswith("{"):
-            quiet = False
-        elif line.lstrip(" |+").startswith("Traceback") and not quiet:
+        if line.lstrip(" |+").startswith("Traceback"):
             found.append("\n".join(lines[number : number + 40])[-1500:])
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -21,7 +22,7 @@ from covey.shared.wire.documents import AgentStatus, Control, RosterMessage
 from covey.shared.wire.messages import Part, digest
 from covey.shared.wire.topics import Topics
 from tests import clock
-from tests.small_fleet import PATIENT, Fleet
+from tests.small_fleet import PATIENT, Fleet, Numpy
 from tests.small_run import clients, rules, scenario, setup
 
 TOPICS = Topics("default")
@@ -347,9 +348,35 @@ def test_an_agents_status_names_a_refused_subscription_and_it_works_once_it_is_g
     problem, takes_part = clock.run(program())
     assert (
         problem
-        == f"the broker refuses the subscription to {TOPICS.order('agent-3')}; check its access rules for this agent"
+        == f"the broker refuses the subscription to {TOPICS.order('agent-3')}; it is asked again. Check "
+        "that all of its nodes are up, and its access rules for this agent"
     )
     assert takes_part
+
+
+def test_a_run_continues_after_all_retained_messages_were_cleared_and_its_agents_restarted(
+    tmp_path: Path,
+) -> None:
+    scene, broker = scenario("fedavg", rounds={"count": 2}), MemoryBroker()
+
+    async def program() -> float:
+        people = clients()
+        fleet = Fleet(tmp_path, scene, rules(scene, **PATIENT), broker, people)
+        fleet.pool = Numpy(people, takes_s=30.0)
+        async with fleet, asyncio.TaskGroup() as group, broker.link("operator") as link:
+            serving = group.create_task(fleet.serve())
+            await asyncio.sleep(40.0)  # their data is read, and all agents train
+            for topic, _ in list(broker.retained.matching("covey/#")):
+                await link.publish(topic, b"", retain=True)
+                await asyncio.sleep(0.01)
+            for client in people:
+                await fleet.vanish(client)
+                shutil.rmtree(tmp_path / "agents" / client)  # the model, too, must come again
+                fleet.join(client)
+            await serving
+            return asyncio.get_running_loop().time()
+
+    assert clock.run(program()) < 600.0, "no step waited for its deadline"
 
 
 def test_a_run_that_is_resumed_after_its_end_keeps_the_roster_of_its_end(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 import asyncio
 import gc
+import socket
 import subprocess
 import sys
 import time
@@ -211,3 +212,20 @@ async def test_a_broker_that_refuses_us_after_the_loss_is_reported_once() -> Non
 def test_the_link_imports_neither_numpy_nor_torch() -> None:
     program = "import sys, covey.shared.mqtt.mqtt_link; sys.exit(bool({'numpy', 'torch'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+async def test_a_socket_that_is_closed_when_the_loop_looks_at_it_is_no_traceback() -> None:
+    """A broker that dies between the wish to write and the loop's turn."""
+    complaints: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _, context: complaints.append(str(context["message"]))
+    )
+    paho = MqttLink("mqtt://127.0.0.1:1", client_id="a")._new_client()._client
+    broken, other = socket.socketpair()
+    paho.on_socket_register_write(paho, None, broken)  # type: ignore[misc]
+    broken.close()
+    other.close()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    paho.on_socket_unregister_write(paho, None, broken)  # type: ignore[misc]
+    assert complaints == []
