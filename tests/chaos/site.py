@@ -40,7 +40,7 @@ class Program:
 
     @classmethod
     async def start(cls, command: list[str], log: Path) -> Program:
-        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
         with log.open("ab") as file:
             process = await asyncio.create_subprocess_exec(
                 *command,
