@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -72,12 +73,14 @@ class Tracker(Protocol):
 class Tracking:
     """Feeds one tracker from a thread of its own."""
 
-    def __init__(self, name: str, tracker: Tracker, run: TrackedRun, remark: Remark) -> None:
+    def __init__(
+        self, name: str, make: Callable[[], Tracker], run: TrackedRun, remark: Remark
+    ) -> None:
         self._name = name
-        self._tracker = tracker
+        self._make = make  # may fail as well: a library reads its own settings
         self._run = run
         self._remark = remark
-        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[Callable[[Tracker], None] | None] = queue.SimpleQueue()
         self._began = False  # a run without any figure leaves no trace in the tracker
         self._result: Mapping[str, Any] | None = None  # set once the run is finished
         self._thread = threading.Thread(target=self._work, name=f"track-{name}", daemon=True)
@@ -100,9 +103,9 @@ class Tracking:
     def _take(self, milestone: Milestone) -> None:
         if not self._began:
             self._began = True
-            self._call(self._tracker.begin, self._run)
+            self._calls.put(lambda tracker: tracker.begin(self._run))
         figures = milestone.figures()
-        self._call(self._tracker.log, milestone.round, figures)
+        self._calls.put(lambda tracker: tracker.log(milestone.round, figures))
 
     def finished(self, result: Mapping[str, Any]) -> None:
         """The run has this result."""
@@ -128,18 +131,15 @@ class Tracking:
                 file = self._run.folder / name
                 if file.exists():
                     files.append(file)
-        self._call(self._tracker.end, outcome, summary, files)
-
-    def _call(self, function: Callable[..., None], *arguments: Any) -> None:
-        self._calls.put(lambda: function(*arguments))
+        self._calls.put(lambda tracker: tracker.end(outcome, summary, files))
 
     def _work(self) -> None:
-        while True:
-            call = self._calls.get()
-            if call is None:
-                return
+        tracker: Tracker | None = None
+        for call in iter(self._calls.get, None):
             try:
-                call()
+                if tracker is None:
+                    tracker = self._make()
+                call(tracker)
             except Exception as error:  # a library's own errors, of any kind: the run must not end
                 kind = type(error).__name__
                 reason = str(error).strip() or kind
@@ -217,10 +217,7 @@ def tracking(
     made = []
     for tracker_name in names:
         _, module_name = TRACKERS[tracker_name]
-        module = importlib.import_module(module_name)
-        tracker: Tracker = module.tracker()
-        one = Tracking(tracker_name, tracker, run, remark)
-        made.append(one)
+        made.append(Tracking(tracker_name, partial(_made, module_name), run, remark))
     outcome: Outcome = "failed"
     try:
         yield TrackedObserver(made)
@@ -231,6 +228,11 @@ def tracking(
     finally:
         for one in made:
             one.close(outcome)
+
+
+def _made(module: str) -> Tracker:
+    tracker: Tracker = importlib.import_module(module).tracker()
+    return tracker
 
 
 def settings_of(scenario: Scenario) -> dict[str, Setting]:
