@@ -4,20 +4,14 @@ The project writes plain technical English: subject, verb, object, and the usual
 phrases that it does not use, each with what to write instead. Words in backticks or quotation marks are names or
 quotations and do not count. `EXCEPTIONS` lists files that need such a word, each with the reason.
 `docs/style.md` shows the table to writers. Code blocks of a page do not count.
-
-`words.json` holds the number of phrases left in each folder of the root and of tests/, and in the pages (docs). It may only fall:
-`python -m tests.test_words` prints all phrases that are left, `python -m tests.test_words --update` stores lower numbers.
 """
 
 from __future__ import annotations
 
 import ast
 import io
-import json
 import re
-import sys
 import tokenize
-from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -27,8 +21,8 @@ import pytest
 from tests.test_docs import PAGES
 
 ROOT = Path(__file__).resolve().parent.parent
-STORED = Path(__file__).with_name("words.json")
-CODE = ("agent", "benchmarks", "broker", "coordinator", "examples", "scripts", "shared")
+PRODUCT = ("agent", "broker", "coordinator", "shared")
+CODE = (*PRODUCT, "benchmarks", "examples", "scripts")
 TESTS = sorted({f"tests/{path.parent.name}" for path in (ROOT / "tests").glob("*/*.py")})
 FOLDERS = (*CODE, "docs", "tests", *TESTS)  # docs: all pages; tests: without its sub-folders
 
@@ -158,10 +152,22 @@ def findings(folder: str) -> list[str]:
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_a_folder_has_no_more_avoided_phrases_than_stored(folder: str) -> None:
-    stored = json.loads(STORED.read_text())
+def test_no_text_of_a_folder_has_an_avoided_phrase(folder: str) -> None:
     lines = findings(folder)
-    assert len(lines) <= stored.get(folder, 0), "\n".join(lines)
+    assert not lines, "\n".join(lines)
+
+
+@pytest.mark.parametrize("folder", PRODUCT)
+def test_a_docstring_states_what_it_describes_and_does_not_ask(folder: str) -> None:
+    asked = []
+    for path in files_of(folder):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                summary = (ast.get_docstring(node) or "").split("\n\n")[0]
+                first = SENTENCE_END.split(summary)[0]
+                if first.endswith("?"):
+                    asked.append(f"{path.relative_to(ROOT)}:{node.lineno}: {first}")
+    assert not asked, "\n".join(asked)
 
 
 @pytest.mark.parametrize(
@@ -210,23 +216,3 @@ $ wait for ever
 """
     found = [line for line, text in texts_of_page(page) if phrases_in(text)]
     assert found == [1, 2, 10, 11]
-
-
-def main() -> None:
-    """Print all phrases that are left, and their number in each folder; with --update store lower numbers."""
-    stored: Counter[str] = Counter(json.loads(STORED.read_text()) if STORED.exists() else {})
-    left = {}
-    for folder in FOLDERS:
-        lines = findings(folder)
-        left[folder] = len(lines)
-        for line in lines:
-            print(line)
-    print(left)
-    if "--update" in sys.argv:
-        if STORED.exists():
-            left = {name: min(count, stored[name]) for name, count in left.items()}
-        STORED.write_text(json.dumps(left, indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    main()
