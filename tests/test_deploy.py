@@ -154,6 +154,11 @@ def test_prometheus_scrapes_the_port_that_the_coordinator_serves() -> None:
     assert f"--metrics 0.0.0.0:{port}" in line
 
 
+@pytest.mark.parametrize("file", UNITS, ids=lambda file: file.name)
+def test_a_unit_may_open_more_files_than_the_thousand_of_a_shell(file: Path) -> None:
+    assert int(Unit(file)["Service"]["LimitNOFILE"]) >= 16_384
+
+
 needs_systemd = pytest.mark.skipif(
     shutil.which("systemd-analyze") is None, reason="no systemd-analyze is installed"
 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import resource
 import uuid
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -37,6 +39,7 @@ from covey.shared.wire.topics import Topics
 
 ID_DIGITS = 12  # of a run, hexadecimal
 CLIENT_DIGITS = 8  # of the coordinator's MQTT client id
+MAX_DESCRIPTORS = 65_536  # where the system has no limit
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ async def run(scenario: Scenario, options: Options, observer: Observer) -> dict[
     Raises:
         UserError: the run cannot start, or was given up
     """
+    raise_descriptor_limit()
     task = asyncio.current_task()
     assert task is not None  # noqa: S101 - this is a coroutine
     with StopSignals(task.cancel) as signals:
@@ -63,6 +67,15 @@ async def run(scenario: Scenario, options: Options, observer: Observer) -> dict[
             return await _run(scenario, options, observer, signals)
         except asyncio.CancelledError:
             return None
+
+
+def raise_descriptor_limit() -> None:
+    """Let this process and its children open as many files and connections as the system allows it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else hard
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with contextlib.suppress(OSError, ValueError):  # a system may allow less than it says
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 async def _run(

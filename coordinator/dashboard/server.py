@@ -21,13 +21,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib import resources
 from typing import Any
 
 from pydantic import ValidationError
 
 from covey.coordinator.dashboard.hub import Hub, Update
+from covey.coordinator.serve.bounded_http import Bounded
 from covey.coordinator.theme import theme
 from covey.shared import json_text
 from covey.shared.errors import UserError
@@ -71,11 +72,12 @@ def files() -> dict[str, tuple[str, bytes]]:
     }
 
 
-class DashboardServer(ThreadingHTTPServer):
-    """Serves one hub. Each page that is open keeps one thread."""
+class DashboardServer(Bounded, HTTPServer):
+    """Serves one hub. Each page that is open keeps one thread; a connection without the key ends after some seconds."""
 
-    daemon_threads = True
     allow_reuse_address = True
+    max_connections = 64
+    request_s = 10.0
 
     def __init__(self, hub: Hub, port: int, send: Send | None) -> None:
         self.hub = hub
@@ -103,9 +105,6 @@ class DashboardServer(ThreadingHTTPServer):
     def address(self) -> str:
         """The address to open in a browser, with the key."""
         return f"http://{HOST}:{self.port}/#{self.key}"
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that went away in the middle of a reply is no error."""
 
 
 @contextmanager
@@ -195,6 +194,7 @@ class Handler(BaseHTTPRequestHandler):
     def _has_key(self) -> bool:
         given = self.headers.get(KEY_HEADER, "")
         if hmac.compare_digest(given.encode(), self.server.key.encode()):
+            self.server.keep(self.connection)
             return True
         self._refuse(HTTPStatus.UNAUTHORIZED, "open the address that the command printed")
         return False

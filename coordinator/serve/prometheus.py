@@ -6,13 +6,17 @@ Read from the service at every scrape, by the server's thread: copies of small d
 from __future__ import annotations
 
 import re
+import socket
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from covey.coordinator.serve.bounded_http import Bounded
 from covey.coordinator.serve.service import Service
 from covey.shared.errors import UserError
 from covey.shared.numerics.measures import SHOWN_OF_REGRESSION
@@ -107,17 +111,37 @@ def address(text: str) -> tuple[str, int]:
     return match[1] or "127.0.0.1", int(match[2])
 
 
+class _Server(Bounded, WSGIServer):
+    """Anyone who reaches the port may connect, so it takes 8 descriptors of the coordinator at most."""
+
+    max_connections = 8
+    request_s = 5.0
+
+    def __init__(self, where: tuple[str, int], handler: type[WSGIRequestHandler]) -> None:
+        infos = socket.getaddrinfo(*where, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        self.address_family = infos[0][0]
+        super().__init__(where, handler)
+
+
+class _Handler(WSGIRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing is logged: the terminal belongs to the operator."""
+
+
 @contextmanager
 def serving(where: tuple[str, int], service: Service) -> Iterator[None]:
     """Answer scrapes for as long as the block lasts. UserError where the port is taken."""
     registry, (host, port) = CollectorRegistry(), where
     registry.register(PrometheusCollector(service))
     try:
-        server, thread = start_http_server(port, host, registry)
+        server = _Server((host, port), _Handler)
     except OSError as error:
         raise UserError(
             f"--metrics {host}:{port}: {error.strerror or error}; choose another port"
         ) from None
+    server.set_app(make_wsgi_app(registry))
+    thread = threading.Thread(target=server.serve_forever, name="metrics server", daemon=True)
+    thread.start()
     try:
         yield
     finally:

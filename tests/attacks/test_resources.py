@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import resource
+import socket
 import time
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -83,3 +86,29 @@ def test_a_flood_of_statuses_neither_fills_the_coordinators_memory_nor_stops_its
     assert max(grown.values()) < 100, grown
     assert len(roster(run)["agents"]) < 1100
     assert (run / "audit.jsonl").stat().st_size < 2_000_000
+
+
+def test_sockets_at_the_metrics_neither_end_a_run_nor_hold_it_up(tmp_path: Path) -> None:
+    """191 unfinished requests ended a coordinator with 200 descriptors before."""
+    port, scrape, run = free_port(), free_port(), tmp_path / "run"
+    short = {**QUICK, "rounds": {**QUICK["rounds"], "count": 200}}
+    with mosquitto(tmp_path, port), fleet(tmp_path, port, **short), ExitStack() as stack:
+        this = coordinator(
+            tmp_path, port, "--set", "strategy.name=fedavg", "--metrics", str(scrape), **short
+        )
+        resource.prlimit(this.process.pid, resource.RLIMIT_NOFILE, (128, 128))
+        try:
+            until(lambda: len(rows(run)) >= 1, of=this)
+            with suppress(ConnectionError):  # it is refused once the coordinator has ended
+                for _ in range(300):
+                    client = stack.enter_context(socket.create_connection(("127.0.0.1", scrape)))
+                    with suppress(ConnectionError):  # one too many
+                        client.sendall(b"GET /metr")
+            assert len(rows(run)) < 200, "the attack came before the end"
+            open_files = psutil.Process(this.process.pid).num_fds()
+            until(lambda: this.process.poll() is not None, of=this)
+        finally:
+            this.stop()
+    assert this.process.returncode == 0, this.output[-3000:]
+    assert open_files < 100
+    assert "descriptor" not in this.output
