@@ -54,6 +54,13 @@ def up(
             show_default=False,
         ),
     ] = None,
+    websocket_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="without users: a name of this machine under which web pages may use the websockets; repeatable",
+            show_default=False,
+        ),
+    ] = None,
     home: Annotated[
         Path | None,
         typer.Option(help="folder made by `broker init`: certificate, users, retained messages"),
@@ -136,6 +143,7 @@ def up(
             tls_key=tls_key,
             tls_ca=tls_ca,
             limits=Limits(agents, max_packet, None if memory is None else memory * MIB),
+            websocket_hosts=tuple(websocket_host or ()),
         )
         if home is not None:
             if users or tls_cert or tls_ca:

@@ -34,6 +34,7 @@ class Options:
     # authority of the clients' certificates; the name in a certificate (CN) is the user
     tls_ca: Path | None = None
     limits: Limits = field(default_factory=Limits)
+    websocket_hosts: tuple[str, ...] = ()  # names under which web pages may reach an open broker
 
     @property
     def rules(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import ipaddress
 import ssl
 from dataclasses import replace
 from http import HTTPStatus
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 1 << 16  # read from the broker at once
 HANDSHAKE_S = 10.0  # for TLS and the request to upgrade
+CONNECT_S = 10.0  # then the broker must have answered a complete CONNECT
 SUBPROTOCOL = "mqtt"
 OPTION = "--websocket-port"
 
@@ -120,9 +122,13 @@ class WebsocketGateway:
         open_connections = len(self._server.connections) if self._server is not None else 0
         if open_connections > self._options.limits.connections:
             return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections\n")
-        if not self._options.rules and not _is_same_origin(request):
+        if not self._options.rules:
             # a page of another site, in a browser on this machine, could otherwise use a broker without passwords
-            return connection.respond(HTTPStatus.FORBIDDEN, "the origin is another host\n")
+            why = _refuses_page(
+                request.headers.get("Origin"), request.headers.get("Host", ""), self._options
+            )
+            if why is not None:
+                return connection.respond(HTTPStatus.FORBIDDEN, f"{why}\n")
         return None
 
     async def _serve(self, client: ServerConnection) -> None:
@@ -147,10 +153,25 @@ class WebsocketGateway:
             writer.close()
 
 
-def _is_same_origin(request: Request) -> bool:
-    """Whether a request comes from no page at all, or from a page of the host that it goes to."""
-    origin = request.headers.get("Origin")
-    return origin is None or urlsplit(origin).netloc == request.headers.get("Host")
+def _refuses_page(origin: str | None, host: str, options: Options) -> str | None:
+    """Why a web page may not use an open broker; None for a page of this machine, and for a client that is no browser.
+
+    The owner of a name can make it point here while a browser shows a page of that name (DNS rebinding). So the host must be the
+    address that the gateway listens on, localhost, or a name that the operator gave.
+    """
+    if origin is None:
+        return None
+    if urlsplit(origin).netloc != host:
+        return "the origin is another host"
+    name = urlsplit(f"//{host}").hostname or ""
+    if name in ("localhost", options.host) or name in map(str.lower, options.websocket_hosts):
+        return None
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return f"this host is not served; expected {options.host}, localhost or a name of --websocket-host"
+    is_everywhere = options.host in ("0.0.0.0", "::")  # noqa: S104  compared, not bound
+    return None if is_everywhere else "this host is not served"
 
 
 async def _to_broker(client: ServerConnection, writer: asyncio.StreamWriter) -> None:
@@ -162,5 +183,8 @@ async def _to_broker(client: ServerConnection, writer: asyncio.StreamWriter) -> 
 
 
 async def _to_client(reader: asyncio.StreamReader, client: ServerConnection) -> None:
-    while chunk := await reader.read(CHUNK_BYTES):
+    async with asyncio.timeout(CONNECT_S):  # a client that sends no CONNECT would keep its place
+        chunk = await reader.read(CHUNK_BYTES)
+    while chunk:
         await client.send(chunk)
+        chunk = await reader.read(CHUNK_BYTES)

@@ -343,6 +343,7 @@ class MqttLink:
             tls_context=self._tls[self.url],
             transport="websockets" if self.url.path else "tcp",
             websocket_path=self.url.path or None,
+            websocket_headers=_without_origin,
             socket_options=[NO_DELAY],
         )
         client.pending_calls_threshold = MAX_CONCURRENT_CALLS  # aiomqtt warns above it
@@ -449,6 +450,11 @@ async def _goodbye(client: aiomqtt.Client) -> None:
     except Exception as error:
         log.debug("no goodbye: %s", error)
         _cut(client)
+
+
+def _without_origin(headers: dict[str, str]) -> dict[str, str]:
+    """The headers of a program: paho adds an Origin as if it were a web page, and an open broker checks pages."""
+    return {name: value for name, value in headers.items() if name != "Origin"}
 
 
 def _prepare_websocket(connection: Any) -> None:

@@ -13,6 +13,7 @@ from websockets.typing import Origin, Subprotocol
 from covey.broker.doctor import Doctor
 from covey.broker.folder import BrokerFolder
 from covey.broker.limits import Limits
+from covey.broker.programs import websocket_gateway
 from covey.broker.programs.embedded import EmbeddedBroker
 from covey.broker.programs.mosquitto import Mosquitto, find
 from covey.broker.programs.options import Options
@@ -101,6 +102,86 @@ async def test_a_connection_without_mqtt_over_websockets_is_refused() -> None:
             first = await anext(link.incoming())
             assert isinstance(first, Down)
             assert "no MQTT over websockets answers at /elsewhere" in first.why
+
+
+def rebound(name: str) -> dict[str, str]:
+    """The headers of a page whose name was made to point at this machine."""
+    return {"Origin": f"http://{name}:9001", "Host": f"{name}:9001"}
+
+
+@pytest.mark.parametrize(
+    ("name", "host", "is_served"),
+    [
+        ("evil.example", "127.0.0.1", False),
+        ("evil.example", "::", False),
+        ("10.0.0.9", "127.0.0.1", False),
+        ("10.0.0.9", "::", True),
+        ("127.0.0.1", "127.0.0.1", True),
+        ("localhost", "127.0.0.1", True),
+        ("Broker.lan", "127.0.0.1", True),
+    ],
+)
+def test_a_name_that_was_made_to_point_here_opens_no_broker(
+    name: str, host: str, is_served: bool
+) -> None:
+    headers = rebound(name)
+    options = Options(host=host, websocket_hosts=("broker.LAN",))
+    why = websocket_gateway._refuses_page(headers["Origin"], headers["Host"], options)
+    assert (why is None) == is_served
+
+
+async def test_an_agent_may_use_any_name_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paho sends the headers of a web page."""
+    origins: list[str | None] = []
+
+    def note(origin: str | None, _host: str, _options: Options) -> None:
+        origins.append(origin)
+
+    monkeypatch.setattr(websocket_gateway, "_refuses_page", note)
+    options = Options()
+    async with (
+        asyncio.timeout(60),
+        EmbeddedBroker(options) as broker,
+        WebsocketGateway(options, 0, broker.url) as gateway,
+        MqttLink(gateway.url, client_id="a") as link,
+    ):
+        await up(link)
+    assert origins == [None]
+
+
+async def test_a_rebound_page_is_refused_before_mqtt_begins() -> None:
+    options = Options()
+    async with (
+        asyncio.timeout(60),
+        EmbeddedBroker(options) as broker,
+        WebsocketGateway(options, 0, broker.url) as gateway,
+    ):
+        for name, status in (("evil.example", "403"), ("127.0.0.1", "101")):
+            lines = [f"{key}: {value}" for key, value in rebound(name).items()]
+            lines += ["Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13"]
+            lines += ["Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==", "Sec-WebSocket-Protocol: mqtt"]
+            reader, writer = await asyncio.open_connection("127.0.0.1", gateway.url.port)
+            writer.write("\r\n".join(["GET /mqtt HTTP/1.1", *lines, "", ""]).encode())
+            assert (await reader.readline()).decode().split()[1] == status
+            writer.close()
+
+
+async def test_a_websocket_without_connect_keeps_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It kept one for 95 s before, until Mosquitto cut it."""
+    monkeypatch.setattr(websocket_gateway, "CONNECT_S", 0.5)
+    options = Options()
+    async with (
+        asyncio.timeout(9),  # the embedded broker itself cuts after 10 s
+        EmbeddedBroker(options) as broker,
+        WebsocketGateway(options, 0, broker.url) as gateway,
+        MqttLink(gateway.url, client_id="b") as used,
+    ):
+        await up(used)
+        place = f"ws://127.0.0.1:{gateway.url.port}/mqtt"
+        async with connect(place, subprotocols=[Subprotocol("mqtt")]) as idle:
+            await idle.send(b"\x10")
+            await idle.wait_closed()
+        assert await used.subscribe(["still/here"])
 
 
 def test_client_certificates_cannot_pass_a_gateway(tmp_path: Path) -> None:
