@@ -237,6 +237,16 @@ class Rules:
             return str(error)
         return None
 
+    def check_model_file(self, options: Mapping[str, Any], values: int) -> None:
+        """Raises UserError for a model in a file that is larger than this device builds.
+
+        Args:
+            options: of the model that the file claims to hold.
+            values: that its tensors hold.
+        """
+        self._check_options(options)
+        self._check_values(values)
+
     def refuses_deployment(self, deployment: Deployment) -> str | None:
         """Why this device takes over no model of a deployment; None if it may."""
         try:
@@ -259,7 +269,10 @@ class Rules:
                 "task.init names a file on this device; a task over the wire must not name files"
             )
         self._check_words(task.get("categories"))
-        numbers = list(_numbers(model.get("options", {})))
+        self._check_options(model.get("options", {}))
+
+    def _check_options(self, options: Any) -> None:
+        numbers = list(_numbers(options))
         is_too_large = any(abs(number) > MAX_OPTION_VALUE for number in numbers)
         if len(numbers) > MAX_MODEL_OPTIONS or is_too_large:
             raise PolicyError(
@@ -321,7 +334,10 @@ class Rules:
             raise PolicyError(
                 f"policy of this device: max_model_values: a model of {max(sizes)} bytes, at most {largest} are allowed"
             )
-        values = values_of(layout)
+        self._check_values(values_of(layout))
+
+    def _check_values(self, values: int) -> None:
+        policy = self.policy
         if policy.max_model_values is not None and values > policy.max_model_values:
             raise PolicyError(
                 f"policy of this device: max_model_values: the model has {values} values, "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -58,6 +59,7 @@ def predict(
     from covey.agent.training.predict import predict as predicted
     from covey.shared.consent import AllowedCode
     from covey.shared.files import write_atomically
+    from covey.shared.printable import printable_lines
 
     if model is None and model_dir is None:
         raise UserError(
@@ -72,7 +74,8 @@ def predict(
     predictions = predicted(file, data, label, rules)
     text = as_json_lines(predictions) if as_json else as_csv(predictions)
     if out is None:
-        print(text, end="")
+        # names of classes come with the model, which others made
+        print(printable_lines(text) if sys.stdout.isatty() else text, end="")
         return
     write_atomically(out, text.encode())
 

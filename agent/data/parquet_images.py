@@ -21,6 +21,7 @@ from covey.shared.scenario.task import Task
 SUFFIX = ".parquet"
 CONTENT = "bytes"  # the field with the file, if a cell has several fields
 MAX_ROWS_NAMED = 10
+BATCH_ROWS = 256
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def read_rows(path: Path, label: str | None, *, label_needed: bool) -> ImageRows
         if label_needed:
             label_name = _label_name(path, file.schema_arrow.names, column, label)
             names.append(label_name)
-        table = file.read(columns=names)
+        table = _read_within(path, file, names)
     except (pa.ArrowException, OSError, ValueError) as error:
         fault = "the Parquet file is damaged"
         raise DataError(f"{path}: {fault} ({error}); copy it again", public=fault) from None
@@ -165,6 +166,19 @@ def _check_unpacked_size(path: Path, file: Any) -> None:
         stored_bytes += rows.total_byte_size
     limit = unpacked_limit(path)
     check_size(path, stored_bytes, limit)
+
+
+def _read_within(path: Path, file: Any, names: Sequence[str]) -> Any:
+    """The columns of these names. DataError once they take more than the file may unpack to: a value that repeats is stored once."""
+    import pyarrow as pa
+
+    limit, size = unpacked_limit(path), 0
+    batches: list[Any] = []
+    for batch in file.iter_batches(BATCH_ROWS, columns=list(names)):
+        size += batch.nbytes
+        check_size(path, size, limit)
+        batches.append(batch)
+    return pa.Table.from_batches(batches) if batches else file.read(columns=list(names))
 
 
 def _labels(path: Path, name: str, cells: Sequence[Any]) -> list[str]:

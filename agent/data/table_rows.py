@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,9 @@ from covey.shared.scenario.columns import LABEL_NAMES
 DELIMITERS = ",;\t"
 BLOCK_ROWS = 4096
 MAX_NAMES = 8  # in a message
+MAX_COLUMNS = 4096
+ROW_BYTES = 64  # of a row's number and label, as Python's own objects
+VALUE_BYTES = 8  # of a feature: float32, twice while its blocks are put together
 
 Cells = Sequence[Any]  # of one column: texts of a CSV file, Python's own values of a Parquet file
 
@@ -36,6 +41,11 @@ class TableFile:
     """An open table. `columns` are the names in its header; `blocks` gives its rows, once."""
 
     columns: tuple[str, ...]
+
+    @cached_property
+    def positions(self) -> Mapping[str, int]:
+        """The place of each column in the file, from 0."""
+        return {name: position for position, name in enumerate(self.columns)}
 
     def blocks(self, names: Sequence[str], faults: BadCells) -> Iterator[Block]:
         """The rows, with the cells of the named columns. Rows of another length become faults."""
@@ -68,15 +78,22 @@ def open_table(
 
 def check_names(path: Path, columns: Sequence[str]) -> None:
     """DataError if two columns have one name."""
-    repeated: set[str] = set()
-    for column in columns:
-        if list(columns).count(column) > 1:
-            repeated.add(column)
+    repeated = [column for column, count in Counter(columns).items() if count > 1]
     if repeated:
         raise DataError(
             f"{path}: columns occur twice: {listed(sorted(repeated))}; rename or remove one of "
             "them",
             public="two columns have one name",
+        )
+
+
+def _check_width(path: Path, count: int) -> None:
+    """DataError for a table with more columns than are read: each of them costs time in every block of rows."""
+    if count > MAX_COLUMNS:
+        fault = f"{count} columns; expected at most {MAX_COLUMNS}"
+        raise DataError(
+            f"{path}: {fault}: leave some out, or save the features as an array x in an .npz file",
+            public=f"the table has {fault}",
         )
 
 
@@ -99,7 +116,7 @@ class _CsvFile(TableFile):
         self._rows = rows  # a csv reader below the header
 
     def blocks(self, names: Sequence[str], faults: BadCells) -> Iterator[Block]:
-        positions = {name: self.columns.index(name) for name in names}
+        positions = {name: self.positions[name] for name in names}
         numbered = self._numbered(faults)
         while block := list(islice(numbered, BLOCK_ROWS)):
             rows, lines, cells = zip(*block, strict=True)
@@ -155,6 +172,7 @@ def _csv_header(
 ) -> tuple[str, ...]:
     """The first line of a CSV file. DataError if it is empty, holds numbers or names a column twice."""
     columns = tuple(cell.strip() for cell in cells)
+    _check_width(path, len(columns))
     if not any(columns):
         raise DataError(
             f"{path}: empty; expected a first line with column names and one line per sample",
@@ -240,9 +258,10 @@ def _parquet_header(path: Path, file: Any, least: int) -> tuple[str, ...]:
     if rows == 0 or len(columns) < least:
         fault = f"{rows} rows, {len(columns)} columns; expected samples with a label and features"
         raise DataError(f"{path}: {fault}", public=fault)
+    _check_width(path, len(columns))
     check_names(path, columns)
     limit = unpacked_limit(path)
-    check_size(path, rows * len(columns) * 4, limit)
+    check_size(path, rows * (len(columns) * VALUE_BYTES + ROW_BYTES), limit)
     stored_bytes = 0
     for group in range(file.metadata.num_row_groups):
         stored_bytes += file.metadata.row_group(group).total_byte_size

@@ -130,10 +130,11 @@ def _selected_by_task(
     required = list(task.columns)
     if group is not None:
         required.append(group)
-    missing = [name for name in required if name not in columns]
+    present, known = frozenset(columns), frozenset((*required, *task.ignore))
+    missing = [name for name in required if name not in present]
     if missing:
         faults.append(_missing(path, columns, missing))
-    others = [name for name in columns if name not in required and name not in task.ignore]
+    others = [name for name in columns if name not in known]
     label: str | None = None
     try:
         label = _task_label(path, columns, others, wish, label_needed=label_needed)
@@ -142,7 +143,7 @@ def _selected_by_task(
     unknown = [name for name in others if name != label]
     if unknown and EVERYTHING_ELSE not in task.ignore:
         faults.append(_unknown(path, unknown))
-    features = [column for column in task.table_columns if column.name not in missing]
+    features = [column for column in task.table_columns if column.name in present]
     may_miss = [column.name for column in features if task.may_miss(column)]
     return Selection(
         tuple(features),

@@ -198,10 +198,10 @@ def _read(
         faults.check(selection.faults)
     label: CellPlace | None = None
     if selection.label is not None:
-        label = CellPlace(selection.label, file.columns.index(selection.label))
+        label = CellPlace(selection.label, file.positions[selection.label])
     group: CellPlace | None = None
     if selection.group is not None:
-        group = CellPlace(selection.group, file.columns.index(selection.group))
+        group = CellPlace(selection.group, file.positions[selection.group])
     moments: list[float] = []
     time = task.times[0] if task is not None and task.times else ""
     for block in file.blocks(selection.names, faults):
@@ -285,7 +285,7 @@ def _features(
     """The features (n, columns) of a block of rows."""
     found: list[Float32] = []
     for column in selection.features:
-        place = CellPlace(column.name, file.columns.index(column.name))
+        place = CellPlace(column.name, file.positions[column.name])
         missing = column.name in selection.may_miss
         match column.kind:
             case "category":

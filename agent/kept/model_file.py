@@ -42,6 +42,11 @@ class ModelFile:
     models: tuple[Named, ...]  # one per weight
     version: Version | None  # None: a file that a run left in its folder
 
+    @property
+    def values(self) -> int:
+        """The number of values of one model."""
+        return sum(array.size for array in self.models[0].values())
+
 
 def save_model(
     path: Path, version: Version, task: Mapping[str, Any], mixture: Mixture, layout: Layout

@@ -7,7 +7,7 @@ from torch import nn
 
 from covey.agent.kept.model_file import ModelFile
 from covey.agent.learning import SAME_VERSION
-from covey.agent.training.models import build, layout_of, tensors_of
+from covey.agent.training.models import build, check_claims, layout_of, tensors_of
 from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import UserError
 
@@ -24,6 +24,7 @@ def module_of(file: ModelFile, number: int = 0, allowed: AllowedCode = NO_CODE) 
         UserError: the file's tensors are not those of its model.
         ConsentError: the model is not built in, and `allowed` does not name it.
     """
+    check_claims(file)
     module = build(file.task, 0, allowed)
     named = file.models[number]
     if not layout_of(module).fits(named):

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from covey.agent.kept.model_file import read_model
+from covey.agent.kept.model_file import ModelFile, read_model
 from covey.agent.learning import SAME_VERSION
 from covey.agent.own_code import resolve
 from covey.agent.training.architectures import BUILT_IN, Headed
@@ -67,6 +67,17 @@ def build(
             )
         _check_outputs(module, task)
     return module
+
+
+def check_claims(file: ModelFile) -> None:
+    """Refuse a file whose header claims another size of a built-in model than its tensors have, before memory is taken.
+
+    Raises:
+        UserError: it does, or the options of the model are wrong.
+    """
+    name = file.task.model.name
+    if name in BUILT_IN and _size_of(BUILT_IN[name], file.task) != file.values:
+        raise UserError(f"{file.path}: its tensors are not those of {name}; {SAME_VERSION}")
 
 
 def layout_of(module: nn.Module) -> Layout:
@@ -191,19 +202,25 @@ def _built_with_head(builder: Builder, task: Task, options: Mapping[str, Any]) -
 def _check_size(builder: Builder, task: Task, values: int) -> None:
     """Refuse a model of another size before it takes memory, because an order chooses the widths of the layers.
 
-    The model is built on torch's meta device, which stores no values. Raises PublicError for another number.
+    Raises PublicError for another number.
     """
+    count = _size_of(builder, task)
+    if count != values:
+        raise PublicError(
+            f"task.model: built here it has {count} values, the coordinator's has {values}; "
+            f"{SAME_VERSION}"
+        )
+
+
+def _size_of(builder: Builder, task: Task) -> int:
+    """The number of values of a model. It is built on torch's meta device, which stores none."""
     with torch.device("meta"):
         sketch = _built(builder, task)
     count = 0
     for tensor in tensors_of(sketch).values():
         if tensor.is_floating_point():
             count += tensor.numel()
-    if count != values:
-        raise PublicError(
-            f"task.model: built here it has {count} values, the coordinator's has {values}; "
-            f"{SAME_VERSION}"
-        )
+    return count
 
 
 def _check_outputs(module: nn.Module, task: Task) -> None:

@@ -15,11 +15,13 @@ import numpy.typing as npt
 from covey.agent.data.unlabelled import load_unlabelled
 from covey.agent.kept.model_dir import INDEX, read_index
 from covey.agent.kept.model_file import ModelFile, read_model
+from covey.agent.learner_choice import TORCH
 from covey.agent.learning import SAME_VERSION, load_learner
 from covey.agent.policy import NO_CODE_RULES, Rules
 from covey.shared import json_text
-from covey.shared.errors import UserError
+from covey.shared.errors import PublicError, UserError
 from covey.shared.numerics.figures import softmax, weighted_mean
+from covey.shared.numerics.vectors import Layout
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import Training
 
@@ -79,17 +81,14 @@ def predict(
         DataError: the samples cannot be read, or do not fit the model's task.
     """
     file = read_model(model)
+    layout = _layout(file, rules)
     samples = load_unlabelled(data, file.task, label)
     learner = load_learner(rules.learner, rules.allowed)
-    layout = learner.layout(file.task, rules.allowed)
     generator = np.random.default_rng(0)
     training = Training()
     local = learner.local(samples.data, file.task, layout, training, generator, rules)
     outputs: list[Outputs] = []
     for named in file.models:
-        if not layout.fits(named):
-            name = file.task.model.name
-            raise UserError(f"{model}: its tensors are not those of {name}; {SAME_VERSION}")
         vector = layout.vector(named)
         raw = local.predict(vector, "train")
         own = raw[: len(samples.rows)]
@@ -98,6 +97,23 @@ def predict(
     if samples.files:
         return _with_files(found, samples.files)
     return found
+
+
+def _layout(file: ModelFile, rules: Rules) -> Layout:
+    """The layout of a file's models. Nothing takes memory before the file's claims fit its tensors. UserError if they do not."""
+    try:
+        rules.check_model_file(file.task.model.options, file.values)
+        if rules.learner == TORCH:
+            from covey.agent.training.models import check_claims
+
+            check_claims(file)
+        layout = load_learner(rules.learner, rules.allowed).layout(file.task, rules.allowed)
+    except PublicError as error:
+        raise UserError(f"{file.path}: {error}") from None
+    if not all(layout.fits(named) for named in file.models):
+        name = file.task.model.name
+        raise UserError(f"{file.path}: its tensors are not those of {name}; {SAME_VERSION}")
+    return layout
 
 
 def _with_files(predictions: Sequence[Prediction], files: Sequence[str]) -> list[Prediction]:

@@ -74,7 +74,7 @@ def raise_descriptor_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else hard
     if soft != resource.RLIM_INFINITY and soft < most:
-        with contextlib.suppress(OSError, ValueError):  # a system may allow less than it says
+        with contextlib.suppress(OSError, ValueError):  # a system may allow less
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 

@@ -32,7 +32,7 @@ class Bounded(ThreadingMixIn, TCPServer):
         super().__init__(*args, **kwargs)
 
     def keep(self, request: socket.socket) -> None:
-        """The connection may last: whoever opened it has shown that it may."""
+        """Let a connection last: its client has shown the right to it."""
         with self._lock:
             if request in self._open:
                 self._open[request] = float("inf")

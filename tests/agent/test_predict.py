@@ -15,6 +15,7 @@ from covey.agent.cli.program import app
 from covey.agent.kept.model_dir import ModelDir
 from covey.agent.kept.model_file import save_model
 from covey.agent.kept.versions import Version
+from covey.agent.policy import Policy, Rules
 from covey.agent.training.predict import predict
 from covey.shared.errors import DataError, UserError
 from covey.shared.scenario.task import Model, Standardise, Task
@@ -101,6 +102,49 @@ def test_mistakes_name_the_users_own_file(tmp_path: Path, model: Path) -> None:
         predict(model, wide)
     with pytest.raises(UserError, match="expected a model file"):
         predict(wrong, wrong)
+
+
+CLAIMS = [
+    (10**12, "task.model.options: at most 256 numbers of at most"),
+    ([1 << 24, 1 << 24], "its tensors are not those of mlp"),
+]
+
+
+@pytest.mark.parametrize("learner", ["torch", "numpy"])
+@pytest.mark.parametrize(("hidden", "why"), CLAIMS)
+def test_a_header_that_claims_huge_layers_is_refused_before_memory_is_taken(
+    learner: str, hidden: object, why: str, tmp_path: Path
+) -> None:
+    """Before: 10^12 units ended in a MemoryError, and what fits into memory was taken."""
+    task = TASK.model_copy(update={"model": Model(name="mlp", options={"hidden": hidden})})
+    path = tmp_path / "huge.safetensors"
+    save_model(path, Version("r1", 3, 0), task.for_agents(), ((1.0, GOOD),), LAYOUT)
+    with pytest.raises(UserError, match=why) as refused:
+        predict(path, table(tmp_path / "new.csv"), rules=Rules(learner=learner))
+    assert str(path) in str(refused.value)
+
+
+def test_a_model_file_above_the_limits_of_the_policy_is_refused(
+    tmp_path: Path, model: Path
+) -> None:
+    rules = Rules(Policy(max_model_values=5))
+    with pytest.raises(UserError, match="max_model_values: the model has 6 values"):
+        predict(model, table(tmp_path / "new.csv"), rules=rules)
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_class_name_is_no_command_to_the_terminal(
+    is_terminal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "\x1b]0;owned\x07"
+    task = TASK.model_copy(update={"classes": ("no", name)})
+    path = tmp_path / "named.safetensors"
+    save_model(path, Version("r1", 3, 0), task.for_agents(), ((1.0, GOOD),), LAYOUT)
+    monkeypatch.setattr("typer.testing._NamedTextIOWrapper.isatty", lambda _: is_terminal)
+    options = ["predict", "--data", str(table(tmp_path / "new.csv")), "--model", str(path)]
+    shown = CliRunner().invoke(app, options).stdout
+    assert (name in shown) != is_terminal
+    assert (r"\x1b]0;owned\x07" in shown) == is_terminal
 
 
 def test_the_command_uses_the_model_in_use(tmp_path: Path) -> None:
