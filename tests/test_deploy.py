@@ -15,6 +15,9 @@ from typing import Any
 import pytest
 import yaml
 
+from covey.broker.limits import Limits
+from covey.broker.programs.mosquitto import render
+from covey.broker.programs.options import Options
 from covey.shared.scenario.load import load
 from tests import clock
 from tests.coordinator.test_scrape import watched
@@ -27,6 +30,16 @@ DASHBOARD = DEPLOY / "grafana" / "dashboards" / "covey.json"
 EXAMPLES = "/opt/covey/examples/"
 HIGHEST_EXPOSURE = 3.0  # of `systemd-analyze security`; 10 is a unit without any protection
 PROGRAMS = {"agent", "broker", "coordinator"}
+LIMITED = {
+    "max_connections",
+    "max_packet_size",
+    "memory_limit",
+    "max_inflight_messages",
+    "max_inflight_bytes",
+    "max_queued_messages",
+    "max_queued_bytes",
+    "persistent_client_expiration",
+}
 
 
 class Unit(configparser.RawConfigParser):
@@ -152,6 +165,34 @@ def test_prometheus_scrapes_the_port_that_the_coordinator_serves() -> None:
     assert host in compose()["services"]
     (line,) = [line for where, line in COMMANDS if where == "compose: coordinator"]
     assert f"--metrics 0.0.0.0:{port}" in line
+
+
+def test_containers_of_others_have_no_more_rights_than_they_need_and_no_known_password() -> None:
+    services = compose()["services"]
+    needed = {"broker": ["CHOWN", "SETGID", "SETUID"]}
+    for name, service in services.items():
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert service.get("cap_add", []) == needed.get(name, [])
+    password = services["grafana"]["environment"]["GF_SECURITY_ADMIN_PASSWORD"]
+    assert re.fullmatch(r"\$\{GRAFANA_PASSWORD:\?[^}]+\}", password)
+
+
+def test_the_broker_of_compose_has_the_limits_that_the_command_sets() -> None:
+    lines = (DEPLOY / "mosquitto.conf").read_text().splitlines()
+    options = Options(limits=Limits(memory=1 << 30))
+    expected = [line for line in render(options, 1883).splitlines() if line.split()[0] in LIMITED]
+    assert len(expected) == len(LIMITED)
+    for line in expected:
+        assert line in lines
+    assert lines.count(expected[0]) == len([line for line in lines if line.startswith("listener")])
+
+
+def test_the_image_has_the_smallest_python_that_the_page_names() -> None:
+    (named,) = re.findall(r"Use Python (\d+\.\d+\.\d+)", (ROOT / "docs/security.md").read_text())
+    image = (DEPLOY / "Dockerfile").read_text()
+    assert f"ARG BASE=python:{named}-slim-" in image
+    assert set(re.findall(r"^FROM --platform=\S+ (\S+)", image, re.M)) == {"${BASE}"}
 
 
 @pytest.mark.parametrize("file", UNITS, ids=lambda file: file.name)
