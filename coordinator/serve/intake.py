@@ -6,6 +6,7 @@ are dropped in a flood; then `roll_at` gives the time at which to call the roll 
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from dataclasses import dataclass
 
@@ -150,7 +151,7 @@ class Intake:
         is_full = len(entries) >= MAX_AGENTS
         if is_full and agent not in entries:
             raise DecodeError("too many agents", f"{agent} would be one more than {MAX_AGENTS}")
-        if not self._placement.admits(status, shard, retained=retained):
+        if not self._placement.admits(status, shard, retained=retained, wall=time.time()):
             if online and not retained:
                 raise DecodeError("other broker", f"{agent} is online on another broker")
             return None

@@ -9,6 +9,8 @@ import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from covey.shared.mqtt.duplicate_ids import began
+from covey.shared.mqtt.shards import shard_of
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.documents import AgentStatus
 
@@ -21,7 +23,7 @@ class _Home:
     """Where an agent was seen last."""
 
     shard: int
-    session: str  # of the agent; a younger one sorts later
+    session: str  # of the agent
     serial: int  # of its newest status in that session
     online: bool  # by a live status
 
@@ -31,8 +33,9 @@ class Placement:
 
     - The first status of an agent places it, even an old one.
     - A live status from another shard moves the agent there: it has turned to another of its addresses.
-    - While an agent is online on a shard that is up, a status of an older session from another shard is refused. Of two
-      devices with one id on two shards, the one that started last therefore takes part.
+    - While an agent is online on a shard that is up, another session of it on another shard is refused, unless that shard
+      is the one of `shard_of`, where agents are enrolled: no broker can speak for the agents of another one. Of two
+      devices with one id on two other shards, the one that started last takes part.
     - Last wills and retained statuses from another shard are left aside: the agent has moved since.
     """
 
@@ -76,8 +79,15 @@ class Placement:
         home = self.where(agent)
         return home is None or home == shard
 
-    def admits(self, status: AgentStatus, shard: int, *, retained: bool) -> bool:
-        """Place the sender of a status. False: the status comes from a shard where the agent does not live."""
+    def admits(self, status: AgentStatus, shard: int, *, retained: bool, wall: float) -> bool:
+        """Place the sender of a status. False: the status comes from a shard where the agent does not live.
+
+        Args:
+            status: of an agent.
+            shard: that it comes from.
+            retained: whether the broker kept it.
+            wall: seconds since 1970.
+        """
         if self.shards == 1:
             return True
         agent = status.agent
@@ -86,7 +96,7 @@ class Placement:
         if home is not None and home.shard != shard:
             if not is_live:
                 return False
-            if self._is_older(status, home):
+            if self._stays(home, status, shard, wall):
                 self._rivals.add(agent)
                 return False
         before = self.where(agent)
@@ -104,14 +114,18 @@ class Placement:
         )
         return True
 
-    def _is_older(self, status: AgentStatus, home: _Home) -> bool:
-        """Whether a live status from another shard is older than what is known of the agent."""
+    def _stays(self, home: _Home, status: AgentStatus, shard: int, wall: float) -> bool:
+        """Whether an agent stays where it is, although a live status comes from another shard."""
         if status.session == home.session:
             # the same one comes twice if the brokers are bridged
             return status.serial <= home.serial
-        if home.shard not in self.up:
+        if home.shard not in self.up or not home.online:
             return False
-        return home.online and status.session < home.session
+        own = shard_of(status.agent, self.shards)
+        if own in (home.shard, shard):
+            return own == home.shard
+        here, there = began(home.session, wall), began(status.session, wall)
+        return (there, status.session) < (here, home.session)
 
     def take_moved(self, agent: ClientId) -> tuple[bool, int | None]:
         """Whether the agent has come to a shard since this was asked last, and the shard that it came from."""

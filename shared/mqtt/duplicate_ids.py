@@ -9,8 +9,11 @@ Retained messages and last wills prove nothing; the caller leaves them out.
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 
+SESSION = re.compile("([0-9a-f]{12})[0-9a-f]+")
+CLOCKS_DIFFER_S = 86_400.0
 PATIENCE_S = 5.0  # time in which an earlier start of this program may still be sending
 
 
@@ -23,6 +26,17 @@ def session_id(started: float, chance: str) -> str:
     """
     milliseconds = int(1000 * started)
     return f"{milliseconds:012x}{chance}"
+
+
+def began(session: str, wall: float) -> float:
+    """When a program started, by its session id, in seconds since 1970.
+
+    -1, older than any, for an id that is not of `session_id`, or that names a time which has not come: it would win
+    over every true one. The clocks of two machines may differ by a day.
+    """
+    match = SESSION.fullmatch(session)
+    started = int(match[1], 16) / 1000 if match else -1.0
+    return started if started <= wall + CLOCKS_DIFFER_S else -1.0
 
 
 class Reaction(Enum):

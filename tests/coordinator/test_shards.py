@@ -17,6 +17,7 @@ from covey.coordinator.serve.placement import PATIENCE_S, Placement, SilentShard
 from covey.coordinator.serve.service import Service, last_will
 from covey.coordinator.serve.sharded_link import ShardedLink
 from covey.shared.errors import UserError
+from covey.shared.mqtt.duplicate_ids import session_id
 from covey.shared.mqtt.link import Message
 from covey.shared.mqtt.shards import shard_of
 from covey.shared.scenario.scenario import Scenario
@@ -310,8 +311,8 @@ def test_a_report_from_a_broker_where_its_agent_does_not_live_is_refused(tmp_pat
         await phase_opens(these, 2)
         async with fleet.brokers[stranger].link("rogue") as link:
             await link.publish(TOPICS.report("agent-0"), b"a part of a report")
-            older = AgentStatus(agent="agent-0", session="000", online=True, serial=9)
-            await link.publish(TOPICS.status("agent-0"), older.to_bytes())
+            younger = AgentStatus(agent="agent-0", session="zzz", online=True, serial=9)
+            await link.publish(TOPICS.status("agent-0"), younger.to_bytes())
 
     played(lambda: fleet, forge)
     assert fleet.service is not None
@@ -321,45 +322,88 @@ def test_a_report_from_a_broker_where_its_agent_does_not_live_is_refused(tmp_pat
 # -- the rules, by themselves ------------------------------------------------------------------------------------------
 
 
-def status(session: str = "b", serial: int = 1, *, online: bool = True) -> AgentStatus:
-    return AgentStatus(agent="pi", session=session, online=online, serial=serial)
+WALL = 1_800_000_000.0
+# where the rule puts the agent of a test, by the name of the agent
+AT_0, AT_2 = "pi", "pi-1"
 
 
-def placed(*, up: tuple[int, ...] = (0, 1)) -> Placement:
-    """An agent that is online on shard 0."""
-    placement = Placement(2)
-    for shard in up:
-        placement.connected(shard)
-    assert placement.admits(status(), 0, retained=False)
-    assert placement.take_moved("pi") == (True, None)
+def session(age_s: float) -> str:
+    return session_id(WALL - age_s, "abcd1234")
+
+
+def status(
+    agent: str, age_s: float = 50, serial: int = 1, *, online: bool = True, **changes: Any
+) -> AgentStatus:
+    fields = {"agent": agent, "session": session(age_s), "online": online, "serial": serial}
+    return AgentStatus(**{**fields, **changes})
+
+
+def placed(agent: str, shard: int = 0) -> Placement:
+    """An agent that is online on a shard of three, all of which are up."""
+    placement = Placement(3)
+    for number in range(3):
+        placement.connected(number)
+    assert placement.admits(status(agent), shard, retained=False, wall=WALL)
+    assert placement.take_moved(agent) == (True, None)
     return placement
 
 
-@pytest.mark.parametrize(
-    ("other", "retained", "admitted"),
-    [
-        (status("b", 2), False, True),  # it has moved
-        (status("b", 1), False, False),  # the same message, over a bridge
-        (status("b", 0), False, False),  # an older message that was on its way
-        (status("c", 0), False, True),  # it was started again
-        (status("a", 9), False, False),  # another device with this id, which was there before
-        (status("c", 9), True, False),  # an old document
-        (status("b", 9, online=False), False, False),  # the last will of the connection before
-    ],
-)
-def test_a_status_from_another_broker(other: AgentStatus, retained: bool, admitted: bool) -> None:
-    placement = placed()
-    assert placement.admits(other, 1, retained=retained) is admitted
-    assert placement.where("pi") == (1 if admitted else 0)
+def test_the_agents_of_these_tests_belong_where_they_say() -> None:
+    assert [shard_of(name, 3) for name in (AT_0, AT_2)] == [0, 2]
+
+
+MOVES: list[tuple[dict[str, Any], bool, bool]] = [
+    ({"serial": 2}, False, True),  # it has moved
+    ({"serial": 1}, False, False),  # the same message, over a bridge
+    ({"serial": 0}, False, False),  # an older message that was on its way
+    ({"age_s": 10, "serial": 0}, False, True),  # it was started again
+    (
+        {"age_s": 90, "serial": 9},
+        False,
+        False,
+    ),  # another device with this id, which was there before
+    ({"age_s": 10, "serial": 9}, True, False),  # an old document
+    ({"serial": 9, "online": False}, False, False),  # the last will of the connection before
+    ({"session": "zzzz"}, False, False),  # not the time of a start
+    ({"age_s": -90_000}, False, False),  # a start that has not come
+]
+
+
+@pytest.mark.parametrize(("other", "retained", "admitted"), MOVES)
+def test_a_status_from_another_broker(
+    other: dict[str, Any], retained: bool, admitted: bool
+) -> None:
+    """The agent is enrolled elsewhere than by the rule, and the status does not come from the shard of the rule."""
+    placement = placed(AT_2, 0)
+    assert placement.admits(status(AT_2, **other), 1, retained=retained, wall=WALL) is admitted
+    assert placement.where(AT_2) == (1 if admitted else 0)
+
+
+def test_no_broker_speaks_for_an_agent_that_is_online_where_the_rule_puts_it() -> None:
+    """Before: a live status with the session zzz moved it, and the agent itself was refused, after a restart too."""
+    placement = placed(AT_0, 0)
+    for forged in (status(AT_0, 1), status(AT_0, session="zzzz"), status(AT_0, -90_000)):
+        assert not placement.admits(forged, 1, retained=False, wall=WALL)
+    assert placement.where(AT_0) == 0
+    placement.gone([AT_0])
+    assert placement.admits(status(AT_0, 1), 1, retained=False, wall=WALL), "it has failed over"
+    assert placement.admits(status(AT_0, 50, 7), 0, retained=False, wall=WALL), "it is back"
+    assert placement.where(AT_0) == 0
+
+
+def test_a_status_at_another_broker_does_not_outlive_a_restart_of_the_agent() -> None:
+    placement = placed(AT_2, 0)
+    assert placement.admits(status(AT_2, 10), 1, retained=False, wall=WALL)
+    assert placement.admits(status(AT_2, 0), 0, retained=False, wall=WALL)
 
 
 def test_an_older_session_may_come_from_another_broker_once_the_first_one_is_down() -> None:
-    placement = placed()
-    assert not placement.admits(status("a"), 1, retained=False)
-    assert placement.take_rival("pi")
+    placement = placed(AT_0)
+    assert not placement.admits(status(AT_0, 90), 1, retained=False, wall=WALL)
+    assert placement.take_rival(AT_0)
     placement.disconnected(0)
-    assert placement.admits(status("a"), 1, retained=False)
-    assert placement.take_moved("pi") == (True, 0)
+    assert placement.admits(status(AT_0, 90), 1, retained=False, wall=WALL)
+    assert placement.take_moved(AT_0) == (True, 0)
 
 
 def test_agents_of_a_lost_broker_count_as_offline_once_it_had_time_to_come_back() -> None:
@@ -380,7 +424,7 @@ def test_invented_names_do_not_fill_the_memory() -> None:
     placement = Placement(2)
     for number in range(5000):
         stranger = AgentStatus(agent=f"x{number}", session="s", online=True, serial=1)
-        placement.admits(stranger, 0, retained=False)
+        placement.admits(stranger, 0, retained=False, wall=WALL)
     placement.tidy({"x7"})
     assert placement.where("x7") == 0
     assert placement.where("x8") is None
