@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Self
 
@@ -38,6 +39,7 @@ from covey.coordinator.run.notices import (
 from covey.coordinator.run.pace import Pace, duration_text
 from covey.shared.numerics.measures import PERCENT, shown_measure
 
+NUMBERS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 MAX_REMARKS = 1000  # that are shown once each: agents write some of them
 
 
@@ -132,9 +134,9 @@ class ProgressBar:
                 self._once(f"{agent} is excluded: {why}")
             case WorkFailed(agent=agent, why=why):
                 reason = why.removeprefix(f"{agent}: ")
-                self._warn(f"{agent} could not do its work: {reason}")
+                self._once_per_cause(agent, "could not do its work", reason)
             case ReportRefused(agent=agent, why=why):
-                self._warn(f"a report of {agent} was refused: {why}")
+                self._once_per_cause(agent, "sent a report that was refused", why)
             case ReportSetAside(agent=agent, why=why):
                 self._warn(
                     f"a report of {agent} was set aside, the round is folded without it: {why}"
@@ -185,11 +187,16 @@ class ProgressBar:
         duration = duration_text(seconds)
         return f"about {duration} left"
 
-    def _once(self, text: str) -> None:
-        """Warn, unless the same remark was shown before."""
-        if text not in self._warned and len(self._warned) < MAX_REMARKS:
-            self._warned.add(text)
+    def _once(self, text: str, cause: str = "") -> None:
+        """Warn, unless a remark of the same cause, or the same one, was shown before."""
+        cause = cause or text
+        if cause not in self._warned and len(self._warned) < MAX_REMARKS:
+            self._warned.add(cause)
             self._warn(text)
+
+    def _once_per_cause(self, agent: str, what: str, why: str) -> None:
+        """Warn of what may happen in every step. The numbers in its reason may differ; the record has each case."""
+        self._once(f"{agent} {what}: {why}", f"{agent} {what}: {NUMBERS.sub('#', why)}")
 
     def _warn(self, text: str) -> None:
         self._say(text, style="yellow")

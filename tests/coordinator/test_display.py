@@ -101,6 +101,21 @@ def test_an_evaluation_shows_the_figure_of_its_task_and_who_diverged() -> None:
     assert "RMSE 2.346, 1 diverged" in text.getvalue()
 
 
+def test_an_agent_that_fails_in_every_step_is_shown_once_for_each_cause() -> None:
+    """Before: 66 lines in 10 s."""
+    plain, text = console()
+    with ProgressBar(plain, 3) as progress:
+        for step in range(20):
+            for agent in ("agent-1", "agent-2"):
+                progress(
+                    WorkFailed(agent, step, f"moved by {1.5 + step:.3g}e+03 after {step} steps")
+                )
+                progress(WorkFailed(agent, step, "no file"))
+                progress(ReportRefused(agent, f"part {step} is damaged"))
+    lines = [line for line in text.getvalue().splitlines() if "agent-" in line]
+    assert len(lines) == 2 * 3, lines
+
+
 def test_a_pause_is_shown_with_the_command_to_resume() -> None:
     plain, text = console()
     with ProgressBar(plain, 3) as progress:
