@@ -213,7 +213,7 @@ class BrokerFolder:
                     )
             files = self._add(users, role, federation)
             for user in users:
-                log.append("enrol", user=user, role=role, federation=federation)
+                log.append("enroll", user=user, role=role, federation=federation)
         return files
 
     def rotate(self, user: str) -> Path:

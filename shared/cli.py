@@ -76,6 +76,16 @@ class Commands(TyperGroup):
             raise_interrupts()
             return super().invoke(ctx)
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List the commands with the first sentence of each, whole: click cuts it to one line."""
+        rows: list[tuple[str, str]] = []
+        for name in self.list_commands(ctx):
+            command = self.get_command(ctx, name)
+            if command is not None and not command.hidden:
+                rows.append((name, command.get_short_help_str(formatter.width * 9)))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
 
 def program(name: str, about: str, commands: type[Commands] = Commands) -> typer.Typer:
     """An empty program to add commands to; `about` is the first line of its help."""

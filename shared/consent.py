@@ -31,7 +31,16 @@ ALLOWABLE = re.compile(r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)*(:[A-Za-z_]\w*)?", r
 
 
 class ConsentError(PublicError):
-    """Code was named that the owner of this machine has not allowed. It was not imported."""
+    """Code was named that the owner of this machine has not allowed. It was not imported.
+
+    Example:
+        >>> scenario = covey.load("scenarios/smoke.yaml", "task.model.name=mine:net")
+        >>> try:
+        ...     covey.run(scenario)
+        ... except covey.ConsentError as error:
+        ...     print(error)
+        the scenario smoke names code of its own: mine:net; allow it with allow=["mine"]
+    """
 
 
 @dataclass(frozen=True)

@@ -149,6 +149,25 @@ def test_mistakes_are_user_errors(result: covey.Result, tmp_path: Path) -> None:
         covey.run(DIGITS, result.folder)
 
 
+def test_messages_name_arguments_and_a_mapping_has_no_lines(
+    result: covey.Result, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match="choose another with out, or continue it with resume=True"):
+        covey.run(DIGITS, result.folder)
+    with pytest.raises(UserError, match=r'track=\["nowhere"\]: expected one of'):
+        covey.run(DIGITS, tmp_path / "run", track=["nowhere"])
+    with pytest.raises(UserError) as refused:
+        covey.run(DIGITS | {"task": {"features": [64], "clases": 10}})
+    assert "task.clases: unknown key; did you mean classes?" in str(refused.value)
+    with pytest.raises(covey.ConsentError, match=r'allow it with allow=\["mine"\]'):
+        covey.run(DIGITS | {"task": {"features": [64], "model": "mine:net"}})
+
+
+def test_only_public_names_are_offered_for_completion() -> None:
+    offered = {name for name in dir(covey) if not name.startswith("__")}
+    assert offered == {*covey.__all__}
+
+
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `scenarios`, of which smoke takes one worker, and `run`, a run of smoke that the examples read."""

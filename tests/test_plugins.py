@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from typer.testing import CliRunner
 import covey
 from covey.agent.data.load import load as load_data
 from covey.coordinator.cli.program import app
+from covey.coordinator.report.run_facts import facts_of
 from covey.shared import plugins
 from covey.shared.consent import NO_CODE, AllowedCode, ConsentError, consented
 from covey.shared.errors import UserError
@@ -88,7 +90,7 @@ def test_a_method_that_no_package_adds_is_an_unknown_name() -> None:
 
 
 def test_a_method_that_the_owner_has_not_allowed_is_not_imported(installed: Path) -> None:
-    with pytest.raises(ConsentError, match="--allow half_step"):
+    with pytest.raises(ConsentError, match=r'allow=\["half_step"\]'):
         covey.run(scenario())
     assert "covey_example" not in sys.modules
     assert "covey_example.method" not in sys.modules
@@ -160,6 +162,39 @@ def test_method_model_and_data_of_a_package_train_in_process(
     accuracy = result.accuracy()
     assert accuracy is not None
     assert accuracy > 0.5  # four centres: chance is 0.25
+
+
+def test_the_command_in_a_report_repeats_a_run_of_others_code(
+    installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first = covey.run(scenario(rounds={"count": 1}), tmp_path / "run", allow=NAMES)
+    with consented(ALLOWED):
+        facts = facts_of(tmp_path / "run")
+    assert facts.remarks == ["The code of blobs must be installed, or its folder be in PYTHONPATH."]
+    name, *words = shlex.split(facts.command)
+    assert name == "coordinator"
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    again = covey.Result.read(tmp_path / "runs" / "run-again")
+    assert again.accuracy("server") == first.accuracy("server")
+
+
+def test_a_check_finds_that_allowed_code_is_not_installed(installed: Path, tmp_path: Path) -> None:
+    """No process of a run looks into the working directory."""
+    (tmp_path / "split.py").write_text("def mine(path): ...")
+    file = tmp_path / "scenario.yaml"
+    method = {"name": "fedavg"}
+    fleet = {"agents": 4, "data": "split:mine:data.npz"}
+    file.write_text(json.dumps(scenario(strategy=method, fleet=fleet, task={"features": [2]})))
+    words = ["validate", str(file)]
+    assert CliRunner().invoke(app, words).exit_code == 0  # it may be installed elsewhere
+    refused = CliRunner().invoke(app, [*words, "--allow", "split"])
+    assert refused.exit_code == 2
+    assert "no module 'split' is installed here" in refused.stderr
+    fleet["data"] = "covey_example.method:mine"
+    file.write_text(json.dumps(scenario(strategy=method, fleet=fleet, task={"features": [2]})))
+    assert CliRunner().invoke(app, [*words, "--allow", "covey_example.method"]).exit_code == 0
 
 
 def test_the_list_of_methods_names_an_installed_one_and_describes_it_once_it_is_allowed(

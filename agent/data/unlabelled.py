@@ -18,13 +18,15 @@ from covey.agent.data.fit import fit
 from covey.agent.data.image_form import Form
 from covey.agent.data.image_reader import ImageReader
 from covey.agent.data.images import is_image_name, new_images
-from covey.agent.data.load import TABLES, only_file
+from covey.agent.data.load import TABLES, load, only_file
 from covey.agent.data.parquet_images import image_column, pixels_of, read_rows
 from covey.agent.data.tables import read_table
+from covey.shared import plugins
+from covey.shared.consent import AllowedCode
 from covey.shared.errors import DataError
 from covey.shared.scenario.task import Task
 
-ACCEPTED = "a table (.csv, .tsv, .parquet), an .npz with x, an image or a folder of images"
+ACCEPTED = "a table (.csv, .tsv, .parquet), an .npz with x, an image, a folder of images, or module:function"
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ def load_unlabelled(path: Path, task: Task, label: str | None = None) -> Samples
 
     Args:
         path: a table, an .npz file, an image, or a folder: with one table or .npz file, or with images in it and in its
-            folders. With or without targets.
+            folders. With or without targets. Or the code that `agent start --data` takes, whose training part counts.
         task: what the model was trained for.
         label: the column to leave out; None: if the table has more columns than the task has features, the task's
             target, or the one that is called like a target, or else the last one.
@@ -51,6 +53,9 @@ def load_unlabelled(path: Path, task: Task, label: str | None = None) -> Samples
     Raises:
         DataError: the file cannot be read, or its samples do not fit the task.
     """
+    if not path.exists() and plugins.data_code(str(path)) is not None:
+        loaded = load(path, allowed=AllowedCode.for_data(str(path)))
+        return _samples(loaded.features, range(1, len(loaded.targets) + 1), task, str(path))
     if not path.exists():
         raise DataError(f"{path}: no such file; expected {ACCEPTED}", public="no such file")
     place = path

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from covey.shared.numerics.measures import RMSE
 
 DEFAULT_MARGIN = 0.05
 # what models are compared by, the first that both have; 1: larger is better, -1: smaller is better
@@ -45,8 +48,11 @@ def judge(new: Figures, old: Figures | None, margin: float) -> Verdict:
         after = new.get(metric)
         before = old.get(metric)
         if after is not None and before is not None:
-            seen = f"{metric} {after:.4g} on {samples} test samples"
-            why = f"{seen}, {before:.4g} with the model so far"
+            name, shown = metric, (after, before)
+            if metric == "mse":  # as the coordinator shows it
+                name, shown = RMSE.label, (math.sqrt(after), math.sqrt(before))
+            seen = f"{name} {shown[0]:.4g} on {samples} test samples"
+            why = f"{seen}, {shown[1]:.4g} with the model so far"
             worst = _worst(before, sign, margin, samples)
             accepted = after * sign >= worst * sign
             return Verdict(accepted, why)

@@ -76,12 +76,14 @@ def validate(
     scenario: ScenarioFile, overrides: Set = None, allow: Allow = None, as_json: Json = False
 ) -> None:
     """Check a scenario and print it with all defaults; unknown keys are reported with their lines."""
-    from covey.shared.scenario.code import check_model_name
+    from covey.shared.scenario.code import check_found, check_model_name
     from covey.shared.scenario.describe import dump
     from covey.shared.scenario.load import load
 
     loaded = load(scenario, overrides or [])
-    check_model_name(loaded, AllowedCode.parse(allow))
+    allowed = AllowedCode.parse(allow)
+    check_model_name(loaded, allowed)
+    check_found(loaded, allowed)
     _warn(loaded.aggregation.remark)
     if as_json:
         print(json_text.dumps(loaded.model_dump(mode="json")))

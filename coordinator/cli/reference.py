@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from covey.coordinator.cli.options import command_group, out, show_line
 from covey.shared import json_text
 from covey.shared.cli import Allow, Json
@@ -23,17 +25,24 @@ def methods(allow: Allow = None, as_json: Json = False) -> None:
         print(json_text.dumps(rows))
         return
     for row in rows:
-        show_line(f"{row['name']}  {row['summary']} ({row['source']})")
+        _show(f"{row['name']}  {row['summary']} ({row['source']})", "")
         for parameter in row["parameters"]:
             default = json_text.dumps(parameter["default"])
-            text = f"    {parameter['name']}: {parameter['type']} = {default}"
+            text = f"{parameter['name']}: {parameter['type']} = {default}"
             if parameter["description"]:
                 text += f"   {parameter['description']}"
-            out.print(text, highlight=False)
+            _show(text, "    ")
+        show_line("")
     for name in methods_to_allow():
         show_line(
             f"{name}  a method of an installed package; --allow {name} lists its hyper-parameters"
         )
+
+
+def _show(text: str, indent: str) -> None:
+    """Lines of the terminal's width, of which all but the first are indented further."""
+    lines = textwrap.wrap(text, out.width, initial_indent=indent, subsequent_indent=f"{indent}    ")
+    out.print("\n".join(lines), highlight=False, soft_wrap=True)
 
 
 @commands.command()

@@ -207,7 +207,7 @@ def _section(
     else:
         run = ""
     known = [fact for fact in facts if fact.value]
-    repeated = repeat_command(command, folder.resolve().name, run)
+    repeated = repeat_command(command, folder.resolve().name, run, scenario)
     return Section(
         "", [_cells(cells, measure)], known, repeated, data_remarks(scenario), dump(scenario)
     )

@@ -172,7 +172,8 @@ class ProgressBar:
         done = phase.rounds_done
         self._pace.add(phase.seconds, ends_round=phase.ends_round)
         self._bar.update(self._task, completed=done, remark=phase.phase, left=self._left(done))
-        self._say(f"round {done:>3}  {remark}")
+        if invited or words[1:]:  # a round in which nobody has to report has nothing to show
+            self._say(f"round {done:>3}  {remark}")
         for key, text in phase.notes.items():
             if key.startswith("warning"):
                 self._once(text)

@@ -15,8 +15,10 @@ from covey.coordinator.run.checkpoint import Checkpoint
 from covey.coordinator.run.folder import IN_PROCESS
 from covey.coordinator.run.records import lines
 from covey.coordinator.run.roster_files import read_roster, roster_file
-from covey.shared import json_text
+from covey.shared import json_text, plugins
+from covey.shared.consent import AllowedCode
 from covey.shared.errors import UserError
+from covey.shared.scenario.code import named_code
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
 
@@ -68,7 +70,7 @@ def facts_of(folder: Path) -> RunFacts:
     if scenario is not None:
         text = file.read_text()
         words = ["coordinator", "run", str(file)]
-        command = repeat_command(words, folder.resolve().name, run)
+        command = repeat_command(words, folder.resolve().name, run, scenario)
         remarks = data_remarks(scenario)
     return RunFacts(
         folder,
@@ -141,17 +143,19 @@ def _roster(folder: Path) -> Mapping[str, Any]:
     return read_roster(folder).model_dump(mode="json")
 
 
-def repeat_command(words: Sequence[str], name: str, run: str) -> str:
+def repeat_command(words: Sequence[str], name: str, run: str, scenario: Scenario) -> str:
     """The command that computes the same again, with all defaults and seeds as they were.
 
     Args:
         words: the command with its file
         name: of the folder; the new one is named after it
         run: the id of a run that it repeats, which shows whether there was a broker
+        scenario: in the file; the command allows the code that it names
     """
     more = ["--out", f"runs/{name}-again"]
     if run == IN_PROCESS:
         more.append("--in-process")
+    more += AllowedCode(frozenset(named_code(scenario))).options()
     return shlex.join([*words, *more])
 
 
@@ -159,6 +163,11 @@ def data_remarks(scenario: Scenario) -> list[str]:
     """What the command needs besides the scenario: devices, or a data set."""
     if scenario.fleet is None:
         return ["The agents were devices: they must be online, with the data that they had."]
+    code = plugins.data_code(scenario.fleet.data)
+    if code is not None:
+        return [
+            f"The code of {scenario.fleet.data} must be installed, or its folder be in PYTHONPATH."
+        ]
     if scenario.fleet.data != OWN_DATA:
         return [f"The data set {scenario.fleet.data} must be in COVEY_DATA_ROOT (or --data-root)."]
     return []

@@ -61,7 +61,7 @@ def from_mapping(content: Mapping[str, Any]) -> Scenario:
     except yaml.YAMLError as error:
         expected = "expected plain values such as numbers, text and lists"
         raise UserError(f"{file}: {expected}: {error}") from None
-    source = parse(text)
+    source = Source(parse(text).data, {})  # a mapping has no lines
     missing_files = _resolve_files(source, file)
     return _validated(file, source, missing_files)
 
@@ -129,7 +129,9 @@ def _resolve_files(source: Source, scenario: File) -> list[str]:
         if not file.is_file():
             place = source.place((section, key))
             hint = _rule_hint(key, text)
-            seen = f"{section}.{key}: {text!r}, {place}"
+            seen = f"{section}.{key}: {text!r}"
+            if place:
+                seen += f", {place}"
             missing.append(f"{seen}; there is no file {file}{hint}")
         settings[key] = str(file)
     return missing

@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from covey.api import Comparison, Result, RunEnded, compare, load, run
     from covey.coordinator.run.milestones import Evaluated, RoundEnded
+    from covey.shared.consent import ConsentError
     from covey.shared.errors import UserError
     from covey.shared.scenario.scenario import Scenario
     from covey.shared.strategies.base import Local, Order, Phase, Report, Strategy
 
 __all__ = [
     "Comparison",
+    "ConsentError",
     "Evaluated",
     "Local",
     "Order",
@@ -44,6 +46,7 @@ __all__ = [
 
 _HOMES = {
     "Comparison": "covey.api",
+    "ConsentError": "covey.shared.consent",
     "Evaluated": "covey.coordinator.run.milestones",
     "Local": "covey.shared.strategies.base",
     "Order": "covey.shared.strategies.base",
@@ -68,4 +71,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    own = [name for name in globals() if name.startswith("__")]
+    return sorted([*own, *__all__])

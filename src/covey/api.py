@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import os
+import re
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -34,6 +35,15 @@ T = TypeVar("T")
 ScenarioLike = Scenario | Mapping[str, Any] | str | os.PathLike[str]
 Mode = Literal["server", "tuned", "last", "best"]
 Average = Literal["macro", "micro"]
+ARGUMENTS = {  # of `run` and `compare`, by the options that messages name
+    "this command line must allow it": "allow it",
+    r"--resume\b": "resume=True",
+    r"--in-process\b": "in_process=True",
+    r"--(allow|track|cells) ([\w.:/-]*\w)": r'\1=["\2"]',
+    r"--(out|allow|track|cells|broker)\b": r"\1",
+    r"--data-root\b": "data_root",
+    r"--set options\b": "overrides",
+}
 
 
 @dataclass(frozen=True)
@@ -230,7 +240,7 @@ def load(scenario: str | os.PathLike[str], *overrides: str, allow: Iterable[str]
         >>> covey.load("scenarios/digits.yaml", "rounds.count=5").rounds.count
         5
     """
-    with consented(AllowedCode.parse(allow)):
+    with _words_of_python(), consented(AllowedCode.parse(allow)):
         return read_scenario(Path(scenario), overrides)
 
 
@@ -280,7 +290,7 @@ def run(
     from covey.coordinator.track.tracking import check_trackers, tracking
 
     allowed = AllowedCode.parse(allow)
-    with consented(allowed):
+    with _words_of_python(), consented(allowed):
         checked = _scenario(scenario)
         folder = Path(tempfile.mkdtemp(prefix="covey-")) / checked.name if out is None else Path(out)
         root = None if data_root is None else Path(data_root)
@@ -353,7 +363,7 @@ def compare(
     from covey.coordinator.run.options import Options
 
     allowed = AllowedCode.parse(allow)
-    with consented(allowed):
+    with _words_of_python(), consented(allowed):
         checked = _scenario(scenario)
         folder = Path(out)
         root = None if data_root is None else Path(data_root)
@@ -377,6 +387,19 @@ def compare(
     cell_rows = [row.to_json() for row in rows]
     method_rows = [_flat(one.to_json()) for one in summaries(checked, rows)]
     return Comparison(folder, cell_rows, method_rows)
+
+
+@contextmanager
+def _words_of_python() -> Iterator[None]:
+    """Messages inside the block name arguments of these functions, not options of a command line."""
+    try:
+        yield
+    except UserError as error:
+        text = str(error)
+        for option, argument in ARGUMENTS.items():
+            text = re.sub(option, argument, text)
+        error.args = (text, *error.args[1:])
+        raise
 
 
 def _notifying(observer: Observer, callbacks: Sequence[Callback]) -> Observer:

@@ -368,3 +368,8 @@ async def test_the_command_gets_the_path_and_its_failures_are_counted(
 def test_a_command_that_is_none_is_refused(command: str) -> None:
     with pytest.raises(UserError, match="--on-model"):
         parse_hook(command)
+
+
+def test_a_verdict_on_a_regression_is_in_the_units_of_the_target() -> None:
+    verdict = judge({"n": 20, "mse": 373.6}, {"n": 20, "mse": 302.7}, 0.05)
+    assert verdict.why == "RMSE 19.33 on 20 test samples, 17.4 with the model so far"

@@ -67,6 +67,23 @@ def test_one_row_and_arrays_are_enough(tmp_path: Path, model: Path) -> None:
     assert [found.prediction for found in predict(model, one)] == ["no"]
 
 
+def test_the_devices_own_function_gives_the_samples(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_reader.py").write_text(
+        "import numpy as np\n"
+        "def load(path):\n"
+        "    cells = np.loadtxt(path, delimiter=',', skiprows=1, usecols=(0, 1))\n"
+        "    return cells, np.zeros(len(cells), int)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    file = table(tmp_path / "new.csv", header="a,b")
+    given = Path(f"own_reader:load:{file}")
+    assert [one.prediction for one in predict(model, given)] == [
+        one.prediction for one in predict(model, file)
+    ]
+
+
 def test_a_mixture_is_mixed_and_inputs_are_standardised(tmp_path: Path) -> None:
     scaling = Standardise(mean=(10.0, 0.0), std=(2.0, 1.0))
     task = TASK.model_copy(update={"standardise": scaling}).for_agents()

@@ -422,8 +422,8 @@ def test_the_audit_log_of_the_folder_holds_every_change(home: BrokerFolder) -> N
     verdict = verify(home.folder / "audit.jsonl", owner=AUDIT_OWNER)
     assert verdict.whole
     assert {
-        event: verdict.events[event] for event in ("init", "enrol", "rotate", "expel")
-    } == dict.fromkeys(("init", "enrol", "rotate", "expel"), 1)
+        event: verdict.events[event] for event in ("init", "enroll", "rotate", "expel")
+    } == dict.fromkeys(("init", "enroll", "rotate", "expel"), 1)
 
 
 def test_a_folder_of_an_older_version_keeps_its_users_when_one_is_enrolled(

@@ -222,7 +222,9 @@ def test_a_run_that_never_began_leaves_its_folder_to_the_corrected_command(tmp_p
 @pytest.mark.parametrize("name", ["scenario.yaml", "notes.txt"])
 def test_a_folder_with_the_users_own_files_is_left_unchanged(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text("# mine\n" + yaml.safe_dump(DIGITS))
-    with pytest.raises(UserError, match="files in it that are no run's; choose another with --out"):
+    with pytest.raises(
+        UserError, match="files that do not belong to a run; choose another with --out"
+    ):
         prepare(Scenario.model_validate(DIGITS), Options(tmp_path))
     assert (tmp_path / name).read_text().startswith("# mine")
 
