@@ -53,12 +53,14 @@ ROUNDS = 10
 ALONE = ("local", "fedavg")
 METHODS = (*ALONE, "fedclust", "pacfl", "cfl", "ifca", "fesem")
 RULES: dict[str, FedClust | Pacfl] = {
-    "fedclust, gap": FedClust(choose="gap"),
-    "fedclust, silhouette": FedClust(choose="silhouette"),
-    "fedclust, rotations": FedClust(),
-    "fedclust, update": FedClust(signature="update"),
-    "pacfl, gap": Pacfl(choose="gap"),
-    "pacfl, rotations": Pacfl(),
+    "fedclust, gap": FedClust(choose="gap", gate="none", signature="final_layer"),
+    "fedclust, silhouette": FedClust(
+        choose="silhouette", gate="none", signature="final_layer", linkage="average"
+    ),
+    "fedclust, rotations": FedClust(choose="rotations", gate="none", signature="final_layer"),
+    "fedclust, update": FedClust(choose="rotations", gate="none"),
+    "pacfl, gap": Pacfl(choose="gap", gate="none"),
+    "pacfl, rotations": Pacfl(choose="rotations", gate="none"),
 }
 Found = dict[str, dict[str, Any]]  # the figures of each cell by its key
 # points of E-tuned that a clustered method may fall below the worse of Local and FedAvg

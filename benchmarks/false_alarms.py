@@ -71,23 +71,25 @@ def judged(sizes: str, shift: str, agents: int, seed: int) -> dict[str, bool]:
     draw = np.random.default_rng(seed)
     cards = []
     reports: dict[str, list[Any]] = {"final_layer": [], "update": []}
-    shorten = kinship.projection(all_images[0].size, seed)
     for agent, rows in enumerate(shares(sizes, agents, len(all_labels), draw)):
         images, labels = shifted(shift, agent, all_images[rows], all_labels[rows])
-        blocks = kinship.dealt(np.arange(len(labels)), seed, agent)
         inputs = images.reshape(len(labels), -1) / 16
-        cards.append(kinship.card(inputs, labels, 10, shorten, blocks))
+        cards.append(kinship.card([inputs], labels, 10, np.arange(len(labels)), seed, agent))
         data = Dataset(images, labels, images[:0], labels[:0])
         client = agent_name(agent, agents)
         for kind, own in reports.items():
-            strategy = FedClust.model_validate({"signature": kind})
+            strategy = _by_rotations(kind)
             own.append((client, signed(strategy, client, data, scene, setup, None)))
     found = {"cards": kinship.shifts(cards, seed).any}
     for judge, kind in zip(JUDGES[1:], reports, strict=True):
-        strategy = FedClust.model_validate({"signature": kind})
+        strategy = _by_rotations(kind)
         state = strategy.form_clusters(strategy.init(setup), reports[kind])
         found[judge] = len(state.models) > 1
     return found
+
+
+def _by_rotations(signature: str) -> FedClust:
+    return FedClust.model_validate({"signature": signature, "choose": "rotations", "gate": "none"})
 
 
 def table(found: dict[str, dict[str, float]], fleets: int) -> str:

@@ -68,7 +68,7 @@ def scenario(seed: int) -> Scenario:
                 "scale": 1 / 16,
                 "model": {"name": "mlp", "options": {"hidden": 64}},
             },
-            "strategy": {"name": "fedclust"},
+            "strategy": {"name": "fedclust", "signature": "final_layer"},
             "fleet": {
                 "agents": AGENTS,
                 "data": "digits",

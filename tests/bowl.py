@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from covey.shared.numerics import kinship
 from covey.shared.numerics.vectors import Layout, Tensor, Vector
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import (
@@ -118,6 +119,14 @@ class Trainer(Local, ABC):
         mean_loss = math.fsum(losses) / len(losses)
         last_velocity = v.astype(np.float32) if t.momentum else None
         return TrainingResult(end, len(losses), mean_loss, last_velocity)
+
+    def card(self, seed: int, client: str) -> kinship.Card:
+        """Each sample is a unit; targets of a regression are one class."""
+        targets = self.targets("train")
+        labels = np.zeros(len(targets), np.int64) if targets.dtype.kind == "f" else targets
+        units = np.arange(len(labels))
+        classes = getattr(self, "classes", kinship.LEVELS)
+        return kinship.card([self.inputs()], labels, classes, units, seed, client)
 
     def memberships(self, model: Vector, clusters: int) -> npt.NDArray[np.int64]:
         """Samples per cluster, by a fixed head that cuts the targets into ranges of equal width: (clusters,)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
 from typing import Any, NoReturn
 
@@ -13,6 +14,7 @@ import numpy.typing as npt
 from covey.agent.data import Dataset
 from covey.agent.data.batching import Batching
 from covey.agent.data.inputs import prepared
+from covey.agent.data.kin import card_of, units_of
 from covey.agent.data.scaling import Scaling
 from covey.agent.data.survey import SAMPLES_AT_ONCE, Moments, moments_of
 from covey.agent.data.target_scale import in_units_of_the_data, standardised_targets
@@ -22,6 +24,7 @@ from covey.agent.light.sgd import NumpySgd
 from covey.agent.light.task_loss import cross_entropy, squared_error
 from covey.agent.policy import NO_CODE_RULES, Rules
 from covey.shared.errors import DataError, PublicError
+from covey.shared.numerics.kinship import Card
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import Budget, LocalPrivacy
@@ -99,6 +102,7 @@ class NumpyLocal:
     ) -> None:
         if not len(dataset.targets):
             raise DataError(f"{dataset.source}: no training samples")
+        self._units = partial(units_of, dataset)
         dataset = prepared(dataset, task)
         self._task = task
         self._training = training
@@ -144,6 +148,13 @@ class NumpyLocal:
     def targets(self, split: DataSplit) -> Array:
         """Class indices (n,) int64, or values (n,) float32 in the units of the data for a regression task."""
         return self._samples[split].values
+
+    def card(self, seed: int, client: str) -> Card:
+        """The summary of the training samples by which a fleet is tested for shifts."""
+        samples = self._samples["train"]
+        chunks = _chunks(samples.features, CHUNK)
+        pieces = (self._scaled(raw).reshape(len(raw), -1) for raw in chunks)
+        return card_of(pieces, samples.values, self._units(), self._task, seed, client)
 
     def moments(self) -> Moments:
         """Sums over the training set after `task.scale` and before standardisation, for federated scaling."""

@@ -16,6 +16,7 @@ from torch import Tensor
 from covey.agent.data import Dataset
 from covey.agent.data.batching import Batching
 from covey.agent.data.inputs import prepared
+from covey.agent.data.kin import card_of, units_of
 from covey.agent.data.survey import Moments, moments_of
 from covey.agent.data.target_scale import in_units_of_the_data, standardised_targets
 from covey.agent.policy import NO_CODE_RULES, Rules
@@ -34,6 +35,7 @@ from covey.agent.training.objective import (
 )
 from covey.agent.training.sgd import Sgd
 from covey.shared.errors import DataError, PublicError
+from covey.shared.numerics.kinship import Card
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import AUGMENT_UNDER_DP_SGD, Budget, LocalPrivacy
@@ -123,6 +125,7 @@ class TorchLocal:
     ) -> None:
         if not len(dataset.targets):
             raise DataError(f"{dataset.source}: no training samples")
+        self._units = partial(units_of, dataset)
         dataset = prepared(dataset, task)
         self._task = task
         self._training = training
@@ -207,6 +210,14 @@ class TorchLocal:
     def targets(self, split: DataSplit) -> npt.NDArray[Any]:
         """Class indices (n,) int64, or values (n,) float32 in the units of the data for a regression task."""
         return self._samples[split].values
+
+    def card(self, seed: int, client: str) -> Card:
+        """The summary of the training samples by which a fleet is tested for shifts."""
+        samples = self._samples["train"]
+        pieces = (
+            self._scaled(raw).flatten(1).cpu().numpy() for raw in _chunks(samples.features, CHUNK)
+        )
+        return card_of(pieces, samples.values, self._units(), self._task, seed, client)
 
     def moments(self) -> Moments:
         """Sums over the training set after `task.scale` and before standardisation, for federated scaling."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from covey.shared.numerics import kinship
 from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import (
     Contrast,
@@ -89,6 +90,12 @@ class ConstantClient:
 
     def targets(self, split: DataSplit) -> npt.NDArray[Any]:
         return np.zeros(EXAMPLES, np.int64)
+
+    def card(self, seed: int, client: str) -> kinship.Card:
+        units = np.arange(EXAMPLES)
+        labels = self.targets("train")
+        classes = self._outputs if self._outputs > 1 else kinship.LEVELS
+        return kinship.card([self.inputs()], labels, classes, units, seed, client)
 
     def _constant(self) -> Vector:
         """The model: a view of one number, which takes no memory."""

@@ -251,6 +251,7 @@ def setup_of(scenario: Scenario, starts: Sequence[np.ndarray], layout: Layout) -
         scenario.rounds.count,
         expected_share(scenario, listed_participants(scenario)),
         scenario.training,
+        private=scenario.privacy is not None,
     )
 
 

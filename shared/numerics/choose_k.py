@@ -1,9 +1,9 @@
 """Choosing the number of clusters K from the data, without training anything.
 
 `elbow` reads the fall of J over a grid of K, and `shared.clustering.largest_gap` reads the merge
-heights of a tree. `by_rotations` and `by_silhouette` compare the cuts of a tree with the cuts of
-clouds that have no clusters; only these two can answer 1 where agents differ at all. scipy is
-imported inside of functions: agents do not have it.
+heights of a tree. `best_silhouette` compares the cuts of a tree with each other. `by_rotations` and
+`by_silhouette` compare them with the cuts of clouds that have no clusters; only these two can
+answer 1 where agents differ at all. scipy is imported inside of functions: agents do not have it.
 """
 
 from __future__ import annotations
@@ -172,6 +172,8 @@ def by_silhouette(
 ) -> Choice:
     """The cut of the merge tree with the largest mean silhouette if it exceeds chance; else 1.
 
+    Of more than 256 rows a sample of 256 is used.
+
     Chance is the best cut of 19 round Gaussian clouds of n points in as many dimensions as the
     rows seem to have. They are drawn on a fixed seed, so the answer depends on the matrix alone.
     An outlier is a cluster of its own.
@@ -182,6 +184,7 @@ def by_silhouette(
         most: the largest K; n / 2 at most, so fewer than four rows are one cluster. Ties go to
             fewer clusters.
     """
+    matrix = _sample(matrix)
     count = len(matrix)
     most = min(most, count // 2)
     if most < 2 or not matrix.any():
@@ -197,6 +200,28 @@ def by_silhouette(
     if best <= chance:
         return Choice(1, best, chance)
     return Choice(int(scores.argmax()) + 2, best, chance)
+
+
+def best_silhouette(
+    matrix: Matrix, linkage: Linkage = "complete", *, most: int = MAX_CLUSTERS
+) -> Choice:
+    """The cut of the merge tree into two or more clusters with the largest mean silhouette.
+
+    For rows that are known to differ: equal rows and fewer than three are the only ones that are
+    one cluster. A cluster has three rows or more on average. Of more than 256 rows a sample of 256
+    is used.
+
+    Args:
+        matrix: symmetric distances (n, n).
+        linkage: how the tree is built.
+        most: the largest K. Ties go to fewer clusters.
+    """
+    matrix = _sample(matrix)
+    count = len(matrix)
+    if count < 3 or not matrix.any():
+        return Choice(1, 0.0, 0.0)
+    scores = _scores(matrix, linkage, max(min(most, count // 3), 2))
+    return Choice(int(scores.argmax()) + 2, float(scores.max()), 0.0)
 
 
 def dimensions(matrix: Matrix) -> int:

@@ -10,18 +10,21 @@ all classes in s_i, a concept (the same inputs with other labels, or a style of 
 g_ic. Each block is fitted by itself. Where agents differ, the terms of an agent's blocks agree;
 where they do not, the sign of every block is arbitrary. So the tests flip these signs: they need no
 model of the noise, no dimension and no number of clusters, and agents may have unequal numbers of
-samples. scipy is imported inside of functions: agents do not have it.
+samples. Nor need samples be independent, as long as those that belong together share a block: a
+chi-square test of the counts would find a shift in labels wherever they come in runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
 
 from covey.shared.numerics.clustering import Matrix
+from covey.shared.numerics.vectors import Vector
 from covey.shared.seeds import Key, generator
 
 BLOCKS = 4
@@ -31,18 +34,22 @@ SWEEPS = 50
 RIDGE = 1.0
 FLIPS = 1999
 LEVEL = 0.01
+MOST_CLASSES = 50
+MOST_CARDS = 1000
+ROUNDING = 1e-6  # of the largest mean: cards travel in float32
+LEVELS = 10  # classes of a regression
+TENTHS = [NormalDist().inv_cdf(k / LEVELS) for k in range(1, LEVELS)]
 
 
 @dataclass(frozen=True)
 class Card:
-    """A summary of an agent's training data: C (4 p + 5) numbers, about 5 kB for ten classes.
+    """A summary of an agent's training data: C (4 p + 4) numbers, about 5 kB for ten classes.
 
-    Counts are complete. Sums and squares are zero for classes with fewer than `MIN_CELL` samples.
+    Counts are complete. Sums are zero for classes with fewer than `MIN_CELL` samples.
     """
 
     counts: Matrix  # n (4, C): samples by block and class
     sums: Matrix  # S (4, C, p): sums of the projected inputs
-    squares: Matrix  # q (C,): sums of their squared lengths over all blocks
 
 
 @dataclass(frozen=True)
@@ -67,35 +74,64 @@ def projection(values: int, seed: int) -> Matrix:
 
 
 def card(
-    inputs: npt.NDArray[np.floating],
+    inputs: Iterable[npt.NDArray[np.floating]],
     labels: npt.NDArray[np.integer],
     classes: int,
-    shorten: Matrix,
-    blocks: npt.NDArray[np.integer],
-    *,
-    min_cell: int = MIN_CELL,
+    units: npt.NDArray[np.generic],
+    seed: int,
+    client: Key,
 ) -> Card:
     """The card of one agent.
 
     Args:
-        inputs: what the model gets, on one scale for the fleet (n, d).
+        inputs: what the model gets, on one scale for the fleet, in pieces (rows, d) that together
+            have n rows.
         labels: the class of each sample (n,).
-        classes: C, the number of classes of the task.
-        shorten: the run's `projection` (p, d).
-        blocks: the block of each sample (n,), as `dealt` gives them.
-        min_cell: the least number of samples of a class for its sums to be sent.
+        classes: the number of classes of the task. More than `MOST_CLASSES` share that number.
+        units: what belongs together (n,), as for `dealt`.
+        seed: of the run, which all agents share.
+        client: the agent.
     """
-    short = np.asarray(inputs, np.float64) @ shorten.T
+    shorten: Matrix | None = None
+    pieces = []
+    for piece in inputs:
+        if shorten is None:
+            shorten = projection(piece.shape[1], seed)
+        pieces.append(piece.astype(np.float64) @ shorten.T)
+    short = np.concatenate(pieces)
+    classes = min(classes, MOST_CLASSES)
+    cells = (dealt(units, seed, client), labels % classes)
     counts = np.zeros((BLOCKS, classes))
-    sums = np.zeros((BLOCKS, classes, len(shorten)))
-    squares = np.zeros(classes)
-    np.add.at(counts, (blocks, labels), 1.0)
-    np.add.at(sums, (blocks, labels), short)
-    np.add.at(squares, labels, np.einsum("np,np->n", short, short))
-    hidden = counts.sum(axis=0) < min_cell
-    sums[:, hidden] = 0.0
-    squares[hidden] = 0.0
-    return Card(counts, sums, squares)
+    sums = np.zeros((BLOCKS, classes, PROJECTED))
+    np.add.at(counts, cells, 1.0)
+    np.add.at(sums, cells, short)
+    sums[:, counts.sum(axis=0) < MIN_CELL] = 0.0
+    return Card(counts, sums)
+
+
+def tenths(values: npt.NDArray[np.floating]) -> npt.NDArray[np.int64]:
+    """The class of each target of a regression (n,): the tenth of a normal distribution that it is in.
+
+    Args:
+        values: targets (n,), standardised over the fleet.
+    """
+    return np.searchsorted(TENTHS, values).astype(np.int64)
+
+
+def packed(card: Card) -> tuple[Vector, list[int]]:
+    """A card as it travels: the means of its cells (4 C p,) in float32, and its counts (4 C)."""
+    means = card.sums / np.maximum(card.counts, 1.0)[..., None]
+    return means.astype(np.float32).ravel(), card.counts.astype(int).ravel().tolist()
+
+
+def unpacked(means: Vector, counts: Sequence[int]) -> Card | None:
+    """The card of an agent; None if the two do not fit each other."""
+    if len(counts) % BLOCKS or means.size != len(counts) * PROJECTED:
+        return None
+    table = np.asarray(counts, np.float64).reshape(BLOCKS, -1)
+    cells = np.asarray(means, np.float64).reshape(*table.shape, PROJECTED)
+    hidden = table.sum(axis=0) < MIN_CELL
+    return Card(table, np.where(hidden[:, None], 0.0, cells * table[..., None]))
 
 
 def dealt(units: npt.NDArray[np.generic], seed: int, client: Key) -> npt.NDArray[np.int64]:
@@ -114,32 +150,39 @@ def dealt(units: npt.NDArray[np.generic], seed: int, client: Key) -> npt.NDArray
     return blocks
 
 
-def shifts(
-    cards: Sequence[Card], seed: int, *, min_cell: int = MIN_CELL, flips: int = FLIPS
-) -> Shifts:
-    """The three tests on the cards of a fleet.
+def shifts(cards: Sequence[Card], seed: int = 0, *, flips: int = FLIPS) -> Shifts:
+    """The three tests on the cards of a fleet. Of more than 1 000 cards a sample is tested.
 
     Args:
-        cards: in ascending order of client id.
+        cards: in ascending order of client id, all with the same number of classes.
         seed: of the draws; equal cards and seeds give equal results.
-        min_cell: as the cards were made with.
         flips: the number of sign flips; the least possible result is 1 / (flips + 1).
     """
+    if len(cards) > MOST_CARDS:
+        order = generator(seed, "kin-cards").permutation(len(cards))[:MOST_CARDS]
+        cards = [cards[i] for i in np.sort(order).tolist()]
     counts = np.stack([one.counts for one in cards])  # (N, 4, C)
     sums = np.stack([one.sums for one in cards])
-    sent = counts * (counts.sum(axis=1) >= min_cell)[:, None]
+    sent = counts * (counts.sum(axis=1) >= MIN_CELL)[:, None]
     styles = []
     concepts = []
     for block in range(BLOCKS):
         n = sent[:, block]
         style, concept = fitted(n, sums[:, block])
+        # where nothing differs, terms are rounding errors, which may agree between blocks
+        largest = np.abs(sums[:, block] / np.maximum(n, 1.0)[..., None]).max(initial=0.0)
+        style, concept = (
+            np.where(np.abs(term) > ROUNDING * largest, term, 0.0) for term in (style, concept)
+        )
         styles.append(style)
         concepts.append((np.sqrt(n)[..., None] * concept).reshape(len(cards), -1))
     draw = generator(seed, "kin-flips")
     signs = (draw.integers(0, 2, (flips, len(cards), BLOCKS)) * 2 - 1).astype(np.float64)
     samples = sent.sum(axis=(1, 2))
     return Shifts(
-        labels=_chance_of_counts(counts.sum(axis=1)),
+        labels=_chance_of_agreement(
+            _surplus(counts), 1 / np.maximum(counts.sum(axis=(1, 2)), 1.0), signs
+        ),
         style=_chance_of_agreement(np.stack(styles, axis=1), samples, signs),
         concept=_chance_of_agreement(np.stack(concepts, axis=1), np.ones(len(cards)), signs),
     )
@@ -169,14 +212,15 @@ def fitted(counts: Matrix, sums: Matrix) -> tuple[Matrix, Matrix]:
     return style, concept
 
 
-def _chance_of_counts(table: Matrix) -> float:
-    """Pearson's chi-square test of independence of agents and classes (N, C)."""
-    from scipy import stats
+def _surplus(counts: Matrix) -> Matrix:
+    """By how much the counts (N, 4, C) exceed what the fleet's shares of the classes make expected.
 
-    present = table[table.sum(axis=1) > 0][:, table.sum(axis=0) > 0]
-    if min(present.shape, default=0) < 2:
-        return 1.0
-    return float(stats.chi2_contingency(present, correction=False).pvalue)
+    In standard deviations of a class, up to one factor for each block.
+    """
+    of_class = counts.sum(axis=(0, 1))
+    shares = of_class / max(of_class.sum(), 1.0)
+    expected = counts.sum(axis=2, keepdims=True) * shares
+    return (counts - expected) / np.sqrt(np.where(shares > 0, shares, 1.0))
 
 
 def _chance_of_agreement(vectors: Matrix, weights: Matrix, signs: Matrix) -> float:

@@ -59,6 +59,7 @@ from pydantic import BaseModel, ConfigDict
 
 from covey.shared.numerics.averages import MEAN, Average, Rule
 from covey.shared.numerics.clustering import Linkage
+from covey.shared.numerics.kinship import Card
 from covey.shared.numerics.vectors import Layout, Vector
 
 # `as` with the same name: authors of methods import these from here
@@ -112,6 +113,7 @@ class Setup:
     rounds: int  # R, rounds in all
     participation: float  # C, the expected share of agents in a round
     training: Training  # the run's settings of local SGD
+    private: bool = False  # the scenario has a privacy section
 
 
 @dataclass(frozen=True)
@@ -383,6 +385,16 @@ class Local(Protocol):
 
     def targets(self, split: DataSplit) -> npt.NDArray[Any]:
         """Class indices (n,) int64, or values (n,) float32 for a regression task."""
+
+    def card(self, seed: int, client: ClientId) -> Card:
+        """The summary of the training samples by which a fleet is tested for shifts.
+
+        It is made of the samples as the model gets them.
+
+        Args:
+            seed: of the run.
+            client: the agent.
+        """
 
 
 class Strategy(BaseModel, Generic[S]):

@@ -10,9 +10,12 @@ Our deviations.
   update of an earlier round is never used. A member that misses the round walks down the tree as a
   newcomer does, from the split on.
 - Trigger. The two thresholds grow with the model, the rate and the epochs, and no pair of them
-  serves every fleet. By default (`trigger: rotations`) a cluster is split if the directions of its
-  members' updates fall into clusters beyond chance (numerics/choose_k.py) in three rounds in a row,
-  along Ward's bipartition of these directions. `trigger: norms` is the paper's.
+  serves every fleet. By default (`trigger: silhouette`) tests on cards, which agents send before
+  the first round, decide whether there are clusters, and in the first round of all members
+  silhouettes of the directions of their updates decide how many (bases/cut.py): all splits are made
+  at once, down the merge tree. `trigger: rotations` splits a cluster in two if these directions
+  fall into clusters beyond chance (numerics/choose_k.py) in three rounds in a row.
+  `trigger: norms` is the paper's.
 - Linkage. `linkage: complete` is what the authors' code does.
 - `trigger: rounds` with gamma 0.13, linkage average and the last kernel is the variant of Long et
   al. 2023.
@@ -21,6 +24,7 @@ Our deviations.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
@@ -29,9 +33,9 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from covey.shared.numerics.averages import MEAN, Average
-from covey.shared.numerics.choose_k import by_rotations
 from covey.shared.numerics.clustering import (
     Labels,
+    Linkage,
     Matrix,
     across,
     agglomerative,
@@ -42,6 +46,7 @@ from covey.shared.numerics.vectors import Vector, combine, cosine, mean
 from covey.shared.strategies.base import (
     ENTRY,
     MODEL,
+    SIGNATURE,
     ClientId,
     ClientState,
     Job,
@@ -54,6 +59,17 @@ from covey.shared.strategies.base import (
     Setup,
     View,
     trained_report,
+)
+from covey.shared.strategies.bases.cut import (
+    Chances,
+    Cut,
+    Gate,
+    asked,
+    asking,
+    found,
+    shift_facts,
+    tested,
+    with_card,
 )
 from covey.shared.strategies.bases.hard import (
     Clustered,
@@ -73,7 +89,10 @@ from covey.shared.strategies.bases.single import averaged
 IN_A_ROW = 3  # rounds; they are not independent, so three are no cube of the chance of one
 SPLIT = "split"  # key of the model that was divided; the number of the split follows
 
+# of the triggers that look for clusters, which need no warm-up
+LINKAGES: dict[str, Linkage] = {"silhouette": "complete", "rotations": "ward"}
 NEVER_SPLIT = {
+    "silhouette": "the updates fall into no groups",
     "rotations": "the updates never fell into groups beyond chance",
     "norms": "the norms never passed both eps_1 and eps_2 after the warm-up "
     "(see norms in the record)",
@@ -93,6 +112,10 @@ class CflState(Clustered):
     parameters: int = 0  # P
     rounds: int = 0  # rounds of the run
     everybody: bool = True  # does every round invite all agents?
+    asks: bool = False  # agents are asked for cards before the first round
+    awaits_cards: bool = False  # they have not been asked yet
+    chances: Chances = ()  # of the tests on cards
+    judged: bool = False  # silhouettes have said how many clusters there are
     round: int = 0  # rounds that are complete
 
     divided: tuple[int, ...] = ()  # of each split: the cluster
@@ -124,10 +147,12 @@ class Cfl(ManyModels[CflState]):
     source: ClassVar[str] = "Sattler et al. 2019"
 
     name: Literal["cfl"] = "cfl"
-    trigger: Literal["rotations", "norms", "rounds"] = Field(
-        "rotations",
-        description="When a split is tried. rotations: the updates fall into clusters beyond "
-        "chance, three rounds in a row. norms: the mean update is small and a single one is large. "
+    gate: Gate = "cards"
+    trigger: Literal["silhouette", "rotations", "norms", "rounds"] = Field(
+        "silhouette",
+        description="When a split is tried. silhouette: once, in the first round of all members, "
+        "into the clusters with the best silhouette, which without a gate must be better than "
+        "chance. rotations: the updates fall into clusters beyond chance, three rounds in a row. norms: the mean update is small and a single one is large. "
         "rounds: after `every` rounds.",
     )
     eps_mode: Literal["absolute", "relative"] = Field(
@@ -149,7 +174,9 @@ class Cfl(ManyModels[CflState]):
         30, ge=1, description="The rounds of FedAvg before a cluster is tried (trigger: rounds)."
     )
     warmup: int = Field(
-        20, ge=0, description="The rounds before the first split; 0 with trigger: rotations."
+        20,
+        ge=0,
+        description="The rounds before the first split; 0 with trigger: silhouette and rotations.",
     )
     min_size: int = Field(2, ge=1, description="Only clusters with more members are split.")
     gamma: float = Field(
@@ -159,10 +186,10 @@ class Cfl(ManyModels[CflState]):
         description="Refuse a split unless sqrt((1 - cross similarity) / 2) is larger than this.",
     )
     linkage: Literal["ward", "single", "complete", "average"] = Field(
-        "ward",
-        description="How a cluster is divided. ward is the default of trigger: rotations. single, "
-        "the exact bipartition of the paper, is that of the others. complete is the authors' code, "
-        "average is FeSEM's.",
+        "complete",
+        description="How a cluster is divided. complete, which the authors' code has too, is the "
+        "default of trigger: silhouette, ward that of trigger: rotations. single, the exact bipartition of the paper, is "
+        "that of the others. average is FeSEM's.",
     )
     features: Features = Field(
         "full", description="The part of the updates whose directions are compared."
@@ -194,12 +221,18 @@ class Cfl(ManyModels[CflState]):
             return data
         thresholds = [data.get(key) for key in ("eps_mode", "eps_1", "eps_2")]
         has_threshold = any(value is not None for value in thresholds)
-        trigger = data.get("trigger", "norms" if has_threshold else "rotations")
-        if trigger == "rotations":
-            usual: dict[str, Any] = {"warmup": 0, "linkage": "ward"}
-        else:
-            usual = {"warmup": 20, "linkage": "single"}
+        trigger = data.get("trigger", "norms" if has_threshold else "silhouette")
+        usual: dict[str, Any] = {"warmup": 20, "linkage": "single", "gate": "none"}
+        if trigger in LINKAGES:
+            usual = {"warmup": 0, "linkage": LINKAGES[trigger], "gate": "cards"}
         return {**usual, **data, "trigger": trigger}
+
+    @property
+    def making(self) -> Cut:
+        """The cut by which updates are judged."""
+        if self.trigger == "rotations":
+            return Cut("ward", "rotations", self.gate)
+        return Cut(self.linkage, "silhouette", self.gate)
 
     def continued(self, state: CflState, fresh: CflState) -> CflState:
         kept = super().continued(state, fresh)
@@ -216,11 +249,17 @@ class Cfl(ManyModels[CflState]):
             parameters=setup.layout.parameters,
             rounds=setup.rounds,
             everybody=setup.participation >= 1,
+            asks=self.making.asks_cards and not setup.private,
+            awaits_cards=self.making.asks_cards and not setup.private,
         )
 
     # -- phases and orders -------------------------------------------------------------------------
 
     def plan(self, state: CflState, view: View) -> Phase:
+        if state.awaits_cards:
+            # without cards the run goes its way
+            phase = Phase(SIGNATURE, "all", ends_round=False, may_be_empty=True)
+            return asking(phase)
         vectors = {MODEL: state.start.size}
         newcomers = unassigned(state, view)
         if state.divided and newcomers:
@@ -237,6 +276,8 @@ class Cfl(ManyModels[CflState]):
         return Phase(sizes=vectors)
 
     def order(self, state: CflState, phase: Phase, client: ClientId) -> Order:
+        if phase.name == SIGNATURE:
+            return asked(Order())
         if client in state.assign:
             return self.member_order(state, client)
         if not state.divided:
@@ -252,6 +293,8 @@ class Cfl(ManyModels[CflState]):
         return super().model(state, key)
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
+        if job.phase == SIGNATURE:
+            return with_card(Report({}, local.examples), job, local), client_state
         result = local.train(job.models[0])
         report = trained_report(result, local)
         return report, client_state
@@ -259,6 +302,8 @@ class Cfl(ManyModels[CflState]):
     def fold(
         self, state: CflState, phase: Phase, reports: Reports, average: Average = MEAN
     ) -> CflState:
+        if phase.name == SIGNATURE:
+            return replace(state, chances=tested(reports), awaits_cards=False)
         reporters = [client for client, _ in reports]
         if not state.divided:
             first_cluster = dict.fromkeys(reporters, 0)
@@ -282,9 +327,12 @@ class Cfl(ManyModels[CflState]):
         facts["cross_similarity"] = state.across
         facts["split"] = list(state.divided)
         facts["full_round_next"] = list(state.due)
+        facts.update(shift_facts(state.chances, asks=state.asks, gate=self.gate))
         is_over = 0 < state.rounds <= state.round
         if is_over and not state.divided and len(state.assign) >= 2:
             why = NEVER_SPLIT[self.trigger]
+            if self._is_closed(state):
+                why = "no shift found between the data of the agents"
             facts["warning_clusters"] = f"no cluster was split, this run was FedAvg: {why}"
         return facts
 
@@ -336,12 +384,14 @@ class Cfl(ManyModels[CflState]):
             state = self._with_evidence(state, k, reports, products)
         is_called_for = self._calls_for_split(state, k, full=full)
         if is_called_for and full and self._has_quorum(state, k, reports, phase):
+            if self.trigger == "silhouette":
+                return self._split_at_once(state, k, reports, products, average)
             labels, similarity = self._bipartition(state, k, reports, products)
             tried_splits = {**state.across, str(k): similarity}
             state = replace(state, across=tried_splits)
             gap = _gap(similarity)
             if gap > self.gamma or self.gamma == 0:
-                return self._split(state, k, reports, labels, average)
+                return self._split(state, k, state.models[k], reports, labels, average)
         model = self._average(reports, state.models[k], average)
         models = _put(state.models, k, model)
         state = replace(state, models=models)
@@ -378,9 +428,9 @@ class Cfl(ManyModels[CflState]):
     ) -> CflState:
         """The state with the rounds in a row in which the updates fell into clusters."""
         apart = self._distances(state, k, reports, products)
-        choice = by_rotations(apart)
+        choice = self.making.choice(apart, state.chances)
         streak = 0
-        if choice.clusters > 1:
+        if choice is not None and choice.clusters > 1:
             before = state.streak.get(str(k), 0)
             streak = before + 1
         streaks = {**state.streak, str(k): streak}
@@ -388,15 +438,50 @@ class Cfl(ManyModels[CflState]):
 
     # -- splits ------------------------------------------------------------------------------------
 
+    def _is_closed(self, state: CflState) -> bool:
+        """Do the cards show no shift?"""
+        return bool(state.chances) and not found(state.chances)
+
+    def _split_at_once(
+        self, state: CflState, k: int, reports: Reports, products: Matrix, average: Average
+    ) -> CflState:
+        """Divide cluster k into as many clusters as there are, by splits from the tree's root down.
+
+        All these splits have the present model as their node: a member that did not report takes
+        one step for each split on its way.
+        """
+        apart = self._distances(state, k, reports, products)
+        choice = self.making.choice(apart, state.chances)
+        clusters = 1 if choice is None else choice.clusters
+        node = state.models[k]
+        model = self._average(reports, node, average)
+        state = replace(state, models=_put(state.models, k, model), judged=True)
+        before = np.zeros(len(reports), np.int64)
+        for count in range(2, clusters + 1):
+            labels = agglomerative(apart, self.linkage, n_clusters=count).labels
+            # one more cluster: the members of exactly one have two labels now
+            pairs = sorted(set(zip(before.tolist(), labels.tolist(), strict=True)))
+            [divided] = [old for old, times in Counter(p for p, _ in pairs).items() if times > 1]
+            part = np.flatnonzero(before == divided).tolist()
+            own = [reports[i] for i in part]
+            halves = (labels[part] != labels[part[0]]).astype(np.int64)
+            cluster = state.assign[own[0][0]]
+            state = self._split(state, cluster, node, own, halves, average)
+            before = labels
+        return state
+
     def _calls_for_split(self, state: CflState, k: int, *, full: bool) -> bool:
         """Whether the trigger calls for a split of cluster k."""
         members = sizes(state)[k]
-        if state.round < self.warmup or members <= self.min_size:
+        if state.round < self.warmup or members <= self.min_size or self._is_closed(state):
             return False
         key = str(k)
         last_attempt = state.tried.get(key, 0)
         since_attempt = state.round + 1 - last_attempt
         match self.trigger:
+            case "silhouette":
+                may_try = full or key not in state.tried or since_attempt > self.retry
+                return may_try and not state.judged
             case "rotations":
                 return state.streak[key] >= IN_A_ROW
             case "rounds":
@@ -462,24 +547,38 @@ class Cfl(ManyModels[CflState]):
     def _distances(self, state: CflState, k: int, reports: Reports, products: Matrix) -> Matrix:
         """Distances (n, n) between the directions of the updates.
 
-        1 - cosine; for Ward the distance of two points on the unit sphere, which is Euclidean.
+        1 - cosine; for Ward and silhouettes the distance of two points on the unit sphere, which is
+        Euclidean.
         """
         similarity = self._similarity(state, k, reports, products)
         symmetric = (similarity + similarity.T) / 2
         apart = np.maximum(1 - symmetric, 0.0)
         np.fill_diagonal(apart, 0.0)
-        if self.linkage == "ward":
+        if self.linkage == "ward" or self.trigger == "silhouette":
             apart = np.asarray(np.sqrt(2 * apart))
         return apart
 
     def _split(
-        self, state: CflState, k: int, reports: Reports, labels: Labels, average: Average
+        self,
+        state: CflState,
+        k: int,
+        node: Vector,
+        reports: Reports,
+        labels: Labels,
+        average: Average,
     ) -> CflState:
         """Divide cluster k: each half's average is a model of its own from this round on.
 
         A member that did not report is in no half: it walks down from this split later.
+
+        Args:
+            state: the state so far.
+            k: the cluster.
+            node: the model (d,) that its members had trained.
+            reports: of its members.
+            labels: the half of each (n,), 0 or 1.
+            average: makes models of reports.
         """
-        divided_model = state.models[k]
         new = len(state.models)
         split = len(state.divided)
         staying: list[tuple[ClientId, Report]] = []
@@ -503,10 +602,10 @@ class Cfl(ManyModels[CflState]):
             else:
                 assign[client] = cluster
 
-        staying_model = self._average(staying, divided_model, average)
-        going_model = self._average(going, divided_model, average)
-        direction_of_staying = self._direction(state, divided_model, staying)
-        direction_of_going = self._direction(state, divided_model, going)
+        staying_model = self._average(staying, node, average)
+        going_model = self._average(going, node, average)
+        direction_of_staying = self._direction(state, node, staying)
+        direction_of_going = self._direction(state, node, going)
         models = _put(state.models, k, staying_model)
         present_round = state.round + 1
         tried = {**state.tried, str(k): present_round, str(new): present_round}
@@ -515,7 +614,7 @@ class Cfl(ManyModels[CflState]):
             assign=dict(sorted(assign.items())),
             models=(*models, going_model),
             divided=(*state.divided, k),
-            nodes=(*state.nodes, divided_model),
+            nodes=(*state.nodes, node),
             stays=(*state.stays, direction_of_staying),
             goes=(*state.goes, direction_of_going),
             walks=dict(sorted(walks.items())),

@@ -6,12 +6,11 @@ Weight-Driven Client Clustering, algorithms 1 and 2 (newcomers).
 Our deviations, where the paper is silent.
 - E_0, the length of the first training, is E, or a number of epochs or steps of its own.
 - Clusters start from the common start and train from round 1 on.
-- If the scenario gives no cut, the tree has Ward's linkage and is cut by a comparison with
-  rotations of the same signatures (numerics/choose_k.py), which can also find that there are no
-  clusters. With a cut the linkage is the average one.
-- `signature: update` compares the direction of the whole update in place of the final layer: where
+- If the scenario gives no cut, tests on cards decide whether there are clusters, and silhouettes
+  how many (bases/cut.py); the tree has complete linkage. With a cut the linkage is the average one.
+- The signature is the direction of the whole update. The paper's is `signature: final_layer`: where
   agents' inputs differ and their labels do not, a short training hardly changes the final layer by
-  group.
+  group, and where they have unequal numbers of samples, it shows these.
 - A newcomer is compared with the centroid of the members' first uploads, because a cluster's
   current model has trained much longer.
 - A client that comes back keeps its cluster.
@@ -27,16 +26,7 @@ import numpy as np
 from pydantic import ConfigDict, Field, model_validator
 
 from covey.shared.numerics.averages import MEAN, Average
-from covey.shared.numerics.choose_k import Choice, by_rotations, by_silhouette
-from covey.shared.numerics.clustering import (
-    Linkage,
-    Matrix,
-    agglomerative,
-    cut_between,
-    euclidean,
-    nearest,
-    sketch,
-)
+from covey.shared.numerics.clustering import Linkage, euclidean, nearest, sketch
 from covey.shared.numerics.vectors import Layout, Vector, combine, dot, mean
 from covey.shared.strategies.base import (
     ENTRY,
@@ -57,15 +47,17 @@ from covey.shared.strategies.base import (
     Setup,
     trained_report,
 )
-from covey.shared.strategies.bases.hard import (
-    START,
-    Clustered,
-    HardClustered,
+from covey.shared.strategies.bases.cut import (
+    Choose,
+    ClusteredOnce,
+    Cut,
+    Grouped,
+    check_cuts,
     cut_defaults,
-    folded,
-    member_terms,
-    useless,
+    with_card,
+    with_tree,
 )
+from covey.shared.strategies.bases.hard import START, folded, member_terms
 from covey.shared.strategies.bases.options import Quorum
 from covey.shared.strategies.bases.soft import merged
 from covey.shared.strategies.terms import Terms
@@ -74,7 +66,7 @@ SKETCH = 256  # values of a sketched update: 1 kB
 
 
 @dataclass(frozen=True)
-class FedClustState(Clustered):
+class FedClustState(Grouped):
     """Besides the clusters, what they were made from."""
 
     span: tuple[int, int] = (0, 0)  # start and stop of the compared values in a model
@@ -82,20 +74,18 @@ class FedClustState(Clustered):
     steps: int | None = None  # E_0 in steps of SGD; None: it is counted in epochs
     signatures: dict[ClientId, Vector] = field(default_factory=dict)  # the first uploads (S,)
     centroids: tuple[Vector, ...] = ()  # their mean per cluster, after normalisation
-    heights: tuple[float, ...] = ()  # of the merges
-    cut: tuple[float | None, float | None] = (None, None)  # `low` and `high` of the Agglomeration
-    evidence: tuple[float, ...] = ()  # score and chance, where clouds were compared
 
 
-class FedClust(HardClustered[FedClustState]):
+class FedClust(ClusteredOnce[FedClustState]):
     """One-shot clustering for the price of one model down and one signature up."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     signature_phases: ClassVar[tuple[str, ...]] = (SIGNATURE, ENTRY)
     client_fields = ("assign", "asked", "signatures")
+    height = "lambda"
 
-    summary: ClassVar[str] = "cluster once by final layers, then one FedAvg per cluster"
+    summary: ClassVar[str] = "cluster once by first updates, then one FedAvg per cluster"
     source: ClassVar[str] = "Islam et al. 2024"
 
     name: Literal["fedclust"] = "fedclust"
@@ -115,22 +105,23 @@ class FedClust(HardClustered[FedClustState]):
         description="Merge clusters up to this quantile of all distances. Without n_clusters, "
         "lambda and lambda_quantile see choose.",
     )
-    choose: Literal["rotations", "gap", "silhouette"] = Field(
-        "rotations",
-        description="How the cut is chosen if none is given. rotations: by the gap statistic "
-        "against rotations. gap: at the largest relative gap. silhouette: by the best silhouette. "
-        "All but gap can find one cluster.",
+    choose: Choose = Field(
+        "silhouette",
+        description="How the cut is chosen if none is given. silhouette: by the best silhouette, "
+        "which without a gate must be better than chance. rotations: by the gap statistic against "
+        "rotations, for agents with equal numbers of samples. gap: at the largest relative gap.",
     )
     linkage: Linkage = Field(
-        "ward",
-        description="The distance of two clusters, as scipy names it. The default is average "
-        "unless rotations choose the cut.",
+        "complete",
+        description="The distance of two clusters, as scipy names it. The default is complete for "
+        "silhouettes, ward for rotations, and average otherwise.",
     )
     signature: Literal["final_layer", "update"] = Field(
-        "final_layer",
+        "update",
         description="What agents send to be clustered. final_layer: the final layer after the "
         "first training, which shows the labels. update: the direction of the change of the whole "
-        "model, in a random projection of 256 values, which also shows how inputs differ.",
+        "model, in a random projection of 256 values, which also shows how inputs differ. The default "
+        "is the final layer if the cut or normalize is given.",
     )
     normalize: Literal["none", "delta", "unit"] = Field(
         "none",
@@ -159,7 +150,14 @@ class FedClust(HardClustered[FedClustState]):
     @classmethod
     def _defaults_of_the_cut(cls, data: Any) -> Any:
         cuts = ("n_clusters", "lambda", "threshold", "lambda_quantile")
-        return cut_defaults(data, cuts, rotations="ward", given="average")
+        linkages: dict[str, Linkage] = {"silhouette": "complete", "rotations": "ward"}
+        data = cut_defaults(data, cuts, linkages, given="average")
+        if not isinstance(data, Mapping):
+            return data
+        # a given cut and a preparation are those of the paper, so its signature goes with them
+        prepares = data.get("normalize", "none") != "none"
+        is_paper = prepares or any(data.get(key) is not None for key in cuts)
+        return {"signature": "final_layer" if is_paper else "update", **data}
 
     @model_validator(mode="after")
     def _one_length_of_the_first_training(self) -> Self:
@@ -186,21 +184,29 @@ class FedClust(HardClustered[FedClustState]):
             "lambda": self.threshold,
             "lambda_quantile": self.lambda_quantile,
         }
-        given = [name for name, value in cuts.items() if value is not None]
-        if len(given) > 1:
-            raise ValueError(f"{' and '.join(given)} cut the same tree: give one of them, or none")
-        if given and self.choose != "gap":
-            raise ValueError(
-                f"{given[0]} gives the cut, so nothing is left to choose by {self.choose}: "
-                "leave one out"
-            )
+        check_cuts(cuts, self.choose, self.gate)
         return self
+
+    @property
+    def making(self) -> Cut:
+        return Cut(
+            self.linkage,
+            self.choose,
+            self.gate,
+            self.n_clusters,
+            self.threshold,
+            self.lambda_quantile,
+        )
 
     def init(self, setup: Setup) -> FedClustState:
         span = self._compared(setup.layout)
         epochs = self.first_epochs or setup.training.epochs
         return FedClustState(
-            setup.starts[0], span=(span.start, span.stop), epochs=epochs, steps=self.first_steps
+            setup.starts[0],
+            asks=self.making.asks_cards and not setup.private,
+            span=(span.start, span.stop),
+            epochs=epochs,
+            steps=self.first_steps,
         )
 
     def clustering_phase(self, state: FedClustState) -> Phase:
@@ -228,33 +234,27 @@ class FedClust(HardClustered[FedClustState]):
         report = Report(
             {SIGNATURE: signature}, local.examples, steps=result.steps, loss=result.loss
         )
-        return report, client_state
+        return with_card(report, job, local), client_state
 
     def form_clusters(
         self, state: FedClustState, reports: Reports, average: Average = MEAN
     ) -> FedClustState:
         signatures = {client: self._signature(state, report) for client, report in reports}
         points = [self._normal(state, signature) for signature in signatures.values()]
-        matrix = euclidean(points)
-        choice = self._choice(matrix)
-        clusters = choice.clusters if choice else self.n_clusters
-        threshold = self._threshold(matrix)
-        tree = agglomerative(matrix, self.linkage, threshold=threshold, n_clusters=clusters)
+        tree, evidence = self.making.tree(euclidean(points), state.chances)
         labels = tree.labels.tolist()
         centroids: list[Vector] = []
         for k in range(tree.clusters):
             members = [p for p, label in zip(points, labels, strict=True) if label == k]
             centroids.append(mean([(point, 1.0) for point in members]))
-        return replace(
+        formed = replace(
             state,
             models=(state.start,) * tree.clusters,
             assign=dict(zip(signatures, labels, strict=True)),
             signatures=signatures,
             centroids=tuple(centroids),
-            heights=tree.heights,
-            cut=(tree.low, tree.high),
-            evidence=(choice.score, choice.chance) if choice else (),
         )
+        return with_tree(formed, tree, evidence)
 
     def assign_newcomers(self, state: FedClustState, reports: Reports) -> FedClustState:
         """Algorithm 2: a newcomer joins the cluster with the reference nearest to its signature."""
@@ -284,7 +284,7 @@ class FedClust(HardClustered[FedClustState]):
         if not state.signatures:
             return None
         points = [self._normal(state, signature) for signature in state.signatures.values()]
-        cut = cut_between(state.cut, state.heights, len(points))
+        cut = state.cut_at(len(points))
         return Proximity(
             tuple(state.signatures), euclidean(points), self.linkage, "Euclidean distance", cut
         )
@@ -306,40 +306,6 @@ class FedClust(HardClustered[FedClustState]):
         if self.signature == "update":
             return np.zeros_like(signature)
         return job.models[0][job.layout.final_layer]
-
-    def notes(self, state: FedClustState) -> dict[str, Any]:
-        if not state.models:
-            return {}
-        facts = super().notes(state)
-        low, high = state.cut
-        facts["lambda_from"] = low
-        facts["lambda_below"] = high
-        facts["merge_heights"] = list(state.heights)
-        if state.evidence:
-            name = "silhouette" if self.choose == "silhouette" else "gap_statistic"
-            score, chance = state.evidence
-            facts[name] = score
-            facts[f"{name}_by_chance"] = chance
-        cuts = (self.n_clusters, self.threshold, self.lambda_quantile)
-        is_chosen = all(cut is None for cut in cuts)
-        facts.update(useless(state, chosen=is_chosen))
-        return facts
-
-    def _choice(self, matrix: Matrix) -> Choice | None:
-        """The number of clusters, where clouds without clusters are compared."""
-        match self.choose:
-            case "rotations":
-                return by_rotations(matrix, self.linkage)
-            case "silhouette":
-                return by_silhouette(matrix, self.linkage)
-            case "gap":
-                return None
-
-    def _threshold(self, matrix: np.ndarray[Any, np.dtype[np.float64]]) -> float | None:
-        if self.lambda_quantile is None or len(matrix) < 2:
-            return self.threshold
-        pairs = np.triu_indices(len(matrix), 1)
-        return float(np.quantile(matrix[pairs], self.lambda_quantile))
 
     def _references(self, state: FedClustState) -> tuple[Vector, ...]:
         if self.newcomer_ref == "round0":

@@ -10,8 +10,8 @@ Our deviations.
   because a singular vector has no sign of its own.
 - Linkage `weighted` is the code's "average", also for newcomers: each member of the first
   clustering counts by its path in the merge tree, and other newcomers do not count.
-- Without a cut the tree has complete linkage and is cut by a comparison with rotations of the same
-  clients (numerics/choose_k.py), which can also find that there are no clusters.
+- Without a cut, tests on cards decide whether there are clusters, and silhouettes how many
+  (bases/cut.py); the tree has complete linkage.
 
 Singular vectors of images look like class means. Do not use PACFL if the server must not see them.
 """
@@ -29,15 +29,7 @@ import numpy.typing as npt
 from pydantic import ConfigDict, Field, model_validator
 
 from covey.shared.numerics.averages import MEAN, Average
-from covey.shared.numerics.choose_k import by_rotations
-from covey.shared.numerics.clustering import (
-    Agglomeration,
-    Linkage,
-    Matrix,
-    agglomerative,
-    cut_between,
-    orthonormal,
-)
+from covey.shared.numerics.clustering import Agglomeration, Linkage, Matrix, orthonormal
 from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import (
     ENTRY,
@@ -59,16 +51,17 @@ from covey.shared.strategies.base import (
     Setup,
     trained_report,
 )
-from covey.shared.strategies.bases.hard import (
-    START,
-    Clustered,
-    HardClustered,
+from covey.shared.strategies.bases.cut import (
+    Choose,
+    ClusteredOnce,
+    Cut,
+    Grouped,
+    check_cuts,
     cut_defaults,
-    folded,
-    joined,
-    member_terms,
-    useless,
+    with_card,
+    with_tree,
 )
+from covey.shared.strategies.bases.hard import START, folded, joined, member_terms
 from covey.shared.strategies.bases.options import Quorum
 from covey.shared.strategies.bases.soft import merged
 from covey.shared.strategies.terms import Terms
@@ -81,19 +74,16 @@ TO_CLUSTER: dict[str, Any] = {"single": np.min, "complete": np.max, "average": n
 
 
 @dataclass(frozen=True)
-class PacflState(Clustered):
+class PacflState(Grouped):
     """Besides the clusters, what they were made from."""
 
     signatures: dict[ClientId, Vector] = field(default_factory=dict)  # (vectors * sample values,)
     labels: dict[ClientId, VectorLabels] = field(default_factory=dict)  # class of each vector
-    heights: tuple[float, ...] = ()  # of the merges, in degrees
-    cut: tuple[float | None, float | None] = (None, None)  # `low` and `high` of the Agglomeration
     # shares of the clustered clients in the distances of their cluster (linkage: weighted)
     weights: dict[ClientId, float] = field(default_factory=dict)
-    evidence: tuple[float, ...] = ()  # score and chance, where rotations chose the cut
 
 
-class Pacfl(HardClustered[PacflState]):
+class Pacfl(ClusteredOnce[PacflState]):
     """Clusters for the price of a few vectors per class, before any model is sent."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
@@ -106,6 +96,7 @@ class Pacfl(HardClustered[PacflState]):
         "labels",
         "weights",
     )
+    height = "beta"
 
     summary: ClassVar[str] = (
         "cluster once by angles between data subspaces, then one FedAvg per cluster"
@@ -140,15 +131,16 @@ class Pacfl(HardClustered[PacflState]):
         description="Cut the merge tree into this many clusters. Without n_clusters and beta see "
         "choose.",
     )
-    choose: Literal["rotations", "gap"] = Field(
-        "rotations",
-        description="How the cut is chosen if none is given. rotations: by the gap statistic "
-        "against rotations, which can find one cluster. gap: at the largest relative gap.",
+    choose: Choose = Field(
+        "silhouette",
+        description="How the cut is chosen if none is given. silhouette: by the best silhouette, "
+        "which without a gate must be better than chance. rotations: by the gap statistic against "
+        "rotations, for agents with equal numbers of samples. gap: at the largest relative gap.",
     )
     linkage: Literal["weighted", "average", "single", "complete"] = Field(
         "complete",
-        description="The distance of two clusters, as scipy names it. The default is weighted "
-        "unless rotations choose the cut.",
+        description="The distance of two clusters, as scipy names it. The default is complete "
+        "for silhouettes and rotations, and weighted otherwise.",
     )
     newcomers: Literal["nearest", "recluster"] = Field(
         "nearest",
@@ -165,18 +157,21 @@ class Pacfl(HardClustered[PacflState]):
     def _defaults_of_the_cut(cls, data: Any) -> Any:
         """`weighted` is the linkage of the public code."""
         cuts = ("n_clusters", "beta", "threshold")
-        return cut_defaults(data, cuts, rotations="complete", given="weighted")
+        linkages: dict[str, Linkage] = {"silhouette": "complete", "rotations": "complete"}
+        return cut_defaults(data, cuts, linkages, given="weighted")
 
     @model_validator(mode="after")
     def _one_cut(self) -> Self:
-        has_threshold = self.threshold is not None
-        has_count = self.n_clusters is not None
-        if has_threshold and has_count:
-            raise ValueError("beta and n_clusters cut the same tree: give one of them, or none")
+        cuts = {"beta": self.threshold, "n_clusters": self.n_clusters}
+        check_cuts(cuts, self.choose, self.gate)
         return self
 
+    @property
+    def making(self) -> Cut:
+        return Cut(self.linkage, self.choose, self.gate, self.n_clusters, self.threshold)
+
     def init(self, setup: Setup) -> PacflState:
-        return PacflState(setup.starts[0])
+        return PacflState(setup.starts[0], asks=self.making.asks_cards and not setup.private)
 
     def clustering_phase(self, state: PacflState) -> Phase:
         return Phase(
@@ -216,7 +211,7 @@ class Pacfl(HardClustered[PacflState]):
         vectors, labels = signature(inputs, targets, self.p)
         flat = vectors.ravel()
         report = Report({SIGNATURE: flat}, local.examples, {"labels": labels})
-        return report, client_state
+        return with_card(report, job, local), client_state
 
     def form_clusters(
         self, state: PacflState, reports: Reports, average: Average = MEAN
@@ -225,12 +220,12 @@ class Pacfl(HardClustered[PacflState]):
         if not clients:
             return state
         angles = self._angles(state, clients)
-        tree, evidence = self._tree(angles)
+        tree, evidence = self.making.tree(angles, state.chances)
         models = (state.start,) * tree.clusters
         clusters = tree.labels.tolist()
         assign = dict(zip(clients, clusters, strict=True))
         state = replace(state, models=models, assign=assign)
-        return _with_tree(state, clients, tree, evidence)
+        return _with_weights(state, clients, tree, evidence)
 
     def assign_newcomers(self, state: PacflState, reports: Reports) -> PacflState:
         state, clients = self._with_signatures(state, reports)
@@ -287,24 +282,9 @@ class Pacfl(HardClustered[PacflState]):
         clients = tuple(state.signatures)
         if not clients:
             return None
-        cut = cut_between(state.cut, state.heights, len(clients))
+        cut = state.cut_at(len(clients))
         angles = self._angles(state, clients)
         return Proximity(clients, angles, self.linkage, "degrees", cut)
-
-    def notes(self, state: PacflState) -> dict[str, Any]:
-        if not state.models:
-            return {}
-        facts = super().notes(state)
-        low, high = state.cut
-        facts["beta_from"] = low
-        facts["beta_below"] = high
-        facts["merge_heights"] = list(state.heights)
-        if state.evidence:
-            score, chance = state.evidence
-            facts["gap_statistic"] = score
-            facts["gap_statistic_by_chance"] = chance
-        facts.update(useless(state, chosen=self._chooses))
-        return facts
 
     # -- signatures and angles ---------------------------------------------------------------------
 
@@ -405,22 +385,6 @@ class Pacfl(HardClustered[PacflState]):
             case "trace":
                 return _trace(cosines, own, theirs)
 
-    @property
-    def _chooses(self) -> bool:
-        """Whether the method chooses the cut."""
-        return self.threshold is None and self.n_clusters is None
-
-    def _tree(self, matrix: Matrix) -> tuple[Agglomeration, tuple[float, ...]]:
-        """The cut, and score and chance where rotations chose it."""
-        linkage: Linkage = self.linkage
-        if self._chooses and self.choose == "rotations":
-            choice = by_rotations(matrix, linkage)
-            tree = agglomerative(matrix, linkage, n_clusters=choice.clusters)
-            evidence = (choice.score, choice.chance)
-            return tree, evidence
-        tree = agglomerative(matrix, linkage, threshold=self.threshold, n_clusters=self.n_clusters)
-        return tree, ()
-
     # -- newcomers ---------------------------------------------------------------------------------
 
     def _placed(self, state: PacflState, clients: Sequence[ClientId]) -> PacflState:
@@ -487,7 +451,7 @@ class Pacfl(HardClustered[PacflState]):
         """
         clients = tuple(state.signatures)
         matrix = self._angles(state, clients)
-        tree, evidence = self._tree(matrix)
+        tree, evidence = self.making.tree(matrix, state.chances)
         groups = tree.labels.tolist()
         origins: dict[int, int] = {}  # of each group: the cluster that most of it comes from
         numbers: dict[int, int] = {}  # of each group: the cluster that it becomes
@@ -511,7 +475,7 @@ class Pacfl(HardClustered[PacflState]):
             placed[client] = numbers[group]
         state = joined(state, placed)
         state = replace(state, models=tuple(models))
-        return _with_tree(state, clients, tree, evidence)
+        return _with_weights(state, clients, tree, evidence)
 
 
 def _trace(cosines: Matrix, own: VectorLabels, theirs: VectorLabels) -> float:
@@ -562,22 +526,15 @@ def _usual_sample_size(
     return 0
 
 
-def _with_tree(
+def _with_weights(
     state: PacflState,
     clients: Sequence[ClientId],
     tree: Agglomeration,
     evidence: tuple[float, ...],
 ) -> PacflState:
-    """The state with the facts of the cut that made its clusters."""
-    shares = tree.weights.tolist()
-    weights = dict(zip(clients, shares, strict=True))
-    return replace(
-        state,
-        heights=tree.heights,
-        cut=(tree.low, tree.high),
-        weights=weights,
-        evidence=evidence,
-    )
+    """The state with the facts of the cut that made its clusters, and its clients' weights."""
+    weights = dict(zip(clients, tree.weights.tolist(), strict=True))
+    return with_tree(replace(state, weights=weights), tree, evidence)
 
 
 def signature(

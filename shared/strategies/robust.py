@@ -9,6 +9,8 @@ Our deviations.
 - Trimmed K-means runs 20 times, and the least trimmed cost is used.
 - All means have uniform weights.
 - A newcomer goes through stage 1 and joins the nearest centre.
+- `n_clusters: null` lets tests on cards decide whether there are clusters, and silhouettes of the
+  solutions how many (bases/cut.py).
 - Clusters are formed once, as in the paper. A public code that clusters again in every round is
   FeSEM with other means.
 """
@@ -25,9 +27,9 @@ from pydantic import Field
 
 from covey.shared.errors import PublicError
 from covey.shared.numerics.averages import MEAN, Average, Rule
-from covey.shared.numerics.clustering import nearest
+from covey.shared.numerics.clustering import euclidean, nearest
 from covey.shared.numerics.trimmed import Trim, ball, robust_mean, trimmed_kmeans, trimmed_mean
-from covey.shared.numerics.vectors import Vector, combine, mean
+from covey.shared.numerics.vectors import Vector, combine, dot, mean
 from covey.shared.strategies.base import (
     GRADIENT,
     MODEL,
@@ -46,14 +48,8 @@ from covey.shared.strategies.base import (
     factor_in,
     trained_report,
 )
-from covey.shared.strategies.bases.hard import (
-    START,
-    Clustered,
-    Features,
-    HardClustered,
-    feature_span,
-    joined,
-)
+from covey.shared.strategies.bases.cut import ClusteredOnce, Cut, Grouped, with_card
+from covey.shared.strategies.bases.hard import START, Features, feature_span, joined
 from covey.shared.strategies.bases.options import Quorum
 from covey.shared.strategies.fedsgd import decayed
 
@@ -63,7 +59,7 @@ SOLVE = "solve"  # phase of stage 1
 
 
 @dataclass(frozen=True)
-class RobustState(Clustered):
+class RobustState(Grouped):
     """Besides the clusters, the centres of stage 2."""
 
     span: tuple[int, int] = (0, 0)  # start and stop of the features in a model
@@ -75,7 +71,7 @@ class RobustState(Clustered):
     round: int = 0  # rounds that are complete
 
 
-class Robust(HardClustered[RobustState]):
+class Robust(ClusteredOnce[RobustState]):
     """A few broken or hostile clients can change neither the clusters nor the models."""
 
     summary: ClassVar[str] = (
@@ -84,7 +80,9 @@ class Robust(HardClustered[RobustState]):
     source: ClassVar[str] = "Ghosh et al. 2019"
 
     name: Literal["robust"] = "robust"
-    n_clusters: int = Field(2, ge=1, description="K: the number of clusters.")
+    n_clusters: int | None = Field(
+        2, ge=1, description="K: the number of clusters; null: found from cards and solutions."
+    )
     features: Features | Literal["logreg"] = Field(
         "full",
         description="The clustered vector: all parameters, a part of the final layer, or the "
@@ -143,11 +141,16 @@ class Robust(HardClustered[RobustState]):
             return ""
         return "it has robust means of its own: strategy.trim, beta and round_beta"
 
+    @property
+    def making(self) -> Cut:
+        return Cut("complete", gate=self.gate, n_clusters=self.n_clusters)
+
     def init(self, setup: Setup) -> RobustState:
         compared = "full" if self.features == "logreg" else self.features
         span = feature_span(compared, setup.layout)
         return RobustState(
             setup.starts[0],
+            asks=self.making.asks_cards and not setup.private,
             span=(span.start, span.stop),
             seed=setup.seed,
             lr=setup.training.lr,
@@ -186,7 +189,7 @@ class Robust(HardClustered[RobustState]):
         if job.phase != TRAIN and self.features == "logreg":
             coefficients = logistic(local, model)
             report = replace(report, vectors={**report.vectors, LOGREG: coefficients})
-        return report, client_state
+        return with_card(report, job, local), client_state
 
     def form_clusters(
         self, state: RobustState, reports: Reports, average: Average = MEAN
@@ -195,7 +198,7 @@ class Robust(HardClustered[RobustState]):
         if not reports:
             return state
         rows = [self._features(state, report.vectors) for _, report in reports]
-        clusters = min(self.n_clusters, len(rows))
+        clusters = min(self._clusters(state, rows), len(rows))
         best = trimmed_kmeans(
             rows, clusters, trim=self.trim, share=self.beta, n_init=self.restarts, seed=state.seed
         )
@@ -260,6 +263,19 @@ class Robust(HardClustered[RobustState]):
             if change < self.first_tolerance:
                 break
         return result
+
+    def _clusters(self, state: RobustState, rows: list[Vector]) -> int:
+        """K as it is given, or else from the directions of the solutions as seen from the start."""
+        if self.n_clusters is not None:
+            return self.n_clusters
+        start = np.zeros_like(rows[0])
+        if self.features != LOGREG:
+            start = state.start[slice(*state.span)]
+        moves = [combine([(row, 1.0), (start, -1.0)]) for row in rows]
+        lengths = [max(dot(move, move) ** 0.5, 1e-12) for move in moves]
+        units = [combine([(m, 1.0 / size)]) for m, size in zip(moves, lengths, strict=True)]
+        choice = self.making.choice(euclidean(units), state.chances)
+        return 1 if choice is None else choice.clusters
 
     def _features(self, state: RobustState, vectors: Mapping[str, Vector]) -> Vector:
         """The features of a report."""

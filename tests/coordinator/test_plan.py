@@ -160,9 +160,10 @@ def test_parts_cost_a_header_each() -> None:
 
 
 def test_a_codec_makes_reports_smaller_and_topk_only_those_with_a_base() -> None:
-    plain = phase(planned(scenario({"name": "fedclust"})), "train").up_bytes
+    method = {"name": "fedclust", "n_clusters": 2}
+    plain = phase(planned(scenario(method)), "train").up_bytes
     for codec, share in (("float16", 0.5), ("int8", 0.25 + 1 / 256), ("topk", 0.02)):
-        figures = planned(scenario({"name": "fedclust"}, wire={"codec": codec, "delta": True}))
+        figures = planned(scenario(method, wire={"codec": codec, "delta": True}))
         assert phase(figures, "train").up_bytes == pytest.approx(share * plain, abs=400)
         assert phase(figures, "train").down_bytes == pytest.approx(plain, abs=200)
     assert phase(figures, "signature").up_bytes == pytest.approx(4 * HEAD, abs=400)

@@ -9,14 +9,13 @@ from sklearn.metrics import silhouette_score
 from covey.shared.numerics.choose_k import (
     MAX_ROWS,
     Choice,
+    best_silhouette,
     by_rotations,
     by_silhouette,
     dimensions,
     elbow,
 )
 from covey.shared.numerics.clustering import Labels, Linkage, Matrix, agglomerative, euclidean
-from covey.shared.strategies.fedclust import FedClust
-from tests.shared.planted import bowls, run
 
 
 def planted(
@@ -227,65 +226,39 @@ def test_rotations_look_at_a_sample_of_a_large_fleet() -> None:
     assert by_rotations(matrix_of(points)).clusters == 3
 
 
-# -- as FedClust's option -----------------------------------------------------------------------------
+# -- the best silhouette of rows that are known to differ ---------------------------------------------
 
 
-def test_fedclust_by_default_finds_the_groups_and_records_its_evidence() -> None:
-    locals_ = bowls(*((100.0 * i, (-1) ** i * 10 + 0.1 * i) for i in range(8)))
-    end = run(FedClust(), locals_, rounds=1)
-    assert end.state.assign == {client: i % 2 for i, client in enumerate(locals_)}
-    facts = end.strategy.notes(end.state)
-    assert facts["gap_statistic"] > facts["gap_statistic_by_chance"] > 0
-    assert "warning_clusters" not in facts
+@pytest.mark.parametrize("sizes", [[10] * 2, [20, 4], [30, 10, 5, 3], [6] * 8], ids=str)
+def test_the_best_silhouette_finds_planted_clusters_where_chance_is_as_good(
+    sizes: list[int],
+) -> None:
+    points, truth = planted(sizes, noise=2.5)
+    choice = best_silhouette(matrix_of(points))
+    assert choice.clusters == len(sizes)
+    labels = agglomerative(matrix_of(points), "complete", n_clusters=choice.clusters).labels
+    assert np.array_equal(labels, truth)
 
 
-def test_fedclust_by_default_keeps_agents_without_groups_together_and_warns() -> None:
-    heads = np.random.default_rng(5).standard_normal(10)
-    end = run(FedClust(), bowls(*((0.0, float(head)) for head in heads)), rounds=1)
-    assert len(end.state.models) == 1
-    assert "one cluster, this run is FedAvg" in end.strategy.notes(end.state)["warning_clusters"]
+def test_the_best_silhouette_is_never_of_one_cluster_where_rows_differ() -> None:
+    heads = np.random.default_rng(5).standard_normal((10, 1))
+    assert by_silhouette(matrix_of(heads)).clusters == 1
+    assert best_silhouette(matrix_of(heads)).clusters > 1
+    assert best_silhouette(np.zeros((6, 6))).clusters == 1
 
 
-def test_fedclust_warns_where_every_agent_is_a_cluster_of_its_own() -> None:
-    locals_ = bowls(*((0.0, float(head)) for head in range(6)))
-    end = run(FedClust(threshold=-1.0), locals_, rounds=1)
-    assert (
-        "each of 6 agents is a cluster of its own"
-        in end.strategy.notes(end.state)["warning_clusters"]
-    )
-    asked_for = run(FedClust(n_clusters=1), locals_, rounds=1)
-    assert "warning_clusters" not in asked_for.strategy.notes(asked_for.state)
+def test_the_best_silhouette_of_equals_is_that_of_fewer_clusters() -> None:
+    """Two pairs of pairs whose finer cut is as good: all distances within are zero."""
+    places = np.array([0.0, 0.0, 0.0, 9.0, 9.0, 9.0, 9.0])[:, None]
+    assert best_silhouette(matrix_of(places)).clusters == 2
 
 
-def test_fedclust_has_average_linkage_where_a_cut_is_given_or_another_rule_chooses() -> None:
-    assert (FedClust().choose, FedClust().linkage) == ("rotations", "ward")
-    assert (FedClust(n_clusters=2).choose, FedClust(n_clusters=2).linkage) == ("gap", "average")
-    assert FedClust(choose="silhouette").linkage == "average"
-    assert FedClust(linkage="complete").linkage == "complete"
+def test_the_best_silhouette_has_three_rows_in_a_cluster_on_average() -> None:
+    points, _ = planted([2] * 6, noise=0.1)
+    assert best_silhouette(matrix_of(points)).clusters <= 4
 
 
-def test_fedclust_by_silhouette_finds_the_groups_and_records_its_evidence() -> None:
-    locals_ = bowls(*((100.0 * i, (-1) ** i * 10 + 0.1 * i) for i in range(8)))
-    end = run(FedClust(choose="silhouette"), locals_, rounds=1)
-    assert end.state.assign == {client: i % 2 for i, client in enumerate(locals_)}
-    facts = end.strategy.notes(end.state)
-    assert 1 > facts["silhouette"] > facts["silhouette_by_chance"] > 0
-
-
-def test_fedclust_by_silhouette_keeps_agents_without_groups_together_where_the_gap_cannot() -> None:
-    heads = np.random.default_rng(5).standard_normal(10)
-    locals_ = bowls(*((0.0, float(head)) for head in heads))
-    assert len(run(FedClust(choose="silhouette"), locals_, rounds=1).state.models) == 1
-    by_gap = run(FedClust(choose="gap"), locals_, rounds=1)
-    assert len(by_gap.state.models) > 1
-    assert "silhouette" not in by_gap.strategy.notes(by_gap.state)
-
-
-def test_fedclust_has_nothing_to_choose_where_the_cut_is_given() -> None:
-    with pytest.raises(
-        ValueError, match="n_clusters gives the cut, so nothing is left to choose by silhouette"
-    ):
-        FedClust(n_clusters=2, choose="silhouette")
+# -- against rotations: limits ------------------------------------------------------------------------
 
 
 def test_rotations_split_fleets_without_groups_where_agents_differ_in_noise() -> None:

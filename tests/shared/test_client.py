@@ -165,9 +165,8 @@ def test_a_phase_that_does_not_train_holds_nothing_new() -> None:
 def test_a_phase_before_the_rounds_that_trains_holds_the_whole_model_though_it_sends_a_part() -> (
     None
 ):
-    wanted = order(
-        phase="signature", strategy=FedClust().model_dump(mode="json"), numbers={"epochs": 1}
-    )
+    of_the_paper = FedClust(signature="final_layer").model_dump(mode="json")
+    wanted = order(phase="signature", strategy=of_the_paper, numbers={"epochs": 1})
     content, client_state = done(bowl(), wanted, {LAST_MODEL: flat(7, 7)})
     trained = bowl().train(START, epochs=1).end
     assert np.array_equal(decode(content.vectors["signature"], length=1), trained[1:])

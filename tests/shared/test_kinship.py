@@ -39,11 +39,9 @@ def fleet(
 
 
 def shifts_of(owned: list[Agent], seed: int = 0) -> kinship.Shifts:
-    shorten = kinship.projection(VALUES, seed)
     cards = []
     for agent, (inputs, labels) in enumerate(owned):
-        blocks = kinship.dealt(np.arange(len(labels)), seed, agent)
-        cards.append(kinship.card(inputs, labels, CLASSES, shorten, blocks))
+        cards.append(kinship.card([inputs], labels, CLASSES, np.arange(len(labels)), seed, agent))
     return kinship.shifts(cards, seed, flips=499)
 
 
@@ -113,24 +111,64 @@ def test_samples_of_one_unit_stay_in_one_block_and_blocks_are_filled_in_turn() -
 
 def test_an_agent_with_one_unit_has_no_say() -> None:
     """Its blocks but one are empty, so its products of two blocks are zero."""
-    shorten = kinship.projection(VALUES, 0)
     cards = []
     for agent, (inputs, labels) in enumerate(fleet(4, 8, 0.0)):
-        blocks = kinship.dealt(np.zeros(len(labels)), 0, agent)
-        cards.append(kinship.card(inputs + agent, labels, CLASSES, shorten, blocks))
-    found = kinship.shifts(cards, 0)
+        one_unit = np.zeros(len(labels))
+        cards.append(kinship.card([inputs + agent], labels, CLASSES, one_unit, 0, agent))
+    found = kinship.shifts(cards)
     assert (found.style, found.concept) == (1.0, 1.0)
 
 
 def test_sums_of_classes_with_few_samples_are_not_sent_and_counts_are() -> None:
     labels = np.array([0] * 4 + [1] * 5)
-    shorten = kinship.projection(VALUES, 0)
-    one = kinship.card(np.ones((9, VALUES)), labels, CLASSES, shorten, np.arange(9) % 4)
+    one = kinship.card([np.ones((9, VALUES))], labels, CLASSES, np.arange(9), 0, "c")
     assert one.counts.sum(axis=0).tolist() == [4, 5, 0, 0, 0]
     assert not one.sums[:, 0].any()
-    assert one.squares[0] == 0
     assert one.sums[:, 1].any()
-    assert one.squares[1] > 0
+
+
+def test_a_card_in_pieces_is_the_card_and_travels_as_means_and_counts() -> None:
+    [(inputs, labels)] = fleet(2, 1, 0.0)
+    units = np.arange(len(labels))
+    whole = kinship.card([inputs], labels, CLASSES, units, 3, "c")
+    pieces = kinship.card([inputs[:40], inputs[40:]], labels, CLASSES, units, 3, "c")
+    means, counts = kinship.packed(pieces)
+    received = kinship.unpacked(means, counts)
+    assert received is not None
+    np.testing.assert_array_equal(received.counts, whole.counts)
+    np.testing.assert_allclose(received.sums, whole.sums, rtol=1e-6)
+    assert (means.size, len(counts)) == (4 * CLASSES * 32, 4 * CLASSES)
+
+
+@pytest.mark.parametrize(("means", "counts"), [(128, 5), (127, 4), (128, 8)])
+def test_means_and_counts_that_do_not_fit_each_other_are_no_card(means: int, counts: int) -> None:
+    assert kinship.unpacked(np.ones(means, np.float32), [1] * counts) is None
+
+
+def test_more_than_fifty_classes_share_fifty() -> None:
+    labels = np.arange(120)
+    one = kinship.card([np.ones((120, 2))], labels, 120, labels, 0, "c")
+    assert one.counts.sum(axis=0).tolist() == [3] * 20 + [2] * 30
+
+
+def test_classes_of_a_regression_are_tenths_of_a_normal_distribution() -> None:
+    values = np.random.default_rng(1).standard_normal(20_000)
+    counts = np.bincount(kinship.tenths(values), minlength=10)
+    assert len(counts) == 10
+    assert np.abs(counts / 2_000 - 1).max() < 0.1
+
+
+def test_agents_whose_data_are_equal_show_no_shift_by_rounding() -> None:
+    labels = np.arange(60) % 3
+    inputs = np.full((60, 4), 0.1) * (1.0 + labels[:, None])
+    cards = []
+    for agent in range(8):
+        size = 30 + 3 * agent
+        one = kinship.card([inputs[:size]], labels[:size], 3, np.arange(size), 0, agent)
+        received = kinship.unpacked(*kinship.packed(one))
+        assert received is not None
+        cards.append(received)
+    assert not kinship.shifts(cards).any
 
 
 def test_the_fit_finds_class_means_and_styles_of_unequal_tables() -> None:

@@ -9,8 +9,8 @@ import pytest
 from covey.shared.numerics.vectors import Layout, Tensor
 from covey.shared.strategies.base import Phase, Report, Setup, Training
 from covey.shared.strategies.cfl import Cfl
-from tests.bowl import Bowl, flat
-from tests.shared.planted import ONE, WHOLE, alternating, bowls, run, two_groups
+from tests.bowl import Bowl, flat, softmax_client
+from tests.shared.planted import ONE, SGD, WHOLE, alternating, bowls, run, two_groups
 
 
 def test_cfl_splits_where_members_disagree_and_the_children_part_in_that_round() -> None:
@@ -270,11 +270,64 @@ def test_cfl_full_round_to_which_no_member_came_is_asked_for_again() -> None:
     assert state.models[0] is at.state.models[0]
 
 
-def test_cfl_by_default_splits_after_three_rounds_whose_updates_fall_into_groups() -> None:
+def four_ways(each: int = 3) -> dict[str, Bowl]:
+    """Agents in turn pull in four directions."""
+    pulls = ((5.0, 0.0), (0.0, 5.0), (-5.0, 0.0), (0.0, -5.0))
+    return bowls(*((x + 0.1 * i, y) for i in range(each) for x, y in pulls))
+
+
+def test_cfl_by_default_makes_all_clusters_in_the_first_round() -> None:
+    end = run(Cfl(), four_ways(), WHOLE, rounds=1)
+    assert [*end.state.assign.values()] == [0, 3, 1, 2] * 3
+    assert [phase.name for phase, _ in end.phases] == ["signature", "train"]
+    assert [round(float(model[0]), 3) for model in end.state.models] == [5.1, -4.9, 0.1, 0.1]
+    facts = end.strategy.notes(end.state)
+    assert facts["shift"].startswith("agents differ in")
+    assert "warning_clusters" not in facts
+    later = run(Cfl(), four_ways(), WHOLE, rounds=5)
+    assert len(later.state.models) == 4
+
+
+def test_cfl_newcomer_walks_down_splits_that_were_made_at_once() -> None:
+    locals_ = four_ways(4)
+    late = [*locals_][-4:]
+    end = run(Cfl(), locals_, WHOLE, rounds=4, joins=dict.fromkeys(late, 2))
+    assert [end.state.assign[client] for client in late] == [0, 3, 1, 2]
+
+
+def test_cfl_never_splits_a_fleet_whose_cards_show_no_shift() -> None:
+    clients = {f"c{i}": softmax_client((0, 1, 2, 3), seed=i, n=30 + 20 * i) for i in range(8)}
+    end = run(Cfl(), clients, SGD, rounds=2)
+    facts = end.strategy.notes(replace(end.state, rounds=2))
+    assert len(end.state.models) == 1
+    assert facts["shift"] == "no shift found: one cluster"
+    assert "no shift found between the data of the agents" in facts["warning_clusters"]
+    alone = run(Cfl(trigger="rotations", gate="cards"), clients, SGD, rounds=4)
+    assert len(alone.state.models) == 1
+
+
+def test_cfl_without_any_card_decides_by_chance_and_does_not_wait() -> None:
+    def no_card(phase: str, _: int, __: str) -> bool:
+        return phase == "signature"
+
+    end = run(Cfl(), four_ways(), WHOLE, rounds=1, drop=no_card)
+    assert [*end.state.assign.values()] == [0, 3, 1, 2] * 3
+    assert "fewer than 4 agents sent a card" in end.strategy.notes(end.state)["shift"]
+
+
+@pytest.mark.parametrize("trigger", ["norms", "rounds"])
+def test_cfl_asks_for_no_cards_by_the_papers_rules(trigger: Any) -> None:
+    end = run(Cfl(trigger=trigger), four_ways(), rounds=1)
+    assert [phase.name for phase, _ in end.phases] == ["train"]
+    assert "shift" not in end.strategy.notes(end.state)
+
+
+def test_cfl_by_rotations_splits_after_three_rounds_whose_updates_fall_into_groups() -> None:
     locals_ = bowls(*((s * 5.0 + 0.1 * i, 0.1 * i) for i, s in enumerate((1, -1) * 4)))
+    by_rotations = Cfl(trigger="rotations")
     for rounds, models in ((2, 1), (3, 2)):
-        assert len(run(Cfl(), locals_, WHOLE, rounds=rounds).state.models) == models
-    end = run(Cfl(), locals_, WHOLE, rounds=3)
+        assert len(run(by_rotations, locals_, WHOLE, rounds=rounds).state.models) == models
+    end = run(by_rotations, locals_, WHOLE, rounds=3)
     assert [*end.state.assign.values()] == [0, 1] * 4
     assert end.state.streak == {"0": 0}
     assert "warning_clusters" not in end.strategy.notes(end.state)
@@ -289,14 +342,22 @@ def test_cfl_by_default_asks_all_members_before_it_splits_where_a_part_takes_par
 
 def test_cfl_warns_at_the_end_that_nothing_was_split() -> None:
     locals_ = bowls(*((5.0, float(i)) for i in range(3)))
-    for trigger, why in (("rotations", "never fell into groups"), ("norms", "eps_1 and eps_2")):
-        end = run(Cfl(trigger=trigger), locals_, rounds=2)
+    reasons = {
+        "silhouette": "fall into no groups",
+        "rotations": "never fell into groups",
+        "norms": "eps_1 and eps_2",
+    }
+    for trigger, why in reasons.items():
+        end = run(Cfl.model_validate({"trigger": trigger}), locals_, rounds=2)
         state = replace(end.state, rounds=2)
         assert why in end.strategy.notes(state)["warning_clusters"]
         assert "warning_clusters" not in end.strategy.notes(replace(state, rounds=3))
 
 
 def test_cfl_with_a_threshold_is_the_papers() -> None:
-    assert (Cfl().trigger, Cfl().warmup, Cfl().linkage) == ("rotations", 0, "ward")
+    assert (Cfl().trigger, Cfl().warmup, Cfl().linkage) == ("silhouette", 0, "complete")
+    rotations = Cfl(trigger="rotations")
+    assert (rotations.gate, rotations.warmup, rotations.linkage) == ("cards", 0, "ward")
     paper = Cfl(eps_1=0.4)
     assert (paper.trigger, paper.warmup, paper.linkage) == ("norms", 20, "single")
+    assert paper.gate == "none"

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from covey.shared.numerics.averages import MEAN, Average
-from covey.shared.numerics.clustering import Linkage
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.strategies.base import (
     ENTRY,
@@ -144,56 +143,6 @@ def feature_span(features: Features, layout: Layout) -> slice:
         case "last_kernel":
             spans = layout.span_of(layout.modules[-1])
             return max(spans, key=lambda span: span.stop - span.start)
-
-
-def cut_defaults(data: Any, cuts: Sequence[str], *, rotations: Linkage, given: Linkage) -> Any:
-    """The options of a method that cuts a tree, with the defaults of `choose` and `linkage`.
-
-    Args:
-        data: the options as given; anything but a mapping is returned unchanged.
-        cuts: options that set the cut. With one of them nothing chooses K, and the linkage is
-            `given`, as in the runs that are on record.
-        rotations: the linkage where rotations choose K.
-        given: the linkage otherwise.
-    """
-    if not isinstance(data, Mapping):
-        return data
-    has_cut = False
-    for key in cuts:
-        if data.get(key) is not None:
-            has_cut = True
-    usual_choice = "gap" if has_cut else "rotations"
-    choose = data.get("choose", usual_choice)
-    usual_linkage = rotations if choose == "rotations" else given
-    linkage = data.get("linkage", usual_linkage)
-    return {**data, "choose": choose, "linkage": linkage}
-
-
-def useless(state: Clustered, *, chosen: bool) -> dict[str, str]:
-    """A warning for the notes of a method that clusters once, if its clusters have no effect.
-
-    Args:
-        state: the state with its clusters. With one agent or none there is nothing to warn about.
-        chosen: the method chose the number of clusters itself.
-    """
-    members = [size for size in sizes(state) if size]
-    agents = sum(members)
-    if agents < 2:
-        return {}
-    if len(members) == 1 and chosen:
-        text = (
-            f"the signatures of {agents} agents do not fall into groups beyond chance: "
-            "one cluster, this run is FedAvg. "
-            "Set strategy.n_clusters if you know of groups"
-        )
-    elif len(members) == agents:
-        text = (
-            f"each of {agents} agents is a cluster of its own: no agent learns from another. "
-            "Set strategy.n_clusters to make fewer clusters"
-        )
-    else:
-        return {}
-    return {"warning_clusters": text}
 
 
 class ManyModels(Strategy[H], Generic[H]):

@@ -1,0 +1,77 @@
+"""The card of an agent: the classes of its samples, and the units of samples that belong together. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from covey.agent.data.dataset import Array, Dataset
+from covey.agent.data.target_scale import target_scale_of
+from covey.shared.numerics import kinship
+from covey.shared.scenario.task import Task
+
+Indices = npt.NDArray[np.int64]
+STRETCHES = kinship.BLOCKS  # of a series, if its windows are short enough
+
+
+def units_of(data: Dataset) -> Indices:
+    """The unit (n,) of each training sample; samples of one unit belong together.
+
+    A unit is a stretch of time where samples are windows that share rows. Otherwise it is a group of the data (a recording,
+    a person), or the sample itself if the agent has one group.
+    """
+    n = len(data.targets)
+    groups = np.zeros(n, np.int64)
+    if data.groups is not None:
+        _, groups = np.unique(data.groups, return_inverse=True)
+    if data.columns is not None and data.columns.overlap is not None:
+        return _stretches(groups, data.columns.overlap)
+    if groups.any():
+        return groups
+    return np.arange(n)
+
+
+def _stretches(groups: Indices, overlap: int) -> Indices:
+    """Stretches (n,) of the windows of each series, which are in time order.
+
+    Windows at the two sides of a border may share rows, so a stretch is longer than the windows that overlap, and as long
+    as the number of blocks allows.
+
+    Args:
+        groups: (n,) the series of each window.
+        overlap: how many windows before a window share rows with it.
+    """
+    units = np.zeros(len(groups), np.int64)
+    first = 0
+    for group in np.unique(groups):
+        rows = np.flatnonzero(groups == group)
+        length = max(-(-len(rows) // STRETCHES), 2 * overlap, 1)
+        units[rows] = first + np.arange(len(rows)) // length
+        first = units[rows[-1]] + 1
+    return units
+
+
+def card_of(
+    inputs: Iterable[Array], values: Array, units: Indices, task: Task, seed: int, client: str
+) -> kinship.Card:
+    """The card of an agent.
+
+    Args:
+        inputs: of the training samples, as the model gets them, in pieces (rows, values of one).
+        values: their targets (n,) in the units of the data. Those of a regression count in tenths of the fleet's
+            distribution, or as one class where the task has no `target_scale`, which would show that distribution.
+        units: as `units_of` gives them.
+        task: of the scenario, resolved.
+        seed: of the run.
+        client: the agent.
+    """
+    classes = kinship.LEVELS if task.classes is None else task.outputs
+    labels = values
+    if task.classes is None:
+        scale = target_scale_of(task)
+        labels = np.zeros(len(values), np.int64)
+        if scale is not None:
+            labels = kinship.tenths((values - scale.mean) / scale.std)
+    return kinship.card(inputs, labels, classes, units, seed, client)

@@ -1,0 +1,344 @@
+"""One cut for methods that form clusters once: whether a fleet falls into groups, and into how many.
+
+*Whether*: each agent sends a card with its signature (numerics/kinship.py), and at least one of
+three tests on the cards must find a shift: the gate. *How many*: the cut of the merge tree with the
+largest mean silhouette. A cut that the scenario gives needs neither, and no card is sent for it.
+
+Fewer than four cards have no say, and where agents send none, because a scenario with privacy
+allows none or `gate: none` is set, the rule that chooses the cut also decides whether there is one.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
+
+import numpy as np
+from pydantic import Field
+
+from covey.shared.numerics import kinship
+from covey.shared.numerics.averages import MEAN, Average
+from covey.shared.numerics.choose_k import Choice, best_silhouette, by_rotations, by_silhouette
+from covey.shared.numerics.clustering import (
+    Agglomeration,
+    Linkage,
+    Matrix,
+    agglomerative,
+    cut_between,
+)
+from covey.shared.strategies.base import (
+    ClientId,
+    Expected,
+    Job,
+    Local,
+    Order,
+    Phase,
+    Report,
+    Reports,
+    View,
+)
+from covey.shared.strategies.bases.hard import Clustered, HardClustered, sizes
+
+CARD = "card"  # the vector of a report, and the number of an order that asks for it
+COUNTS = "counts"
+LEAST_CARDS = 4  # fewer have no say
+# of a card: the longest ones, of 50 classes
+CELLS = kinship.BLOCKS * kinship.MOST_CLASSES
+CARD_SIZES = {CARD: -CELLS * kinship.PROJECTED}
+CARD_NUMBERS = {COUNTS: Expected(-CELLS, whole=True)}
+
+Choose = Literal["silhouette", "rotations", "gap"]
+Gate = Annotated[
+    Literal["cards", "none"],
+    Field(
+        description="The condition for more than one cluster, unless the cut is given. cards: each agent "
+        "sends a summary of its data, and one of three tests must find that agents differ. none: "
+        "no condition. Cards are not private: under a privacy section none are sent."
+    ),
+]
+EVIDENCE = {"silhouette": "silhouette", "rotations": "gap_statistic"}  # its name in the notes
+KINDS = ("labels", "style", "concept")
+Chances = tuple[float, ...]  # of labels, style and concept; () where fewer than four cards came
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How clusters are made from distances."""
+
+    linkage: Linkage
+    choose: Choose = "silhouette"
+    gate: Literal["cards", "none"] = "cards"
+    # at most one of these gives the cut
+    n_clusters: int | None = None
+    threshold: float | None = None
+    quantile: float | None = None  # of all distances, in place of a threshold
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the scenario gives the cut."""
+        return any(cut is not None for cut in (self.n_clusters, self.threshold, self.quantile))
+
+    @property
+    def asks_cards(self) -> bool:
+        """Whether cards decide if there are clusters."""
+        return self.gate == "cards" and not self.is_given
+
+    def choice(self, matrix: Matrix, chances: Chances) -> Choice | None:
+        """The number of clusters; None where a threshold or the largest gap decides.
+
+        Args:
+            matrix: symmetric distances (n, n).
+            chances: of the tests on cards.
+        """
+        if self.n_clusters is not None:
+            return Choice(self.n_clusters, 0.0, 0.0)
+        if self.is_given:
+            return None
+        if self.asks_cards and chances and not found(chances):
+            return Choice(1, 0.0, 0.0)
+        match self.choose:
+            case "silhouette" if self.asks_cards and chances:
+                return best_silhouette(matrix, self.linkage)
+            case "silhouette":
+                return by_silhouette(matrix, self.linkage)
+            case "rotations":
+                return by_rotations(matrix, self.linkage)
+            case "gap":
+                return None
+
+    def tree(self, matrix: Matrix, chances: Chances) -> tuple[Agglomeration, tuple[float, ...]]:
+        """The cut of the merge tree, and its evidence.
+
+        The evidence is the score of the chosen number of clusters, then, where it had to exceed
+        chance, the score by chance.
+        """
+        choice = self.choice(matrix, chances)
+        threshold = self.threshold
+        if self.quantile is not None and len(matrix) > 1:
+            threshold = _quantile(matrix, self.quantile)
+        clusters = None if choice is None else choice.clusters
+        tree = agglomerative(matrix, self.linkage, threshold=threshold, n_clusters=clusters)
+        if choice is None or self.is_given or choice.score == 0:
+            return tree, ()
+        if choice.chance == 0:
+            return tree, (choice.score,)
+        return tree, (choice.score, choice.chance)
+
+
+def _quantile(matrix: Matrix, quantile: float) -> float:
+    """A quantile of the distances of all pairs."""
+    pairs = np.triu_indices(len(matrix), 1)
+    return float(np.quantile(matrix[pairs], quantile))
+
+
+# -- cards --------------------------------------------------------------------------------------------
+
+
+def asking(phase: Phase) -> Phase:
+    """The phase with a card in each report."""
+    return replace(
+        phase,
+        sizes={**phase.sizes, **CARD_SIZES},
+        numbers={**phase.numbers, **CARD_NUMBERS},
+    )
+
+
+def asked(order: Order) -> Order:
+    """The order with a request for the card."""
+    return replace(order, numbers={**order.numbers, CARD: 1})
+
+
+def with_card(report: Report, job: Job, local: Local) -> Report:
+    """The client's report, with its card if the order asks for it."""
+    if CARD not in job.numbers:
+        return report
+    means, counts = kinship.packed(local.card(job.seed, job.client))
+    return replace(
+        report,
+        vectors={**report.vectors, CARD: means},
+        numbers={**report.numbers, COUNTS: counts},
+    )
+
+
+def tested(reports: Reports) -> Chances:
+    """The chances of the three tests on the cards that came; () where fewer than four fit each other."""
+    cards = []
+    for _, report in reports:
+        if CARD in report.vectors:
+            card = kinship.unpacked(report.vectors[CARD], report.numbers[COUNTS])
+            if card is not None:
+                cards.append(card)
+    [(usual, _)] = Counter(card.counts.shape for card in cards).most_common(1) or [((), 0)]
+    fitting = [card for card in cards if card.counts.shape == usual]
+    if len(fitting) < LEAST_CARDS:
+        return ()
+    shifts = kinship.shifts(fitting)
+    return (shifts.labels, shifts.style, shifts.concept)
+
+
+def found(chances: Chances) -> tuple[str, ...]:
+    """The kinds of shift whose test fires."""
+    return tuple(
+        kind for kind, chance in zip(KINDS, chances, strict=False) if chance < kinship.LEVEL
+    )
+
+
+def shift_facts(chances: Chances, *, asks: bool, gate: str) -> dict[str, Any]:
+    """What the tests found, for the record.
+
+    Args:
+        chances: of the tests.
+        asks: agents were asked for cards.
+        gate: as the scenario has it; for a scenario with privacy the two differ.
+    """
+    if not asks:
+        if gate == "cards":
+            return {"shift": "not tested: cards are not private, so under privacy none are sent"}
+        return {}
+    if not chances:
+        return {"shift": f"not tested: fewer than {LEAST_CARDS} agents sent a card"}
+    kinds = found(chances)
+    text = f"agents differ in {' and '.join(kinds)}" if kinds else "no shift found: one cluster"
+    return {"shift": text, "shift_chances": dict(zip(KINDS, chances, strict=True))}
+
+
+# -- methods that cluster once ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Grouped(Clustered):
+    """The state of a method that clusters once: besides the clusters, what they were made from."""
+
+    asks: bool = False  # the clustering phase asks agents for cards
+    chances: Chances = ()
+    heights: tuple[float, ...] = ()  # of the merges
+    cut: tuple[float | None, float | None] = (None, None)  # `low` and `high` of the Agglomeration
+    evidence: tuple[float, ...] = ()  # of the chosen number of clusters, as `Cut.tree` returns it
+
+    def cut_at(self, agents: int) -> float | None:
+        """A height between the last merge that was made and the next one."""
+        return cut_between(self.cut, self.heights, agents)
+
+
+G = TypeVar("G", bound=Grouped)
+
+
+class ClusteredOnce(HardClustered[G], Generic[G]):
+    """Asks for cards where the cut needs them, and keeps what the tests found.
+
+    `init` sets `asks`. `work` adds the card to the report of its signature (`with_card`).
+    """
+
+    height: ClassVar[str] = ""  # name of the merge height at which the cut is, in the notes
+
+    gate: Gate = "cards"
+
+    @property
+    @abstractmethod
+    def making(self) -> Cut:
+        """The cut that this method's options describe."""
+
+    def plan(self, state: G, view: View) -> Phase:
+        phase = super().plan(state, view)
+        return asking(phase) if state.asks and not state.models else phase
+
+    def order(self, state: G, phase: Phase, client: ClientId) -> Order:
+        order = super().order(state, phase, client)
+        return asked(order) if state.asks and not state.models else order
+
+    def fold(self, state: G, phase: Phase, reports: Reports, average: Average = MEAN) -> G:
+        if state.asks and not state.models:
+            state = replace(state, chances=tested(reports))
+        return super().fold(state, phase, reports, average)
+
+    def notes(self, state: G) -> dict[str, Any]:
+        if not state.models:
+            return {}
+        facts = super().notes(state)
+        if self.height:
+            low, high = state.cut
+            facts[f"{self.height}_from"] = low
+            facts[f"{self.height}_below"] = high
+            facts["merge_heights"] = list(state.heights)
+        if state.evidence:
+            name = EVIDENCE[self.making.choose]
+            facts.update(zip((name, f"{name}_by_chance"), state.evidence, strict=False))
+        if not self.making.is_given:
+            facts.update(shift_facts(state.chances, asks=state.asks, gate=self.gate))
+        facts.update(useless(state, chosen=not self.making.is_given))
+        return facts
+
+
+def with_tree(state: G, tree: Agglomeration, evidence: tuple[float, ...]) -> G:
+    """The state with the facts of the cut that made its clusters."""
+    return replace(state, heights=tree.heights, cut=(tree.low, tree.high), evidence=evidence)
+
+
+def cut_defaults(
+    data: Any, cuts: Sequence[str], linkages: Mapping[str, Linkage], given: Linkage
+) -> Any:
+    """The options of a method that cuts a tree, with the defaults of `choose`, `gate` and `linkage`.
+
+    Args:
+        data: the options as given; anything but a mapping is returned unchanged.
+        cuts: options that set the cut. With one of them nothing chooses K, and the linkage is
+            `given`, as in the runs that are on record.
+        linkages: the linkage by the rule that chooses K.
+        given: the linkage otherwise.
+    """
+    if not isinstance(data, Mapping):
+        return data
+    has_cut = any(data.get(key) is not None for key in cuts)
+    usual: dict[str, Any] = {"choose": "gap", "gate": "none"} if has_cut else {}
+    choose = data.get("choose", usual.get("choose", "silhouette"))
+    return {"choose": choose, "linkage": linkages.get(choose, given), **usual, **data}
+
+
+def check_cuts(cuts: Mapping[str, object], choose: Choose, gate: str) -> None:
+    """Raises ValueError for more than one cut, and for a cut next to what would choose one.
+
+    Args:
+        cuts: by name; None for those that are not given.
+        choose: as `cut_defaults` fills it in: gap where a cut is given.
+        gate: likewise: none.
+    """
+    given = [name for name, value in cuts.items() if value is not None]
+    if len(given) > 1:
+        raise ValueError(f"{' and '.join(given)} cut the same tree: give one of them, or none")
+    if given and choose != "gap":
+        raise ValueError(
+            f"{given[0]} gives the cut, so nothing is left to choose by {choose}: leave one out"
+        )
+    if given and gate != "none":
+        raise ValueError(f"{given[0]} gives the cut, which has no gate: leave gate out")
+
+
+def useless(state: Grouped, *, chosen: bool) -> dict[str, str]:
+    """A warning for the notes, if the clusters have no effect.
+
+    Args:
+        state: the state with its clusters. With one agent or none there is nothing to warn about.
+        chosen: the method chose the number of clusters itself.
+    """
+    members = [size for size in sizes(state) if size]
+    agents = sum(members)
+    if agents < 2:
+        return {}
+    if len(members) == 1 and chosen:
+        why = f"the signatures of {agents} agents do not fall into groups beyond chance"
+        if state.chances and not found(state.chances):
+            why = f"no shift found between the data of {agents} agents"
+        text = (
+            f"{why}: one cluster, this run is FedAvg. Set strategy.n_clusters if you know of groups"
+        )
+    elif len(members) == agents:
+        text = (
+            f"each of {agents} agents is a cluster of its own: no agent learns from another. "
+            "Set strategy.n_clusters to make fewer clusters"
+        )
+    else:
+        return {}
+    return {"warning_clusters": text}

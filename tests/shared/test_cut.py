@@ -1,0 +1,207 @@
+"""Whether a fleet is clustered, and into how many clusters: the cut that FedClust, PACFL, Robust and CFL share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from covey.shared.numerics.clustering import euclidean
+from covey.shared.strategies.base import Strategy, View
+from covey.shared.strategies.bases.cut import CARD, COUNTS, Chances, Cut
+from covey.shared.strategies.fedclust import FedClust
+from covey.shared.strategies.pacfl import Pacfl
+from covey.shared.strategies.robust import Robust
+from tests.bowl import Softmax, softmax_client
+from tests.drive import Run
+from tests.shared.planted import SGD, bowls, run, setup, softmaxes
+
+NONE: Chances = (0.5, 0.5, 0.5)
+SHIFT: Chances = (0.5, 0.005, 0.5)
+HEADS = np.random.default_rng(5).standard_normal((10, 1))
+
+
+def alike(count: int = 10) -> dict[str, Softmax]:
+    """Agents with all labels and unequal numbers of samples."""
+    return {
+        f"c{i:02}": softmax_client((0, 1, 2, 3), seed=i, n=24 + 40 * (i % 3)) for i in range(count)
+    }
+
+
+def notes(end: Run) -> dict[str, Any]:
+    return dict(end.strategy.notes(end.state))
+
+
+@pytest.mark.parametrize("strategy", [FedClust(), Pacfl()])
+def test_a_fleet_without_shift_is_one_cluster_and_the_record_has_why(
+    strategy: Strategy[Any],
+) -> None:
+    end = run(strategy, alike(), rounds=1)
+    facts = notes(end)
+    assert len(end.state.models) == 1
+    assert facts["shift"] == "no shift found: one cluster"
+    assert min(facts["shift_chances"].values()) >= 0.01
+    assert (
+        "no shift found between the data of 10 agents: one cluster, this run is FedAvg"
+        in (facts["warning_clusters"])
+    )
+
+
+@pytest.mark.parametrize("strategy", [FedClust(), Pacfl()])
+def test_groups_by_label_are_found_behind_the_gate_with_their_evidence(
+    strategy: Strategy[Any],
+) -> None:
+    clients = softmaxes(8)
+    end = run(strategy, clients, rounds=1)
+    facts = notes(end)
+    assert [*end.state.assign.values()] == [0, 1] * 4
+    assert facts["shift"].startswith("agents differ in labels")
+    assert facts["shift_chances"]["labels"] < 0.01
+    assert 0 < facts["silhouette"] <= 1
+    assert "silhouette_by_chance" not in facts
+    assert "warning_clusters" not in facts
+
+
+def test_robust_without_a_number_of_clusters_has_the_same_gate_and_cut() -> None:
+    groups = bowls(*((s * 5.0, 0.1 * i) for i, s in enumerate((1, -1) * 4)))
+    end = run(Robust(n_clusters=None), groups, rounds=1)
+    assert [*end.state.assign.values()] == [0, 1] * 4
+    assert notes(end)["shift"].startswith("agents differ in")
+    one = run(Robust(n_clusters=None), alike(), SGD, rounds=1)
+    assert len(one.state.models) == 1
+    assert "this run is FedAvg" in notes(one)["warning_clusters"]
+    given = run(Robust(), groups, rounds=1)
+    assert "shift" not in notes(given)
+
+
+def test_the_gate_decides_whether_and_silhouettes_how_many() -> None:
+    matrix = euclidean(list(HEADS))
+    cut = Cut("complete")
+    closed, opened = cut.choice(matrix, NONE), cut.choice(matrix, SHIFT)
+    assert closed is not None
+    assert opened is not None
+    assert (closed.clusters, opened.clusters > 1) == (1, True)
+
+
+@pytest.mark.parametrize("choose", ["rotations", "gap"])
+def test_the_gate_is_in_front_of_every_automatic_cut(choose: Any) -> None:
+    matrix = euclidean(list(np.repeat([[0.0], [9.0]], 5, axis=0) + 0.1 * HEADS))
+    cut = Cut("ward", choose)
+    closed, _ = cut.tree(matrix, NONE)
+    opened, _ = cut.tree(matrix, SHIFT)
+    assert (closed.clusters, opened.clusters) == (1, 2)
+
+
+def test_without_a_say_of_the_cards_silhouettes_must_be_better_than_chance() -> None:
+    matrix = euclidean(list(HEADS))
+    for cut, chances in ((Cut("complete"), ()), (Cut("complete", gate="none"), SHIFT)):
+        choice = cut.choice(matrix, chances)
+        assert choice is not None
+        assert choice.clusters == 1
+        assert 0 < choice.score < choice.chance
+
+
+@pytest.mark.parametrize(
+    "given", [{"n_clusters": 3}, {"threshold": 1e9}, {"quantile": 1.0}], ids=str
+)
+def test_a_given_cut_is_never_gated_and_asks_for_no_cards(given: dict[str, Any]) -> None:
+    cut = Cut("average", **given)
+    tree, evidence = cut.tree(euclidean(list(HEADS)), NONE)
+    assert tree.clusters == given.get("n_clusters", 1)
+    assert (cut.asks_cards, evidence) == (False, ())
+
+
+@pytest.mark.parametrize(
+    "strategy", [FedClust(n_clusters=2), FedClust(gate="none"), Pacfl(threshold=9)]
+)
+def test_cards_are_sent_only_where_they_decide(strategy: Strategy[Any]) -> None:
+    end = run(strategy, softmaxes(8), rounds=1)
+    first, _ = end.phases[0]
+    assert CARD not in first.sizes
+    assert "shift" not in notes(end)
+
+
+def test_a_newcomer_sends_no_card() -> None:
+    end = run(FedClust(), softmaxes(8), rounds=3, joins={"c7": 1})
+    names = [(phase.name, CARD in phase.sizes) for phase, _ in end.phases]
+    assert ("entry", False) in names
+    assert ("signature", True) in names
+    assert end.state.assign["c7"] == 1
+
+
+def test_under_privacy_no_card_is_sent_and_the_record_has_why() -> None:
+    clients = softmaxes(8)
+    begun = replace(setup(clients), private=True)
+    end = Run(FedClust(), begun, clients).rounds(1)
+    first, _ = end.phases[0]
+    assert CARD not in first.sizes
+    assert "under privacy none are sent" in notes(end)["shift"]
+
+
+def test_fewer_than_four_cards_have_no_say() -> None:
+    end = run(FedClust(), softmaxes(3), rounds=1)
+    assert notes(end)["shift"] == "not tested: fewer than 4 agents sent a card"
+
+
+def test_the_gate_answers_from_the_cards_that_came_and_fit() -> None:
+    """Two agents with another number of classes; the others still show their labels."""
+    clients = softmaxes(8)
+    strategy = FedClust()
+    begun = setup(clients)
+    state = strategy.init(begun)
+    phase = strategy.plan(state, View(0, 3, 0, tuple(clients)))
+    whole = Run(strategy, begun, clients)
+    reports = []
+    for client in clients:
+        order = strategy.order(state, phase, client)
+        job = whole._job(phase.name, client, order)
+        report, _ = strategy.work(job, whole._local(job), {})
+        reports.append((client, report))
+    short = replace(
+        reports[0][1],
+        vectors={**reports[0][1].vectors, CARD: np.ones(128, np.float32)},
+        numbers={COUNTS: [9] * 4},
+    )
+    broken = replace(short, numbers={COUNTS: [9] * 5})
+    phase = replace(phase, cohort=tuple(clients))
+    mixed = [(reports[0][0], short), (reports[1][0], broken), *reports[2:]]
+    assert min(strategy.fold(state, phase, mixed).chances) < 0.01
+    few = [(client, short) for client in list(clients)[:5]] + reports[5:]
+    assert strategy.fold(state, phase, few).chances != ()
+
+
+def test_options_of_a_cut_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(ValueError, match="n_clusters gives the cut, so nothing is left to choose"):
+        FedClust(n_clusters=2, choose="silhouette")
+    with pytest.raises(ValueError, match="n_clusters gives the cut, which has no gate"):
+        Pacfl(n_clusters=2, gate="cards")
+
+
+def test_linkage_and_signature_are_the_papers_where_the_cut_is_given() -> None:
+    automatic, given = FedClust(), FedClust(n_clusters=2)
+    assert (automatic.choose, automatic.linkage, automatic.signature) == (
+        "silhouette",
+        "complete",
+        "update",
+    )
+    assert (given.choose, given.linkage, given.signature) == ("gap", "average", "final_layer")
+    assert FedClust(choose="rotations").linkage == "ward"
+    assert FedClust(normalize="delta").signature == "final_layer"
+    assert FedClust(linkage="single").linkage == "single"
+
+
+@pytest.mark.parametrize(
+    "strategy", [FedClust(), FedClust(n_clusters=2), Pacfl(), Pacfl(threshold=4)]
+)
+def test_options_written_out_and_read_again_are_the_same(strategy: Strategy[Any]) -> None:
+    kind = type(strategy)
+    assert kind.model_validate(strategy.model_dump(mode="json", by_alias=True)) == strategy
+
+
+def test_fedclust_warns_where_every_agent_is_a_cluster_of_its_own() -> None:
+    locals_ = bowls(*((0.0, float(head)) for head in range(6)))
+    end = run(FedClust(threshold=-1.0), locals_, rounds=1)
+    assert "each of 6 agents is a cluster of its own" in notes(end)["warning_clusters"]
+    assert "warning_clusters" not in notes(run(FedClust(n_clusters=1), locals_, rounds=1))
