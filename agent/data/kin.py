@@ -26,8 +26,8 @@ def units_of(data: Dataset) -> Indices:
     groups = np.zeros(n, np.int64)
     if data.groups is not None:
         _, groups = np.unique(data.groups, return_inverse=True)
-    if data.columns is not None and data.columns.overlap is not None:
-        return _stretches(groups, data.columns.overlap)
+    if data.overlap is not None:
+        return _stretches(groups, data.overlap)
     if groups.any():
         return groups
     return np.arange(n)

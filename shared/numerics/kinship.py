@@ -220,7 +220,8 @@ def _surplus(counts: Matrix) -> Matrix:
     of_class = counts.sum(axis=(0, 1))
     shares = of_class / max(of_class.sum(), 1.0)
     expected = counts.sum(axis=2, keepdims=True) * shares
-    return (counts - expected) / np.sqrt(np.where(shares > 0, shares, 1.0))
+    surplus: Matrix = (counts - expected) / np.sqrt(np.where(shares > 0, shares, 1.0))
+    return surplus
 
 
 def _chance_of_agreement(vectors: Matrix, weights: Matrix, signs: Matrix) -> float:

@@ -228,7 +228,7 @@ class Cfl(ManyModels[CflState]):
         return {**usual, **data, "trigger": trigger}
 
     @property
-    def making(self) -> Cut:
+    def cut(self) -> Cut:
         """The cut by which updates are judged."""
         if self.trigger == "rotations":
             return Cut("ward", "rotations", self.gate)
@@ -249,8 +249,8 @@ class Cfl(ManyModels[CflState]):
             parameters=setup.layout.parameters,
             rounds=setup.rounds,
             everybody=setup.participation >= 1,
-            asks=self.making.asks_cards and not setup.private,
-            awaits_cards=self.making.asks_cards and not setup.private,
+            asks=self.cut.asks_cards and not setup.private,
+            awaits_cards=self.cut.asks_cards and not setup.private,
         )
 
     # -- phases and orders -------------------------------------------------------------------------
@@ -428,7 +428,7 @@ class Cfl(ManyModels[CflState]):
     ) -> CflState:
         """The state with the rounds in a row in which the updates fell into clusters."""
         apart = self._distances(state, k, reports, products)
-        choice = self.making.choice(apart, state.chances)
+        choice = self.cut.choice(apart, state.chances)
         streak = 0
         if choice is not None and choice.clusters > 1:
             before = state.streak.get(str(k), 0)
@@ -451,7 +451,7 @@ class Cfl(ManyModels[CflState]):
         one step for each split on its way.
         """
         apart = self._distances(state, k, reports, products)
-        choice = self.making.choice(apart, state.chances)
+        choice = self.cut.choice(apart, state.chances)
         clusters = 1 if choice is None else choice.clusters
         node = state.models[k]
         model = self._average(reports, node, average)

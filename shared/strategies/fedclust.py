@@ -188,7 +188,7 @@ class FedClust(ClusteredOnce[FedClustState]):
         return self
 
     @property
-    def making(self) -> Cut:
+    def cut(self) -> Cut:
         return Cut(
             self.linkage,
             self.choose,
@@ -203,7 +203,7 @@ class FedClust(ClusteredOnce[FedClustState]):
         epochs = self.first_epochs or setup.training.epochs
         return FedClustState(
             setup.starts[0],
-            asks=self.making.asks_cards and not setup.private,
+            asks=self.cut.asks_cards and not setup.private,
             span=(span.start, span.stop),
             epochs=epochs,
             steps=self.first_steps,
@@ -241,7 +241,7 @@ class FedClust(ClusteredOnce[FedClustState]):
     ) -> FedClustState:
         signatures = {client: self._signature(state, report) for client, report in reports}
         points = [self._normal(state, signature) for signature in signatures.values()]
-        tree, evidence = self.making.tree(euclidean(points), state.chances)
+        tree, evidence = self.cut.tree(euclidean(points), state.chances)
         labels = tree.labels.tolist()
         centroids: list[Vector] = []
         for k in range(tree.clusters):

@@ -167,11 +167,11 @@ class Pacfl(ClusteredOnce[PacflState]):
         return self
 
     @property
-    def making(self) -> Cut:
+    def cut(self) -> Cut:
         return Cut(self.linkage, self.choose, self.gate, self.n_clusters, self.threshold)
 
     def init(self, setup: Setup) -> PacflState:
-        return PacflState(setup.starts[0], asks=self.making.asks_cards and not setup.private)
+        return PacflState(setup.starts[0], asks=self.cut.asks_cards and not setup.private)
 
     def clustering_phase(self, state: PacflState) -> Phase:
         return Phase(
@@ -220,7 +220,7 @@ class Pacfl(ClusteredOnce[PacflState]):
         if not clients:
             return state
         angles = self._angles(state, clients)
-        tree, evidence = self.making.tree(angles, state.chances)
+        tree, evidence = self.cut.tree(angles, state.chances)
         models = (state.start,) * tree.clusters
         clusters = tree.labels.tolist()
         assign = dict(zip(clients, clusters, strict=True))
@@ -451,7 +451,7 @@ class Pacfl(ClusteredOnce[PacflState]):
         """
         clients = tuple(state.signatures)
         matrix = self._angles(state, clients)
-        tree, evidence = self.making.tree(matrix, state.chances)
+        tree, evidence = self.cut.tree(matrix, state.chances)
         groups = tree.labels.tolist()
         origins: dict[int, int] = {}  # of each group: the cluster that most of it comes from
         numbers: dict[int, int] = {}  # of each group: the cluster that it becomes

@@ -142,7 +142,7 @@ class Robust(ClusteredOnce[RobustState]):
         return "it has robust means of its own: strategy.trim, beta and round_beta"
 
     @property
-    def making(self) -> Cut:
+    def cut(self) -> Cut:
         return Cut("complete", gate=self.gate, n_clusters=self.n_clusters)
 
     def init(self, setup: Setup) -> RobustState:
@@ -150,7 +150,7 @@ class Robust(ClusteredOnce[RobustState]):
         span = feature_span(compared, setup.layout)
         return RobustState(
             setup.starts[0],
-            asks=self.making.asks_cards and not setup.private,
+            asks=self.cut.asks_cards and not setup.private,
             span=(span.start, span.stop),
             seed=setup.seed,
             lr=setup.training.lr,
@@ -274,7 +274,7 @@ class Robust(ClusteredOnce[RobustState]):
         moves = [combine([(row, 1.0), (start, -1.0)]) for row in rows]
         lengths = [max(dot(move, move) ** 0.5, 1e-12) for move in moves]
         units = [combine([(m, 1.0 / size)]) for m, size in zip(moves, lengths, strict=True)]
-        choice = self.making.choice(euclidean(units), state.chances)
+        choice = self.cut.choice(euclidean(units), state.chances)
         return 1 if choice is None else choice.clusters
 
     def _features(self, state: RobustState, vectors: Mapping[str, Vector]) -> Vector:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covey.agent.data.dataset import Dataset, RawColumns
+from covey.agent.data.dataset import Dataset
 from covey.agent.data.kin import units_of
 from covey.agent.light.numpy_local import NumpyLocal
 from covey.agent.training.learner import TorchLocal
@@ -41,12 +41,12 @@ def test_a_recording_is_a_unit_where_an_agent_has_several() -> None:
 def test_windows_of_a_series_are_stretches_longer_than_those_that_overlap(
     overlap: int, expected: list[int]
 ) -> None:
-    assert units_of(data(10, columns=RawColumns(overlap=overlap))).tolist() == expected
+    assert units_of(data(10, overlap=overlap)).tolist() == expected
 
 
 def test_each_series_has_stretches_of_its_own() -> None:
     groups = np.array([0, 1] * 4)
-    units = units_of(data(8, groups=groups, columns=RawColumns(overlap=1)))
+    units = units_of(data(8, groups=groups, overlap=1))
     assert units.tolist() == [0, 2, 0, 2, 1, 3, 1, 3]
 
 

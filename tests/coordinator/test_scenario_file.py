@@ -573,7 +573,7 @@ def test_every_method_is_listed_with_its_parameters() -> None:
     assert parameters["lambda"]["type"] == "float | null"
     assert (parameters["linkage"]["type"], parameters["linkage"]["default"]) == (
         "average | single | complete | weighted | ward",
-        "ward",
+        "complete",
     )
     assert parameters["n_clusters"]["description"]
     json.dumps(methods())

@@ -238,7 +238,7 @@ class ClusteredOnce(HardClustered[G], Generic[G]):
 
     @property
     @abstractmethod
-    def making(self) -> Cut:
+    def cut(self) -> Cut:
         """The cut that this method's options describe."""
 
     def plan(self, state: G, view: View) -> Phase:
@@ -264,11 +264,11 @@ class ClusteredOnce(HardClustered[G], Generic[G]):
             facts[f"{self.height}_below"] = high
             facts["merge_heights"] = list(state.heights)
         if state.evidence:
-            name = EVIDENCE[self.making.choose]
+            name = EVIDENCE[self.cut.choose]
             facts.update(zip((name, f"{name}_by_chance"), state.evidence, strict=False))
-        if not self.making.is_given:
+        if not self.cut.is_given:
             facts.update(shift_facts(state.chances, asks=state.asks, gate=self.gate))
-        facts.update(useless(state, chosen=not self.making.is_given))
+        facts.update(useless(state, chosen=not self.cut.is_given))
         return facts
 
 
