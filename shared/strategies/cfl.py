@@ -439,7 +439,7 @@ class Cfl(ManyModels[CflState]):
     # -- splits ------------------------------------------------------------------------------------
 
     def _is_closed(self, state: CflState) -> bool:
-        """Do the cards show no shift?"""
+        """Whether the cards show no shift."""
         return bool(state.chances) and not found(state.chances)
 
     def _split_at_once(
