@@ -63,6 +63,7 @@ TABLES: dict[str, str | bytes] = {
     "values_instead_of_classes": HEADER + "1,2,0.5\n3,4,1.75\n",
     "a_class_too_many": HEADER + "1,2,0\n3,4,77431\n",
     "too_few_columns": f"{SECRET},label\n1,0\n2,1\n",
+    "columns_beyond_all_bounds": "," * 5000 + "label\n" + "1," * 5000 + "0\n",
 }
 for _name, _text in TABLES.items():
     CASES[f"csv_{_name}"] = lambda folder, text=_text: table(folder, text)  # type: ignore[misc]
@@ -100,6 +101,9 @@ LEFT_OUT = NAMED | {"impute": "drop"}
 task_case("every_row_left_out", LEFT_OUT, "a,b,label\n1,,healthy\n,2,ill\n")
 WINDOWS = {"columns": ("a",), "features": (1, 9), "window": {"rows": 9}}
 task_case("a_table_shorter_than_a_window", WINDOWS, "a,label\n1,healthy\n2,ill\n")
+OVERLAPPING = {"columns": ("a",), "features": (1, 4), "window": {"rows": 4, "stride": 1}}
+SIX_ROWS = "a,label\n1,healthy\n2,healthy\n3,ill\n4,ill\n5,ill\n6,healthy\n"
+task_case("windows_that_all_overlap_the_tested_one", OVERLAPPING, SIX_ROWS)
 task_case("columns_without_a_label", NAMED, f"a,b,c,{SECRET}\n1,2,3,healthy\n4,5,6,ill\n")
 
 
