@@ -130,7 +130,7 @@ class BufferedEngine(RoundEngine):
         why = self.refusal(client, number)
         if why:
             return [Ignored(event, why)]
-        self.stream.came(client, event.cluster, now, event.phase)
+        self.stream.came(event, now)
         return self._settle(now)
 
     def _failed(
@@ -346,13 +346,9 @@ class BufferedEngine(RoundEngine):
         steps: list[int] = []
         staleness: list[int] = []
         for report in by_id:
-            stale = 0
-            if cluster is not None:
-                folds = self.stream.folds.get(cluster, 0)
-                stale = folds - report.since
             reporters.append(report.client)
             steps.append(report.step)
-            staleness.append(stale)
+            staleness.append(0 if cluster is None else self.stream.staleness(report))
         first = by_id[0]
         phase = first.phase or self._train
         self.number += 1

@@ -18,17 +18,22 @@ class Left:
     client: ClientId
 
 
+ANY = -1  # in place of a cluster: every fold counts
+
+
 @dataclass(frozen=True)
 class Reported:
     """The client's report for this step lies safely in the spool.
 
-    `cluster` and `phase` matter to buffered rounds alone: the cluster whose buffer takes the report, and the phase of
-    an entry, which belongs to no buffer.
+    The other fields matter to buffered rounds alone: the cluster whose buffer takes the report; the cluster whose model
+    the agent began with, None for the same one, ANY if each fold changes all models; and the phase of an entry, which
+    belongs to no buffer.
     """
 
     client: ClientId
     step: int
     cluster: int = 0
+    began_with: int | None = None
     phase: Phase | None = None
 
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from covey.coordinator.engine.events import ANY, Reported
 from covey.coordinator.engine.step import phase_from_json
 from covey.shared.strategies.base import ClientId, Phase
 
@@ -33,8 +34,9 @@ class WaitingReport:
 
     client: ClientId
     step: int
-    since: int  # folds of its cluster's model when its order was made
+    since: int  # folds of the model that it began with, when its order was made
     came: float
+    began_with: int = 0  # the cluster of that model; ANY: all folds make it older
     phase: Phase | None = None  # of an entry; None: a report of a round
 
 
@@ -96,22 +98,27 @@ class Stream:
         )
         self.orders[client] = order
 
-    def came(self, client: ClientId, cluster: int, now: float, phase: Phase | None) -> None:
+    def came(self, event: Reported, now: float) -> None:
         """The report of an agent at work is there: of an entry if it has a phase, for a cluster's buffer otherwise."""
-        order = self.orders.pop(client)
-        since = order.folds.get(cluster, 0)
+        order = self.orders.pop(event.client)
+        began_with = event.cluster if event.began_with is None else event.began_with
         report = WaitingReport(
-            client=client,
+            client=event.client,
             step=order.step,
-            since=since,
+            since=_count(order.folds, began_with),
             came=now,
-            phase=phase,
+            began_with=began_with,
+            phase=event.phase,
         )
-        if phase is not None:
+        if event.phase is not None:
             self.entries.append(report)
             return
-        buffer = self.buffers.setdefault(cluster, [])
+        buffer = self.buffers.setdefault(event.cluster, [])
         buffer.append(report)
+
+    def staleness(self, report: WaitingReport) -> int:
+        """s: how many times the model that a report began with was folded since its order."""
+        return _count(self.folds, report.began_with) - report.since
 
     def has_failed(self, client: ClientId, why: str) -> None:
         """An agent cannot do its work: it gets no other order before the next fold."""
@@ -248,8 +255,15 @@ class Stream:
         buffers = saved["buffers"]
         for cluster, buffer in buffers.items():
             number = int(cluster)
-            stream.buffers[number] = _reports(buffer, lost)
+            stream.buffers[number] = _reports(buffer, lost, number)
         return stream
+
+
+def _count(folds: Folds, cluster: int) -> int:
+    """How many times a cluster's model was folded; of ANY: all folds."""
+    if cluster == ANY:
+        return sum(folds.values())
+    return folds.get(cluster, 0)
 
 
 def _without(client: ClientId, reports: Iterable[WaitingReport]) -> list[WaitingReport]:
@@ -265,10 +279,13 @@ def _folds(saved: Mapping[Any, int]) -> Folds:
     return folds
 
 
-def _reports(saved: Iterable[Mapping[str, Any]], lost: Collection[int]) -> list[WaitingReport]:
+def _reports(
+    saved: Iterable[Mapping[str, Any]], lost: Collection[int], cluster: int = 0
+) -> list[WaitingReport]:
+    """The reports of a checkpoint; an older one does not have the cluster that each began with."""
     reports: list[WaitingReport] = []
     for fields in saved:
-        report = WaitingReport(**fields)
+        report = WaitingReport(**{"began_with": cluster, **fields})
         phase = fields["phase"]
         if phase is not None:
             report.phase = phase_from_json(phase)

@@ -6,8 +6,8 @@ synchronous round. Reports that began with an older model are carried over to th
 
     w_i' = w + (1 + s)^-a * (w_i - w_i,start)
 
-w is the cluster's model now, w_i what agent i trained, w_i,start the version that it began with and s the folds since
-then. The fold takes w_i' as if the agent had begun with w. If all agents have equally many samples, the mean of these is
+w is the cluster's model now, w_i what agent i trained, w_i,start the version that it began with and s the folds of
+that model since then. The fold takes w_i' as if the agent had begun with w. If all agents have equally many samples, the mean of these is
 FedBuff's update (Nguyen et al. 2022, algorithm 1, server learning rate 1). Our deviation: FedBuff's mean is uniform, ours
 counts samples. Robust rules and clipping see the same steps. A fresh report (s = 0) is folded as it came.
 """
@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Self
 
 from covey.coordinator.engine.buffered import BufferedEngine
 from covey.coordinator.engine.events import (
+    ANY,
     Close,
     Event,
     Failed,
@@ -164,7 +165,11 @@ class BufferedRun(Run):
         if is_entry:
             return Reported(client, number, phase=phase)
         cluster = self.strategy.buffer_of(self.state, client, report)
-        return Reported(client, number, cluster)
+        key = self._started_from(client, report, number)
+        began_with = None if key is None else int(key)
+        if self.strategy.ages_together():
+            began_with = ANY
+        return Reported(client, number, cluster, began_with)
 
     def _accept(self, client: ClientId, step: int) -> None:
         if not self.engine.is_at_work(client, step):
@@ -296,7 +301,7 @@ class BufferedRun(Run):
 
 
 def staleness_weight(staleness: int, exponent: float) -> float:
-    """(1 + s)^-a: what a report counts after s folds of its cluster's model (Nguyen et al. 2022, section 5)."""
+    """(1 + s)^-a: what a report counts after s folds of the model that it began with (Nguyen et al. 2022, section 5)."""
     age = 1 + staleness
     weight: float = age**-exponent
     return weight

@@ -651,6 +651,10 @@ class Strategy(BaseModel, Generic[S]):
         clusters = self.assignment(state)
         return clusters.get(client, 0)
 
+    def ages_together(self) -> bool:
+        """Whether the fold of one buffer changes the models of all clusters: every fold then makes a report older."""
+        return False
+
     def fold_buffer(self, state: S, phase: Phase, reports: Reports, average: Average = MEAN) -> S:
         """`fold` for the reports of one buffer: all belong to one cluster, and the others stay."""
         return self.fold(state, phase, reports, average)

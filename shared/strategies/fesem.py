@@ -438,6 +438,10 @@ class Fesem(HardClustered[FesemState]):
         labels, _ = nearest([features], self._centres(state), self.distance)
         return int(labels[0])
 
+    def ages_together(self) -> bool:
+        """With `m_step: all` each fold makes all centres again, from the latest models of all clients."""
+        return self.m_step == "all"
+
     # -- the end of a run --------------------------------------------------------------------------
 
     def _is_settled(self, before: FesemState, after: FesemState) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 from covey.coordinator.engine.buffered import BufferedEngine
 from covey.coordinator.engine.events import (
+    ANY,
     Action,
     Ask,
     Buffer,
@@ -50,9 +51,11 @@ def feed(engine: BufferedEngine, now: float, *events: Event) -> list[Action]:
     return actions
 
 
-def report(engine: BufferedEngine, client: str, cluster: int = 0) -> Reported:
+def report(
+    engine: BufferedEngine, client: str, cluster: int = 0, began_with: int | None = None
+) -> Reported:
     """The report of an agent's open order."""
-    return Reported(client, engine.stream.orders[client].step, cluster)
+    return Reported(client, engine.stream.orders[client].step, cluster, began_with)
 
 
 def folded(engine: BufferedEngine, now: float, sizes: dict[int, int] | None = None) -> list[Action]:
@@ -92,6 +95,19 @@ def test_staleness_counts_the_folds_of_the_own_cluster_since_the_order() -> None
         assert close.buffer is not None
         assert close.buffer.staleness == (staleness,)
         folded(engine, 3.0)
+
+
+def test_staleness_counts_the_folds_of_the_model_that_the_agent_began_with() -> None:
+    """Nine folds of cluster 0 since b began with its model; the report is for the buffer of cluster 1."""
+    for began_with, staleness in ((0, 9), (1, 0), (ANY, 9), (None, 0)):
+        engine = started("a", "b", buffer=1, rounds=20)
+        for second in range(9):
+            feed(engine, float(second), report(engine, "a", cluster=0))
+            folded(engine, float(second))
+        [close] = feed(engine, 9.0, report(engine, "b", 1, began_with))
+        assert isinstance(close, Close)
+        assert close.buffer is not None
+        assert (close.buffer.cluster, close.buffer.staleness) == (1, (staleness,))
 
 
 def test_a_free_place_goes_to_the_agent_that_has_waited_longest() -> None:

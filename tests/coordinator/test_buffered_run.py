@@ -96,6 +96,50 @@ def test_a_stale_report_is_carried_over_to_the_present_model(tmp_path: Path) -> 
     assert max(staleness for staleness, _ in seen) >= 1
 
 
+@pytest.mark.parametrize(("m_step", "all_folds"), [("all", True), ("participants", False)])
+def test_reports_of_fesem_are_as_old_as_the_centre_that_their_order_named(
+    tmp_path: Path, m_step: str, all_folds: bool
+) -> None:
+    """With `m_step: all` every fold changes every centre; else the folds of the order's own centre count."""
+    scene = timed_run.scenario(
+        "fesem",
+        rounds={"buffer": 1, "count": 24},
+        strategy={"m_step": m_step, "n_clusters": 4},
+        training={"lr": 0.5, "epochs": 1},
+    )
+    driver = timed_run.driver(tmp_path, scene)
+    run = driver.run
+    assert isinstance(run, BufferedRun)
+    named: dict[int, tuple[int, dict[int, int]]] = {}  # by order: its centre, and the folds then
+    checked: list[tuple[bool, int]] = []
+    give, close = run._give, run._close
+
+    def noted(action: Any) -> Any:
+        done = give(action)
+        for client, number in action.orders:
+            [key] = run.orders.keys_of(number)
+            named[number] = (int(key), dict(run.engine.stream.orders[client].folds))
+        return done
+
+    def compared(action: Any) -> Any:
+        if action.buffer is not None and action.buffer.cluster is not None:
+            (number,), (staleness,) = action.buffer.steps, action.buffer.staleness
+            centre, then = named[number]
+            now = run.engine.stream.folds
+            expected = now.get(centre, 0) - then.get(centre, 0)
+            if all_folds:
+                expected = sum(now.values()) - sum(then.values())
+            assert staleness == expected
+            checked.append((centre != action.buffer.cluster, staleness))
+        return close(action)
+
+    run._give = noted  # type: ignore[method-assign]
+    run._close = compared  # type: ignore[method-assign]
+    driver.complete(timed_run.people())
+    assert len(checked) == 24
+    assert any(stale > 0 for moved, stale in checked if moved), "no report changed its centre"
+
+
 def test_the_weight_of_a_report_falls_with_its_staleness() -> None:
     assert staleness_weight(0, 0.5) == 1.0
     assert staleness_weight(3, 0.5) == 0.5
@@ -167,7 +211,10 @@ def test_durations_are_log_normal_and_drawn_on_the_seed() -> None:
         ({"rounds": {"over_select": 1.5}}, "rounds.over_select"),
         ({"wire": {"delivery": "all"}}, "set wire.delivery to participants"),
         ({"strategy": {"name": "cfl"}}, "is not for cfl: a round needs the reports of one cohort"),
-        ({"strategy": {"name": "ifca", "averaging": "gradient"}}, "a gradient of an older model"),
+        (
+            {"strategy": {"name": "ifca", "averaging": "gradient"}},
+            "a stale gradient does not apply",
+        ),
         (
             {"privacy": {"client": {"noise_multiplier": 1.0, "clip": 1.0}}},
             "privacy.client counts what a drawn cohort reveals",
