@@ -133,8 +133,8 @@ def test_reports_of_fesem_are_as_old_as_the_centre_that_their_order_named(
             checked.append((centre != action.buffer.cluster, staleness))
         return close(action)
 
-    run._give = noted  # type: ignore[method-assign]
-    run._close = compared  # type: ignore[method-assign]
+    run._give = noted  # type: ignore[method-assign, assignment]
+    run._close = compared  # type: ignore[method-assign, assignment]
     driver.complete(timed_run.people())
     assert len(checked) == 24
     assert any(stale > 0 for moved, stale in checked if moved), "no report changed its centre"
