@@ -1,7 +1,8 @@
 """The run's own evaluations: which one is the best, and whether the rounds should end. Pure.
 
 An evaluation counts with one figure of mode E-server, the measure of `rounds.stop` or else accuracy (RMSE for a regression):
-its median over the agents of the federation, which false figures of a few of them cannot move far.
+its median over the agents of the federation, which false figures of a few of them cannot move far. Agents evaluate on test
+data, so what is chosen by this figure makes it optimistic: the reason to stop and the best version say so.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from covey.shared.numerics.measures import Measure, main_measure
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.stop import Stop
 from covey.shared.strategies.base import ClientId
+
+CHOSEN_ON = "test data"
 
 Figures = Mapping[ClientId, Mapping[str, Any]]  # of agents by mode
 
@@ -54,17 +57,18 @@ def reason(scenario: Scenario, saved: Saved) -> str:
         return ""
     measure = measure_of(scenario)
     history = _history(saved)
-    return stop_reason(stop, measure, history)
+    why = stop_reason(stop, measure, history)
+    return f"{why} (chosen on {CHOSEN_ON}: the figures of this run are optimistic)" if why else ""
 
 
 def best_figure(scenario: Scenario, saved: Saved, number: int) -> dict[str, Any] | None:
-    """{"metric", "value"} of the best evaluation, if it is that after round `number`; else None."""
+    """{"metric", "value", "chosen_on"} of the best evaluation, if it is that after round `number`; else None."""
     measure = measure_of(scenario)
     history = _history(saved)
     best = best_of(history, measure)
     if best is None or best.round != number:
         return None
-    return {"metric": measure.name, "value": best.value}
+    return {"metric": measure.name, "value": best.value, "chosen_on": CHOSEN_ON}
 
 
 def _history(saved: Saved) -> History:

@@ -39,7 +39,9 @@ class ModelVersion:
     layout: Layout
     models: tuple[Vector, ...]  # one (d,) per cluster
     assignment: Mapping[ClientId, int]  # the cluster of each agent; empty without clusters
-    figure: Mapping[str, Any]  # {"metric", "value"} of its evaluation; empty if it is not known
+    figure: Mapping[
+        str, Any
+    ]  # {"metric", "value", "chosen_on"} of its evaluation; empty if it is not known
 
 
 def save_version(folder: Path, name: str, version: ModelVersion) -> None:

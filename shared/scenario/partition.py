@@ -107,7 +107,7 @@ class ByGroup(Section):
     )
     split: Literal["random", "time"] = Field(
         "random",
-        description="Which samples are held out: a random choice, or the last ones in time.",
+        description="Which samples are held out: a random choice, or the last ones in time. Windows that overlap need time.",
     )
     populations: dict[str, int] = Field(
         {},

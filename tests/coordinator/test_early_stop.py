@@ -92,7 +92,8 @@ def test_one_agent_decides_neither_the_best_round_nor_the_stop() -> None:
         note(scene, saved, number, figures, newcomers={"late"})
         assert bool(reason(scene, saved)) == (number == 3)
     assert saved == [[number, accuracy] for number, accuracy in honest.items()]
-    assert best_figure(scene, saved, 3) == {"metric": "accuracy", "value": 0.6}
+    best = {"metric": "accuracy", "value": 0.6, "chosen_on": "test data"}
+    assert best_figure(scene, saved, 3) == best
 
 
 def test_a_run_ends_at_its_target_and_keeps_its_best_models(tmp_path: Path) -> None:
@@ -113,6 +114,7 @@ def test_a_run_ends_at_its_target_and_keeps_its_best_models(tmp_path: Path) -> N
     assert result.rounds == 2
     assert result.stopped is not None
     assert result.stopped.startswith("target reached: accuracy in % is ")
+    assert result.stopped.endswith("(chosen on test data: the figures of this run are optimistic)")
     best = best_version(tmp_path)
     assert (best.round, best.figure["metric"]) == (2, "accuracy")
     assert np.array_equal(best.models[0], run.strategy.clusters(run.state)[0])
