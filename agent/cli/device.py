@@ -99,7 +99,7 @@ def start(
     from covey.agent.policy import Rules
     from covey.shared.consent import AllowedCode
 
-    agent = agent_id(name, connection.credentials, connection.brokers)
+    agent = agent_id(name, federation, connection.credentials, connection.brokers)
     check_name("--id", agent)
     check_name("--federation", federation)
     urls = connection.urls(agent)
@@ -204,7 +204,8 @@ def service(
     start_command = get_command(commands).commands["start"]  # type: ignore[attr-defined]
     parsed = start_command.make_context("agent start", context.args)
     given = parsed.params
-    agent = agent_id(given["name"], given["credentials"], given["broker"] or ())
+    brokers = given["broker"] or ()
+    agent = agent_id(given["name"], given["federation"], given["credentials"], brokers)
     check_name("--id", agent)
     check_name("--federation", given["federation"])
     command = [*python("covey.agent.cli", "start"), *_unit_options(parsed)]

@@ -153,13 +153,17 @@ def command_group() -> typer.Typer:
     return typer.Typer(rich_markup_mode=None)
 
 
-def agent_id(name: str | None, credentials: Path | None, brokers: Sequence[str]) -> str:
-    """The id that was given, or the default. Raises UserError if the credentials belong to somebody else."""
+def agent_id(
+    name: str | None, federation: str, credentials: Path | None, brokers: Sequence[str]
+) -> str:
+    """The id that was given, or the default. Raises UserError if the credentials belong to somebody or somewhere else."""
     agent = name or default_name()
     if credentials is not None:
-        from covey.shared.mqtt.credentials import check_agent
+        from covey.shared.mqtt.credentials import check_agent, check_federation, read
 
         check_agent(credentials, agent, brokers)
+        if read(credentials).broker in brokers:
+            check_federation(credentials, federation, "--federation (or COVEY_FEDERATION)")
     return agent
 
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from covey.shared.cli import Connection, broker_option
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import DEFAULT_BROKER, BrokerUrl, Tls
-from covey.shared.mqtt.credentials import COORDINATOR, check_role
+from covey.shared.mqtt.credentials import COORDINATOR, check_federation, check_role
 from covey.shared.mqtt.credentials import read as read_credentials
 from covey.shared.terminal import Terminal
+
+if TYPE_CHECKING:
+    from covey.shared.scenario.scenario import Scenario
 
 out = Terminal()
 if not out.is_terminal:
@@ -126,6 +129,18 @@ def ensure_role(connection: Connection, *roles: str) -> None:
     file = connection.credentials
     if file is not None and read_credentials(file).broker in connection.brokers:
         check_role(file, roles)
+
+
+def in_federation(connection: Connection, scenario: Scenario) -> Scenario:
+    """The scenario, in the federation of the credentials if it names none. Raises UserError if they name different ones."""
+    file = connection.credentials
+    if file is None or read_credentials(file).broker not in connection.brokers:
+        return scenario
+    own = read_credentials(file).federation
+    if own and "federation" not in scenario.model_fields_set:
+        return scenario.model_copy(update={"federation": own})
+    check_federation(file, scenario.federation, "`federation` of the scenario")
+    return scenario
 
 
 def several_brokers(connection: Connection, shards: Sequence[Path] | None) -> list[BrokerUrl]:

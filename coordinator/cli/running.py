@@ -26,6 +26,7 @@ from covey.coordinator.cli.options import (
     command_group,
     complain,
     ensure_role,
+    in_federation,
     only_broker,
     out,
     refuse_contradictions,
@@ -127,6 +128,8 @@ def run(
     if not (in_process or embedded):
         ensure_role(connection, COORDINATOR)
     loaded = load(scenario, overrides or [])
+    if not (in_process or embedded):
+        loaded = in_federation(connection, loaded)
     options = Options(
         folder or Path("runs") / loaded.name,
         resume,
@@ -288,6 +291,8 @@ def compare(
     if not (in_process or embedded or executor):
         ensure_role(connection, COORDINATOR)
     loaded = load(scenario, overrides or [])
+    if not (in_process or embedded or executor):
+        loaded = in_federation(connection, loaded)
     options = Options(
         folder or Path("runs") / loaded.name,
         False,

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from covey.coordinator.run.notices import DiskRemark, Observer
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.aggregators import Aggregators
+from covey.coordinator.serve.elsewhere import Elsewhere
 from covey.coordinator.serve.intake import Intake
 from covey.coordinator.serve.items import Cleared, Item, Repeat
 from covey.coordinator.serve.publisher import packet_bytes
@@ -37,6 +38,7 @@ class Reader:
         duplicate_ids: decides between this coordinator and another one.
         now: the time (s).
         observer: gets remarks about the disk.
+        elsewhere: takes what comes from other federations.
         give_way: called if another coordinator continues and this one ends, with the name of its scenario and whether it
             has taken up this very run since.
     """
@@ -53,6 +55,7 @@ class Reader:
         now: Callable[[], float],
         observer: Observer,
         give_way: Callable[[str, bool], None],
+        elsewhere: Elsewhere,
     ) -> None:
         self._run = run
         self._topics = topics
@@ -63,6 +66,7 @@ class Reader:
         self._now = now
         self._observer = observer
         self._give_way = give_way
+        self._elsewhere = elsewhere
         self._full_told = -FULL_TOLD_S  # when a part was last dropped for want of room
 
     def __repr__(self) -> str:
@@ -84,6 +88,8 @@ class Reader:
 
     def _understand(self, message: Message) -> Item | None:
         """The item of a message. Raises DecodeError for one that must be refused, OSError if it cannot be stored."""
+        if self._elsewhere.take(message):
+            return None
         payload = message.payload
         topic = self._topics.parse(message.topic)
         if topic == PlainTopic("coordinator/status"):

@@ -47,6 +47,7 @@ from covey.coordinator.serve.acceptance import COMPANY_S, Acceptance
 from covey.coordinator.serve.aggregators import Aggregators, AggregatorSeen, SumArrived
 from covey.coordinator.serve.attendance import Attendance
 from covey.coordinator.serve.connections import Connections
+from covey.coordinator.serve.elsewhere import Elsewhere
 from covey.coordinator.serve.exclusive import already_running, continued_elsewhere
 from covey.coordinator.serve.intake import Arrived, Intake, Seen
 from covey.coordinator.serve.items import MAX_TOGETHER, Cleared, Item, Items, Repeat, Stop, Wake
@@ -119,6 +120,8 @@ class Service:
         self._full: DiskFullError | None = None
         self._roster_show = RosterShow(run, link, self.topics, self.roster)
         self._waiting = Waiting()
+        self._elsewhere = Elsewhere(link, self.scenario.federation)
+        self._is_deaf = False  # the broker refuses a subscription
         self._clock = SteadyClock()
         # when to publish orders again that the broker has not taken
         self._again_due: float | None = None
@@ -179,6 +182,7 @@ class Service:
             now=self.now,
             observer=observer,
             give_way=self._give_way,
+            elsewhere=self._elsewhere,
         )
 
     def __repr__(self) -> str:
@@ -210,6 +214,7 @@ class Service:
         self._items.wake(Stop())
 
     def _subscriptions_refused(self, topics: tuple[str, ...]) -> None:
+        self._is_deaf = bool(topics)
         self.connections.refused(topics)
 
     def _give_way(self, name: str, stale: bool) -> None:
@@ -261,7 +266,7 @@ class Service:
                     # the operator has stopped us while we waited for room
                     self._full = error
                     break
-                self._tell_of_waiting()
+                await self._tell_of_waiting()
                 await self._roster_show.publish(self.now())
                 self._own_status.store()
             if self._rival is not None:
@@ -317,6 +322,7 @@ class Service:
             self._intake.wake_at,
             self._silent.wake_at,
             self.aggregators.wake_at,
+            self._elsewhere.due,
             *self._cleared.values(),
         )
         times = [time for time in timers if time is not None]
@@ -328,14 +334,19 @@ class Service:
             timeout = self._clock.wait(first, time_of_loop())
         return await self._items.take(timeout)
 
-    def _tell_of_waiting(self) -> None:
+    async def _tell_of_waiting(self) -> None:
         """Show why the run waits once it has waited for a while, when the reason changes, and from time to time."""
         why = self.run.engine.waits_for or ""
         if why:
-            why = "; ".join(filter(None, (why, self.roster.exclusions())))
+            hint = self.roster.exclusions()
+            if not hint and not any(entry.status.online for entry in self.roster.entries.values()):
+                hint = self._elsewhere.sentence
+            why = "; ".join(filter(None, (why, hint)))
         shown = self._waiting.reason(why, self.now())
         if shown is not None:
             reason, waited_s = shown
+            if not self.roster.entries and not self._is_deaf:
+                await self._elsewhere.look(self.now())
             self.observer(RunWaits(reason, round(waited_s)))
 
     # -- what comes in -----------------------------------------------------------------------------
@@ -409,6 +420,8 @@ class Service:
         if _is_due(self.duplicate_ids.announce_at, now):
             self.duplicate_ids.announce_at = None
             self._own_status.due = now
+        if _is_due(self._elsewhere.due, now):
+            await self._elsewhere.stop()
         if _is_due(self._own_status.due, now):
             await self._own_status.publish()
         orders: list[Effect] = []

@@ -111,6 +111,25 @@ def check_role(file: Path, roles: Sequence[str]) -> None:
     )
 
 
+def check_federation(file: Path, federation: str, where: str) -> None:
+    """Check that credentials are for a federation. Its broker would only be silent.
+
+    Args:
+        file: the credentials file.
+        federation: the one in use.
+        where: what names it, for the message.
+
+    Raises:
+        UserError: they are for another one.
+    """
+    own = read(file).federation
+    if own not in ("", federation):
+        raise UserError(
+            f"{file}: these credentials are for federation {own!r}, and {where} is {federation!r}, where the broker would "
+            f"deliver nothing; use {own!r} there, or credentials from `broker enroll --federation {federation}`"
+        )
+
+
 def check_agent(file: Path, agent: str, brokers: Sequence[str]) -> None:
     """Check that credentials are those of an agent. Their broker would accept a wrong one, and cut it off later.
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 import pytest
 
-from covey.broker.testing.memory_broker import MemoryBroker
+from covey.broker.testing.memory_broker import MemoryBroker, MemoryLink
 from covey.coordinator.engine.events import Paused
 from covey.coordinator.run.roster_files import read_roster
 from covey.coordinator.run.run import Run
@@ -123,6 +123,40 @@ def test_a_waiting_run_counts_its_agents_after_a_while_and_at_each_change(
         return [row["why"] for row in fleet.rows if row["event"] == "waiting"]
 
     assert clock.run(program()) == ["6 of 8 agents are there", "7 of 8 agents are there"]
+
+
+def test_a_run_without_agents_names_its_federation_and_those_in_which_agents_wait(
+    tmp_path: Path,
+) -> None:
+    scene = scenario("fedavg", rounds={"count": 1})
+
+    async def program() -> list[str]:
+        broker = MemoryBroker()
+        for number in range(3):
+            status = AgentStatus(agent=f"pi-{number}", session="s", online=number < 2)
+            broker.retained.keep(Topics("pm25").status(f"pi-{number}"), status.to_bytes())
+        fleet = Fleet(tmp_path, scene, rules(scene), broker, clients())
+        fleet.late = set(clients())
+        async with fleet, asyncio.TaskGroup() as group:
+            serving = group.create_task(fleet.serve())
+            await asyncio.sleep(20.0)
+            assert not any("covey/+/agents" in str(one._patterns) for one in links(broker))
+            assert fleet.service is not None
+            assert not fleet.service.roster.refusals
+            for client in clients():
+                fleet.join(client)
+            await serving
+        return [row["why"] for row in fleet.rows if row["event"] == "waiting"]
+
+    first, second, *_ = clock.run(program())
+    assert "0 agents are there" in first
+    assert "this run is in federation 'default'" in first
+    assert "agent start --federation default" in first
+    assert "2 in 'pm25'" in second
+
+
+def links(broker: MemoryBroker) -> Sequence[MemoryLink]:
+    return list(broker._connected.values())
 
 
 def test_a_waiting_run_names_the_agent_that_is_there_and_does_not_count(tmp_path: Path) -> None:

@@ -8,12 +8,17 @@ from pathlib import Path
 
 import pytest
 import typer
+import yaml
 from typer.testing import CliRunner
 
 from covey.agent.cli.program import app as agent
 from covey.broker.cli.program import app as broker
+from covey.coordinator.cli.options import in_federation
 from covey.coordinator.cli.program import app as coordinator
-from covey.shared.cli import failed, installed_version
+from covey.shared.cli import Connection, failed, installed_version
+from covey.shared.mqtt.broker_url import BrokerUrl
+from covey.shared.mqtt.credentials import BEGIN, read, render
+from covey.shared.scenario.load import load
 
 PROGRAMS = pytest.mark.parametrize("app", [agent, broker, coordinator])
 
@@ -93,3 +98,53 @@ def test_a_command_that_has_begun_receives_ctrl_c_as_an_exception() -> None:
     code = [sys.executable, "-c", INTERRUPTED_COMMAND]
     done = subprocess.run(code, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "stopped\n")
+
+
+def credentials_for(folder: Path, name: str, role: str, federation: str) -> Path:
+    """A credentials file as `broker enroll --federation` writes it, of a broker that nobody reaches."""
+    file = folder / f"{name}.pem"
+    url = BrokerUrl.parse(f"mqtts://{name}:secret@127.0.0.1:1")
+    file.write_text(render(name, url, f"{BEGIN}\nx\n", role=role, federation=federation))
+    return file
+
+
+def scenario_in(folder: Path, **keys: str) -> Path:
+    file = folder / "scenario.yaml"
+    sections = {
+        "name": "s",
+        "task": {"features": [2], "classes": 2, "model": {"name": "linear"}},
+        "strategy": {"name": "fedavg"},
+        "training": {"lr": 0.1},
+        "rounds": {"count": 1},
+        **keys,
+    }
+    file.write_text(yaml.safe_dump(sections))
+    return file
+
+
+def test_credentials_of_another_federation_are_refused_before_anything_connects(
+    tmp_path: Path,
+) -> None:
+    boss = credentials_for(tmp_path, "boss", "coordinator", "south")
+    pi = credentials_for(tmp_path, "pi-7", "agent", "south")
+    file = scenario_in(tmp_path, federation="north")
+    for app, command in (
+        (coordinator, ["run", str(file), "--credentials", str(boss), "--out", str(tmp_path / "r")]),
+        (agent, ["start", "--data", "x", "--federation", "north", "--credentials", str(pi)]),
+    ):
+        refused = CliRunner().invoke(app, command)
+        assert refused.exit_code == 2, refused.output
+        text = " ".join(refused.stderr.split())
+        assert "these credentials are for federation 'south'" in text
+        assert "'north'" in text
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_scenario_that_names_no_federation_takes_that_of_the_credentials(tmp_path: Path) -> None:
+    boss = credentials_for(tmp_path, "boss", "coordinator", "south")
+    connection = Connection((read(boss).broker,), credentials=boss)
+    assert in_federation(connection, load(scenario_in(tmp_path))).federation == "south"
+    elsewhere = Connection(("mqtt://other",), credentials=boss)  # the file only supplies its CA
+    assert in_federation(elsewhere, load(scenario_in(tmp_path))).federation == "default"
+    named = load(scenario_in(tmp_path, federation="south"))
+    assert in_federation(connection, named).federation == "south"
