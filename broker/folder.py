@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from covey.broker.access.authority import Authority, Signed
 
 PASSWORD_BYTES = 24
+RETAINED = "retained"  # the folder in it with the messages that the broker keeps
 SERVER_DAYS = 90
 AUTHORITY_DAYS = 3650
 WARN_DAYS = 14  # before a certificate expires
@@ -149,7 +150,7 @@ class BrokerFolder:
             port = self.url.port
         data = given.data
         if data is None and keeps_retained:
-            data = self.folder / "retained"
+            data = self.folder / RETAINED
         has_members = self.members.exists()  # the folder of an older version has none
         return replace(
             given,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,10 +14,13 @@ from rich.text import Text
 from covey.broker.cli.options import command_group
 from covey.broker.doctor import Doctor, Finding
 from covey.broker.doctor_between import CHECK, Between, examine_between
+from covey.broker.doctor_disk import examine_disk
+from covey.broker.folder import RETAINED, BrokerFolder
 from covey.shared import json_text
 from covey.shared.cli import Connection, Json, with_connection
 from covey.shared.errors import UserError
-from covey.shared.mqtt.broker_url import ADDRESS, BrokerUrl
+from covey.shared.mqtt.broker_url import ADDRESS, BrokerUrl, Tls
+from covey.shared.mqtt.credentials import COORDINATOR
 from covey.shared.mqtt.credentials import read as read_credentials
 from covey.shared.terminal import Terminal
 
@@ -39,14 +43,29 @@ ADDRESSES = Annotated[
 def doctor(
     *,
     connection: Connection,
+    home: Annotated[
+        Path | None,
+        typer.Option(
+            help="folder of `broker init`, on the broker's own machine: examine it as the coordinator, and its disk",
+            show_default=False,
+        ),
+    ] = None,
     patience_s: Annotated[
         float, typer.Option(min=0.1, help="seconds to wait for each answer")
     ] = 5.0,
     as_json: Json = False,
 ) -> None:
     """Check that a broker provides what Covey needs. Exit code 1 if something is missing."""
+    disk = None
+    if home is not None:
+        folder = BrokerFolder(home)
+        disk = examine_disk(folder.folder / RETAINED)
+        if not connection.brokers:
+            file = folder.file(COORDINATOR)
+            own = read_credentials(file)
+            connection = Connection((own.broker,), Tls(ca=Path(own.ca)), file)
     if not connection.brokers:
-        raise UserError(f"expected the address of a broker, {ADDRESS}, or --credentials")
+        raise UserError(f"expected the address of a broker, {ADDRESS}, --credentials or --home")
     user = ""
     role = ""
     federation = ""
@@ -60,6 +79,8 @@ def doctor(
     for url in urls:
         one = Doctor(url, patience_s=patience_s, role=role, federation=federation)
         examined.append((url, asyncio.run(one.examine())))
+    if disk is not None:
+        examined[0][1].append(disk)
     everything = [finding for _, findings in examined for finding in findings]
     between = None
     if len(urls) > 1 and not any(finding.state == "missing" for finding in everything):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import getpass
 import shutil
@@ -11,12 +12,13 @@ import ssl
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
 from covey.broker.access import acl
-from covey.broker.limits import IN_FLIGHT, SESSION_HOURS, Limits
+from covey.broker.limits import IN_FLIGHT, MIB, SESSION_HOURS, Limits
 from covey.broker.programs.options import Options
 from covey.broker.programs.ports import PortTakenError, start_on_port
 from covey.broker.programs.process import BrokerProcess
@@ -27,6 +29,12 @@ from covey.shared.mqtt.broker_url import BrokerUrl, Tls
 READY_S = 15.0
 POLL_S = 0.02
 LOG_LINES = 8  # shown if it does not start
+SAVE_EVERY_S = 60  # its retained messages, also if nothing has changed
+OUTPUT = "output.txt"
+BY_CLIENTS = (
+    b"OpenSSL Error"  # a client that breaks off: no fault of the broker, and it could fill the log
+)
+DATABASE = "mosquitto.db"  # its retained messages, in the folder of `data`
 PORT_TAKEN = "Address already in use"  # in its log
 # CONNECT: MQTT 3.1.1, clean session, no client id, keep-alive of 10 s
 CONNECT_PACKET = bytes.fromhex("100c00044d5154540402000a0000")
@@ -66,13 +74,15 @@ def render(options: Options, port: int, *, rules: Path | None = None) -> str:
         "connection_messages false",
         f"allow_anonymous {str(not options.rules).lower()}",
     ]
-    if options.log:
+    if not options.log:  # what the operator must learn, and no more, comes to `report`
+        lines += ["log_dest stderr", "log_type error", "log_type warning", "log_timestamp false"]
+    else:
         lines += [f"log_dest file {options.log.resolve()}"]
     if options.data:
         lines += [
             "persistence true",
             f"persistence_location {options.data.resolve()}/",
-            "autosave_interval 60",
+            f"autosave_interval {SAVE_EVERY_S}",
         ]
     if options.passwords:
         lines += [f"password_file {options.passwords.resolve()}"]
@@ -126,18 +136,26 @@ class Mosquitto(BrokerProcess):
         self._config = config
         self.name = f"mosquitto {version(program)}"
         self.url: BrokerUrl  # set once it is ready
+        self.report: Callable[[str], None] = _to_nobody  # gets its errors and warnings
+        self._reported = 0  # bytes of its output so far
+        self._is_ready = False  # what it prints before belongs to the error of the start
         # configuration and rules, for as long as it runs
         self._folder: tempfile.TemporaryDirectory[str]
 
     async def __aenter__(self) -> Self:
+        if self.options.data is not None:
+            check_last_save(self.options.data)
         port = await start_on_port(self.options, self._start)
         self.url = self.options.url(port)
+        self._is_ready = True
+        with contextlib.suppress(OSError):
+            self._reported = self._output.stat().st_size
         return self
 
     async def _start(self, port: int) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="covey-broker-")
         try:
-            with (Path(self._folder.name) / "output.txt").open("wb") as output:
+            with self._output.open("wb") as output:
                 self._process = await asyncio.create_subprocess_exec(
                     self._program,
                     "-c",
@@ -199,17 +217,60 @@ class Mosquitto(BrokerProcess):
         )
 
     def log_tail(self) -> str:
-        files = [Path(self._folder.name) / "output.txt", self.options.log]
+        files = [self._output, self.options.log]
         lines: list[str] = []
         for file in files:
             if file is not None and file.exists():
                 lines += file.read_text().splitlines()
         return "\n".join(f"  {line}" for line in lines[-LOG_LINES:])
 
+    def report_messages(self) -> None:
+        """Report the errors and warnings since the last call, such as a failed save."""
+        if not self._is_ready:
+            return
+        lines: list[bytes] = []
+        with contextlib.suppress(OSError), self._output.open("rb") as output:
+            output.seek(self._reported)
+            lines = output.readlines()
+        self._reported += sum(map(len, lines))
+        for line in [line for line in lines if BY_CLIENTS not in line][-LOG_LINES:]:
+            self.report(f"mosquitto: {line.decode(errors='replace').strip()}")
+
+    @property
+    def _output(self) -> Path:
+        return Path(self._folder.name) / OUTPUT
+
     async def stop(self) -> None:
         """Ask the process to end, kill it if it does not, and remove its configuration."""
         await super().stop()
+        self.report_messages()
         self._folder.cleanup()
+
+
+def _to_nobody(_: str) -> None:
+    pass
+
+
+def check_last_save(data: Path) -> None:
+    """Raise a UserError if the last save of retained messages has failed: what is on disk is older than what clients know.
+
+    Mosquitto writes `mosquitto.db.new` and renames it. On a full disk an empty one is left, and the next start would read
+    the older file without a word.
+    """
+    leftover = data / f"{DATABASE}.new"
+    if not leftover.is_file() or leftover.stat().st_size > 0:
+        return
+    saved = data / DATABASE
+    when = "there is no earlier one"
+    if saved.exists():
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(saved.stat().st_mtime))
+        when = f"the one before is of {at}"
+    free = shutil.disk_usage(data).free // MIB
+    raise UserError(
+        f"{leftover}: the last save of the retained messages failed, and {when}; what was published since, such as models of "
+        f"finished runs, is lost. The disk has {free} MiB free. Make room, remove {leftover}, start the broker again, and "
+        "publish models again with `coordinator promote`"
+    )
 
 
 async def answers(host: str, port: int, *, tls: bool = False) -> bool:

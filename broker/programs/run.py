@@ -48,6 +48,8 @@ async def run(
         loop.add_signal_handler(number, stop.set)
     files = _files(broker)
     times = _modification_times(files)  # before the broker reads them
+    if isinstance(broker, Mosquitto):
+        broker.report = say
     async with broker, AsyncExitStack() as stack:
         gateway: WebsocketGateway | None = None
         if websocket_port is not None:
@@ -57,6 +59,8 @@ async def run(
         ends: list[Coroutine[Any, Any, Any]] = [stop.wait()]
         if until_stdin_closes:
             ends.append(until_closed(sys.stdin))
+        if isinstance(broker, Mosquitto):
+            ends.append(_report_messages(broker))
         if files:
             ends.append(_reload_on_change(broker, gateway, say, files, times))
         ended = asyncio.create_task(broker.wait())
@@ -113,6 +117,13 @@ async def _reload_on_change(
             broker.reload()
         except UserError as error:
             say(f"users are unchanged: {error}")
+
+
+async def _report_messages(broker: Mosquitto) -> None:
+    """Show what Mosquitto complains about. Runs until cancelled."""
+    while True:
+        await asyncio.sleep(RELOAD_S)
+        broker.report_messages()
 
 
 def _modification_times(files: Sequence[Path]) -> list[int]:
