@@ -163,8 +163,8 @@ class Fetching:
             actions.append(
                 Notify(
                     f"step {self.step}: the order has arrived, and the broker sends no part of its model, although it was "
-                    f"asked {STALLS_TO_SHOW} times. The nodes of some clusters (RabbitMQ) do not share retained messages: "
-                    "name all of them to `broker doctor`, and use one node for everybody"
+                    f"asked {STALLS_TO_SHOW} times. Either the connection is slow, or the nodes of the broker do not share "
+                    "retained messages (RabbitMQ): name all of them to `broker doctor`, and use one node for everybody"
                 )
             )
         return actions

@@ -6,6 +6,7 @@ MLFLOW_EXPERIMENT_NAME, else the scenario's name.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,7 @@ STATUS = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
 
 def tracker() -> MLflow:
     """A tracker for one run."""
+    logging.getLogger("mlflow").setLevel(logging.WARNING)  # its news would run across the progress
     return MLflow()
 
 
