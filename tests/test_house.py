@@ -41,7 +41,7 @@ STAIRS = {
         "embedded",
         "programs",
         "folder doctor",
-        "expulsion shards doctor_between",
+        "expulsion shards doctor_between doctor_disk",
         "cli",
     ],
     "coordinator": [

@@ -53,7 +53,7 @@ class Elsewhere:
 
     @property
     def sentence(self) -> str:
-        """What an operator should know while no agent is here."""
+        """A hint for an operator while no agent is here."""
         text = (
             f"this run is in federation {self._federation!r}, which agents join with `agent start --federation "
             f"{self._federation}` or with credentials for it"
