@@ -33,11 +33,13 @@ from covey.shared.numerics.figures import (
     weighted_mean,
 )
 from covey.shared.numerics.vectors import Layout, Vector
+from covey.shared.numerics.votes import LEAST, Vote
 from covey.shared.order_settings import layout_of, settings_of
 from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import LOCAL, AgentPrivacy, noised
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import (
+    ALTERNATIVE,
     EVALUATE,
     LAST_MODEL,
     MODEL,
@@ -57,6 +59,7 @@ from covey.shared.wire.codec import Codec, decode, encode
 from covey.shared.wire.messages import Encoded, ModelContent, OrderMessage, ReportContent, Work
 
 ERROR_FEEDBACK = "codec/"
+VOTE = "vote"  # number of the report of an evaluation: the losses of the served model and its alternative
 PRIVACY_LEDGER = "privacy/ledger"  # rows of (noise multiplier, sampling rate, steps), float64
 
 
@@ -121,6 +124,7 @@ def execute_order(
     client: str,
     clock: Callable[[], float] = time.perf_counter,
     noise: Noise | None = None,
+    held_back: Local | None = None,
 ) -> tuple[ReportContent, ClientState]:
     """Run the work of one order.
 
@@ -132,6 +136,7 @@ def execute_order(
         client: the agent's id.
         clock: seconds, to measure the work.
         noise: hides signatures if the order asks for it; None: noise that nobody can repeat.
+        held_back: the samples on which the agent compares models; None: it has no vote.
 
     Returns:
         The report, and the state that replaces `client_state` once the report is accepted: the same object if
@@ -147,7 +152,7 @@ def execute_order(
     strategy, training = settings_of(work)
     job = _job(work, client, models, training)
     started = clock()
-    report, state = _run_phase(strategy, job, local, client_state, work, noise)
+    report, state = _run_phase(strategy, job, local, client_state, work, noise, held_back)
     seconds = clock() - started
     vectors, unsent = _encode_vectors(report, job, work, client_state)
     content = ReportContent(
@@ -188,11 +193,12 @@ def _run_phase(
     client_state: ClientState,
     work: Work,
     noise: Noise | None,
+    held_back: Local | None,
 ) -> tuple[Report, ClientState]:
     if job.phase == MOMENTS:
         return _moments(local), client_state
     if job.phase == EVALUATE:
-        report = _evaluate(strategy, job, local, client_state, work.evaluation)
+        report = _evaluate(strategy, job, local, client_state, work.evaluation, held_back)
         return report, client_state
     track = bool(work.evaluation.get("track"))
     report, state = _train(strategy, job, local, client_state, track=track)
@@ -329,10 +335,13 @@ def _evaluate(
     local: Local,
     client_state: ClientState,
     evaluation: Mapping[str, Any],
+    held_back: Local | None,
 ) -> Report:
-    """Figures in the modes E-server, E-tuned and E-last."""
-    mixture = strategy.personal(job, local, _without_error_feedback(client_state))
-    numbers = {"server": measure(mixture, local)}
+    """Figures in the modes E-server, E-tuned and E-last, and the agent's vote if the order asks for one."""
+    mixture, vote = _served(strategy, job, local, client_state, held_back)
+    numbers: dict[str, Any] = {"server": measure(mixture, local)}
+    if vote is not None:
+        numbers[VOTE] = vote.to_wire()
     epochs = int(evaluation.get("tune_epochs", 0))
     if epochs > 0:
         tuned = []
@@ -343,6 +352,35 @@ def _evaluate(
     if LAST_MODEL in client_state:
         numbers["last"] = measure(((1.0, client_state[LAST_MODEL]),), local)
     return Report({}, local.examples, numbers)
+
+
+def _served(
+    strategy: Strategy[Any],
+    job: Job,
+    local: Local,
+    client_state: ClientState,
+    held_back: Local | None,
+) -> tuple[Mixture, Vote | None]:
+    """The mixture that the order of an evaluation serves the agent, and the agent's vote.
+
+    An order with an alternative names it last. The agent takes it if its vote is against the other model: its test data
+    have no say in that.
+    """
+    visible = _without_error_feedback(client_state)
+    if ALTERNATIVE not in job.numbers:
+        return strategy.personal(job, local, visible), None
+    *models, alternative = job.models
+    own = strategy.personal(replace(job, models=tuple(models)), local, visible)
+    if held_back is None or len(own) != 1 or held_back.examples < LEAST:
+        return own, None
+    [(_, served)] = own
+    with np.errstate(all="ignore"):  # a vote counts losses that are not finite as very large
+        vote = Vote.of(
+            held_back.losses(served),
+            held_back.losses(alternative),
+            held_back.losses(np.zeros_like(served)),
+        )
+    return (((1.0, alternative),) if vote.is_against else own), vote
 
 
 def measure(mixture: Mixture, local: Local) -> Figures:
@@ -370,6 +408,7 @@ def model_for_use(
     client_state: ClientState,
     *,
     client: str,
+    held_back: Local | None = None,
 ) -> Mixture | None:
     """The model that the agent can use for predictions after an order, as mode E-server would; None if it has none.
 
@@ -383,6 +422,7 @@ def model_for_use(
         local: the agent's data and training.
         client_state: the state that the work began with.
         client: the agent's id.
+        held_back: as `execute_order` takes it.
     """
     work = order.work
     if work is None:
@@ -390,7 +430,8 @@ def model_for_use(
     strategy, training = settings_of(work)
     job = _job(work, client, models, training)
     if work.phase == EVALUATE:
-        return strategy.personal(job, local, _without_error_feedback(client_state))
+        mixture, _ = _served(strategy, job, local, client_state, held_back)
+        return mixture
     is_plain = type(strategy).personal in (Strategy.personal, ManyModels.personal)
     is_trained = work.phase == TRAIN and work.round > 0
     if not is_plain or not is_trained or len(models) != 1:

@@ -38,8 +38,13 @@ PATIENT = {
 class Numpy:
     """The pool's jobs in numpy, in this process; `takes_s` of virtual time each."""
 
-    def __init__(self, people: Mapping[ClientId, Trainer], takes_s: float = 0.5) -> None:
-        self.people, self.takes_s = people, takes_s
+    def __init__(
+        self,
+        people: Mapping[ClientId, Trainer],
+        takes_s: float = 0.5,
+        held_back: Mapping[ClientId, Trainer] | None = None,
+    ) -> None:
+        self.people, self.takes_s, self.held_back = people, takes_s, held_back or {}
         self.worked: list[tuple[ClientId, int]] = []  # (client, step)
 
     async def call(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
@@ -69,6 +74,7 @@ class Numpy:
             memory,
             client=client,
             clock=asyncio.get_running_loop().time,
+            held_back=self.held_back.get(client),
         )
         content = report.to_bytes()
         Path(job["report_out"]).write_bytes(content)

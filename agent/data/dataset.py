@@ -15,12 +15,15 @@ import numpy.typing as npt
 
 from covey.agent.data.windows import earlier_and_latest
 from covey.shared.errors import DataError
+from covey.shared.numerics.votes import LEAST
 from covey.shared.seeds import generator
 
 Array = npt.NDArray[Any]
 Indices = npt.NDArray[np.int64]
 
 SMALL_TYPES = ("uint8", "int8", "int16", "float32")
+HELD_BACK = 0.1  # of the training samples, for votes
+VOTING = 5 * LEAST  # samples: `LEAST` of fewer would be more than a fifth
 MAX_EXACT = 2**53  # float64 holds all whole numbers below this
 
 
@@ -215,6 +218,33 @@ def _drawn(data: Dataset, held: int, rng: np.random.Generator) -> Indices:
     by_class = order[np.argsort(data.targets[order], kind="stable")]
     places = (np.arange(held) + 0.5) * len(order) / held
     return by_class[places.astype(np.int64)]
+
+
+def hold_back(data: Dataset, seed: int, client: str) -> tuple[Dataset, Dataset | None]:
+    """What an agent trains on where it compares models on data of its own, and the samples that it holds back for that.
+
+    The same samples in every phase of a run, none of the test part. Of windows over rows the latest ones of each series.
+    A data set of fewer than `VOTING` samples, or of windows that all share rows, holds nothing back: its agent has no vote.
+    """
+    n = len(data.targets)
+    if n < VOTING:
+        return data, None
+    amount = max(round(HELD_BACK * n), LEAST)
+    if data.overlap is not None:
+        groups = np.zeros(n) if data.groups is None else data.groups
+        train, held = earlier_and_latest(groups, data.overlap, amount / n)
+        if not len(train):
+            return data, None
+    else:
+        held = np.sort(_drawn(data, amount, generator(seed, "held back", client)))
+        train = np.setdiff1d(np.arange(n), held)
+    alone = replace(
+        data,
+        test_features=data.test_features[:0],
+        test_targets=data.test_targets[:0],
+        test_groups=None,
+    )
+    return take(data, train), take(alone, held)
 
 
 def held_out(n: int, share: float) -> int:

@@ -73,6 +73,7 @@ def keep_of_order(
     client_state: ClientState,
     *,
     client: str,
+    held_back: Local | None,
     dataset: Dataset,
     place: Place,
     rules: Rules,
@@ -80,7 +81,7 @@ def keep_of_order(
     """Keep the model that an order gives this agent; None if it gives none.
 
     Args:
-        order, models, local, client_state, client: as `model_for_use` takes them.
+        order, models, local, client_state, client, held_back: as `model_for_use` takes them.
         dataset: the samples behind `local`.
         place: where kept models lie.
         rules: of this device, for the model in use.
@@ -88,7 +89,7 @@ def keep_of_order(
     work = order.work
     if work is None:
         return None
-    mixture = model_for_use(order, models, local, client_state, client=client)
+    mixture = model_for_use(order, models, local, client_state, client=client, held_back=held_back)
     if mixture is None:
         return None
     cluster = order.cluster if work.cluster is None else work.cluster

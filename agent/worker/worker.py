@@ -45,8 +45,6 @@ from covey.shared.files import obstacle, write_atomically
 from covey.shared.strategies.phase_names import EVALUATE, MOMENTS, TRAIN
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from covey.agent.worker.sources import Source
     from covey.shared.numerics.vectors import Layout, Vector
     from covey.shared.strategies.base import ClientState
@@ -291,7 +289,6 @@ def _work(
     from covey.shared.client import (
         PRIVACY_LEDGER,
         execute_order,
-        shuffle,
         simulated_noise,
     )
     from covey.shared.order_settings import layout_of, settings_of
@@ -319,7 +316,7 @@ def _work(
         memory = load_memory(Path(job["memory"]), job.get("memory_digest", ""))
     noise = simulated_noise(work, client) if simulated else Noise.secret()
     source = source_of(job["source"])
-    local = _local(source, work, layout, shuffle(work, client), rules)
+    local, held_back = _locals(source, work, layout, client, rules)
     privacy = AgentPrivacy.from_wire(work.privacy)
     # a model that is fine-tuned for an evaluation never leaves the device: it needs no noise
     if privacy.local is not None and work.phase != EVALUATE:
@@ -327,20 +324,27 @@ def _work(
         facet = strategy.privacy or PrivacyFacet()
         budget = Budget(facet, privacy.rounds, work.round, work.phase == TRAIN)
         local.enable_privacy(privacy.local, budget, noise, memory.get(PRIVACY_LEDGER))
-    content, new = execute_order(order, models, local, memory, client=client, noise=noise)
+    content, new = execute_order(
+        order, models, local, memory, client=client, noise=noise, held_back=held_back
+    )
     circumstances = {
         "client_state": job.get("client_state", "whole"),
         "device": device_name(local.device, platform.machine(), rules.learner),
     }
     content = content.model_copy(update=circumstances)
-    kept = _kept(job, order, models, local, memory)
+    kept = _kept(job, order, models, local, held_back, memory)
     if new is memory:
         return content, b"", kept
     return content, save_memory(memory_out, new, durable=job["durable"]), kept
 
 
 def _kept(
-    job: frames.Job, order: OrderMessage, models: Sequence[Any], local: Any, memory: ClientState
+    job: frames.Job,
+    order: OrderMessage,
+    models: Sequence[Any],
+    local: Any,
+    held_back: Any,
+    memory: ClientState,
 ) -> frames.Job | None:
     """Keep the model of an order for the device's own use. A failure is an answer: it must not cost the report."""
     if job.get("keep") is None or order.work is None:
@@ -357,6 +361,7 @@ def _kept(
             local,
             memory,
             client=job["client"],
+            held_back=held_back,
             dataset=source_of(job["source"]).dataset(task, order.work.round),
             place=Place.of(job["keep"]),
             rules=Rules.from_wire(job),
@@ -383,21 +388,34 @@ def _model_content(path: Path) -> bytes:
     return content
 
 
-def _local(source: Source, work: Work, layout: Any, rng: np.random.Generator, rules: Rules) -> Any:
-    """The learner on this device's data; in the phase that only describes it, the description of its columns."""
+def _locals(
+    source: Source, work: Work, layout: Any, client: str, rules: Rules
+) -> tuple[Any, Any | None]:
+    """The learner on this device's data, and one on the samples that it holds back for votes, if the run has any.
+
+    In the phase that only describes the data: the description of its columns.
+    """
     learner = prepared(rules)  # before any other module imports torch
 
+    from covey.agent.data.dataset import hold_back
     from covey.agent.data.survey import DataSurvey
+    from covey.shared.client import shuffle
     from covey.shared.order_settings import settings_of, task_of
     from covey.shared.scenario.fleet_statistics import asks_for_more_than_moments, resolved
 
     task = task_of(work)
     data = source.dataset(task, work.round)
+    held = None
+    if work.evaluation.get("fallback"):
+        data, held = hold_back(data, work.seed, client)
     if work.phase == MOMENTS and asks_for_more_than_moments(task):
-        return DataSurvey(data, task)
+        return DataSurvey(data, task), None
     task = resolved(task, work.scaling)
     _, training = settings_of(work)
-    return learner.local(data, task, layout, training, rng, rules)
+    local = learner.local(data, task, layout, training, shuffle(work, client), rules)
+    if held is None or work.phase != EVALUATE:
+        return local, None
+    return local, learner.local(held, task, layout, training, shuffle(work, client), rules)
 
 
 def _write(path: Path, content: bytes | memoryview, *, durable: bool) -> None:

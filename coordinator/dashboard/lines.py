@@ -20,7 +20,7 @@ MAX_TEXT = 500  # characters of a sentence
 WARNING = "warning"  # notes under such keys are for people
 NOTHING: Row = {}
 # these end a round, and others interrupt the next one; a loss of lines has no round in the record
-AFTER_A_ROUND = ("stopped", "lost lines")
+AFTER_A_ROUND = ("stopped", "lost lines", "fell_back")
 
 
 @dataclass(frozen=True)
@@ -129,6 +129,7 @@ def _event(row: Row) -> EventLine | None:
         "void": f"the attempt came to nothing and is repeated: {why}",
         "set_aside": f"a report of {agent} was set aside: {why}",
         "quarantined": f"{agent} is in quarantine: {why}",
+        "fell_back": f"{agent} {why}",
         "released": f"{agent} was released from quarantine",
         "forgotten": f"{agent} was forgotten by the operator",
         "stopped": f"the method needs no more rounds: {why}",

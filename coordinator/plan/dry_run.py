@@ -116,7 +116,8 @@ class DryRun:
             times += len(before_the_end)
         orders = []
         for client in self.clients:
-            order = self.strategy.serve(self.state, client)
+            fallback = self.scenario.evaluation.fallback
+            order = self.strategy.order_of_evaluation(self.state, client, fallback=fallback)
             orders.append(order)
         reports = [EMPTY_REPORT] * len(orders)
         cost = self._cost(EVALUATION, self.agents, orders, reports)

@@ -302,6 +302,7 @@ INCIDENTS = {
     "void": "steps that were drawn again",
     "set_aside": "reports set aside",
     "quarantined": "agents put in quarantine",
+    "fell_back": "agents that fell back to another model",
     "released": "agents released from quarantine",
     "forgotten": "agents removed by the operator",
     "lost lines": "losses of record lines",

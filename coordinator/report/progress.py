@@ -13,6 +13,7 @@ from covey.coordinator.report.privacy import epsilons
 from covey.coordinator.run.cluster_words import sizes_text
 from covey.coordinator.run.notices import (
     AgentExcluded,
+    AgentFellBack,
     AgentForgotten,
     AgentQuarantined,
     AgentReleased,
@@ -148,6 +149,8 @@ class ProgressBar:
                 )
             case AgentForgotten(agent=agent):
                 self._say(f"{agent} is forgotten; if it comes back, it is a newcomer")
+            case AgentFellBack(agent=agent, why=why):
+                self._warn(f"{agent} {why}")
             case AgentReleased(agent=agent):
                 self._say(f"{agent} is out of quarantine")
 

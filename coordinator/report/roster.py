@@ -135,7 +135,7 @@ def _reason(row: Mapping[str, Any]) -> str:
             return str(row[kind])
     failed = row.get("failed")
     if not failed:
-        return ""
+        return str(row.get("fell_back", ""))
     in_a_row = row.get("failures", 0)
     if in_a_row > 1:
         return f"failed {in_a_row} times in a row, the last time: {failed}"

@@ -206,6 +206,8 @@ def _trouble(record: Sequence[Row], roster: Mapping[str, Any]) -> dict[str, str]
         if line["event"] in ("quarantined", "released", "set_aside"):
             words = str(line["event"]).replace("_", " ")
             found.setdefault(line["agent"], []).append(f"{words} in round {line['round'] + 1}")
+        if line["event"] == "fell_back":
+            found.setdefault(line["agent"], []).append(f"{line['why']} after round {line['round']}")
     for agent, row in roster.get("agents", {}).items():
         for reason, count in row.get("refusals", {}).items():
             found.setdefault(agent, []).append(f"{count} × {reason}")

@@ -11,6 +11,8 @@ from covey.coordinator.run.arrivals import Arrivals
 from covey.coordinator.run.notices import Means
 from covey.coordinator.run.pooled_columns import pooled_statistics
 from covey.coordinator.run.private_fold import PrivateFold
+from covey.shared.client import VOTE
+from covey.shared.numerics.votes import Vote
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies import phase_names
 from covey.shared.strategies.base import ClientId, Phase, Report, Reports
@@ -31,6 +33,7 @@ class Outcome:
     means: Means  # of the reporters, for the record
     scaling: Scaling | None = None  # of the phase that finds moments
     evaluation: Mapping[ClientId, Figures] = field(default_factory=dict)  # by mode
+    votes: Mapping[ClientId, Vote] = field(default_factory=dict)  # of the evaluation
 
 
 @dataclass(frozen=True)
@@ -61,10 +64,18 @@ class FoldTrial:
                 means = self._means(fair)
                 return Outcome(self.state, means, scaling=scaling)
             case phase_names.EVALUATE:
-                claims = {client: report.numbers for client, report in fair}
+                votes = self._votes(fair)
+                claims = {
+                    client: {mode: row for mode, row in report.numbers.items() if mode != VOTE}
+                    for client, report in fair
+                }
                 evaluation = folding.fair_figures(claims, settings)
                 means = self._means(_with_numbers(fair, evaluation))
-                return Outcome(self.state, means, evaluation=evaluation)
+                state = self.state
+                if votes:
+                    against = {client: vote.is_against for client, vote in votes.items()}
+                    state = self.scenario.strategy.voted(state, against)
+                return Outcome(state, means, evaluation=evaluation, votes=votes)
             case _:
                 state = self._folded(fair) if arrivals is None else self._from(arrivals, fair)
                 return Outcome(state, self._means(fair))
@@ -90,6 +101,15 @@ class FoldTrial:
             raise
         except Exception:
             return []
+
+    def _votes(self, reports: Reports) -> dict[ClientId, Vote]:
+        """Those of agents that were asked: a method without alternatives asks nobody."""
+        strategy = self.scenario.strategy
+        votes: dict[ClientId, Vote] = {}
+        for client, report in reports:
+            if VOTE in report.numbers and strategy.alternative(self.state, client):
+                votes[client] = Vote.from_wire(report.numbers[VOTE])
+        return votes
 
     def _folded(self, reports: Reports) -> Any:
         strategy = self.scenario.strategy

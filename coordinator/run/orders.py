@@ -267,7 +267,7 @@ class OrderBook:
             cluster=order.cluster,
             sizes=dict(phase.sizes),
             codec=codec.to_wire(),
-            evaluation=scenario.evaluation.model_dump(mode="json"),
+            evaluation=scenario.evaluation.for_agents(),
             part_bytes=wire.part_bytes,
             privacy=privacy,
         )
@@ -282,7 +282,8 @@ class OrderBook:
         if phase.name == MOMENTS:
             return Order()
         if phase.name == EVALUATE:
-            return self._strategy.serve(state, client)
+            fallback = self._scenario.evaluation.fallback
+            return self._strategy.order_of_evaluation(state, client, fallback=fallback)
         return self._strategy.order(state, phase, client)
 
     def _model(self, key: str, step: int, state: Any) -> SendModel:

@@ -15,9 +15,11 @@ import numpy as np
 from covey.coordinator.run.modes import REPORTED_MODES
 from covey.coordinator.run.number_checks import LARGEST_VALUE, Numbers, is_number, wrong_number
 from covey.coordinator.run.statistics_checks import wrong_statistics
+from covey.shared.client import VOTE
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.measures import derived
 from covey.shared.numerics.vectors import Vector, blocks
+from covey.shared.numerics.votes import LEAST
 from covey.shared.privacy.settings import LOCAL
 from covey.shared.scenario.fleet_statistics import asked_statistics
 from covey.shared.scenario.scenario import Scenario
@@ -33,6 +35,13 @@ MAX_STEPS = 10_000_000  # of local SGD in one phase
 MAX_SECONDS = 1e9
 # figures of a regression that an agent may leave out: mean absolute error, mean and variance of the test targets
 OPTIONAL = ("mae", "mean", "variance")
+VOTE_NUMBERS = {
+    "n": Expected(least=LEAST, most=MAX_SAMPLES, whole=True),
+    "loss": Expected(least=-LARGEST, most=LARGEST),
+    "other": Expected(least=-LARGEST, most=LARGEST),
+    "variance": Expected(most=LARGEST**2),
+    "naught": Expected(least=-LARGEST, most=LARGEST),
+}
 
 
 class ReportFacts(Protocol):
@@ -129,6 +138,8 @@ def _kept_evaluation(numbers: Numbers, scenario: Scenario) -> Kept:
     for mode in _modes(scenario):
         if mode in numbers:
             kept[mode] = _kept_figures(numbers[mode], scenario.task)
+    if scenario.evaluation.fallback and VOTE in numbers:
+        kept[VOTE] = _those_of(numbers[VOTE], VOTE_NUMBERS)
     return kept
 
 
@@ -202,6 +213,17 @@ def _wrong_evaluation(numbers: Numbers, scenario: Scenario) -> str:
         wrong = _wrong_figures(mode, numbers[mode], scenario.task)
         if wrong:
             return wrong
+    if scenario.evaluation.fallback and VOTE in numbers:
+        return _wrong_vote(numbers[VOTE])
+    return ""
+
+
+def _wrong_vote(value: Any) -> str:
+    if not isinstance(value, Mapping):
+        return f"{VOTE} is {value!r:.60}; expected the losses of two models"
+    for name, expected in VOTE_NUMBERS.items():
+        if wrong := wrong_number(name, value, expected, MAX_SAMPLES):
+            return f"{VOTE}: {wrong}"
     return ""
 
 

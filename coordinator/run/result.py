@@ -83,11 +83,12 @@ class RunResult:
     unevaluated: Sequence[ClientId] = ()  # agents of the federation without any figures
     stale: Mapping[ClientId, int] = field(default_factory=dict)  # see `_stale`
     failures: Mapping[ClientId, Figures] = field(default_factory=dict)  # see `RunState`
+    fell_back: Mapping[ClientId, Figures] = field(default_factory=dict)  # see `RunState.fallen`
 
     def to_json(self) -> dict[str, Any]:
         """The document, with its keys in their order."""
         document = dict(vars(self))
-        for key in ("privacy", "unevaluated", "stale", "failures", "origin"):
+        for key in ("privacy", "unevaluated", "stale", "failures", "fell_back", "origin"):
             if not document[key]:
                 del document[key]
         return document
@@ -144,6 +145,7 @@ def result_of(run: Run, truth: Truth | None) -> RunResult:
         unevaluated=_unevaluated(run, federated),
         stale=_stale(run, federated),
         failures=_failures(run),
+        fell_back=dict(sorted(run.facts.fallen.items())),
     )
 
 

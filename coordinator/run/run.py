@@ -53,12 +53,14 @@ from covey.coordinator.run.accepted_steps import AcceptedSteps
 from covey.coordinator.run.arrivals import NO_STEP, Arrivals
 from covey.coordinator.run.audit_trail import FILE as AUDIT_FILE
 from covey.coordinator.run.checkpoint import Checkpoint
+from covey.coordinator.run.cluster_words import fell_back
 from covey.coordinator.run.disk_space import Room
 from covey.coordinator.run.effects import Announce, Done, Effect, Question, SendOrder
 from covey.coordinator.run.fold_facts import note_outcome
 from covey.coordinator.run.fold_trial import FoldTrial, Outcome
 from covey.coordinator.run.next_phase import next_phase
 from covey.coordinator.run.notices import (
+    AgentFellBack,
     AgentForgotten,
     AgentQuarantined,
     AgentReleased,
@@ -556,7 +558,14 @@ class Run:
     def _forgotten(self, client: ClientId) -> Effects:
         """Forget all about an agent but its newest accepted step, which orders repeat should it come back."""
         facts = self.facts
-        for kept in (facts.evaluation, facts.tracked, facts.trained, facts.devices, self.samples):
+        for kept in (
+            facts.evaluation,
+            facts.fallen,
+            facts.tracked,
+            facts.trained,
+            facts.devices,
+            self.samples,
+        ):
             kept.pop(client, None)
         step = self.engine.step
         if step is not None:
@@ -716,7 +725,17 @@ class Run:
         self, phase: Phase, reports: Reports, outcome: Outcome, devices: Mapping[ClientId, str]
     ) -> None:
         """Make a fold the run's own."""
+        before = self.strategy.assignment(self.state)
         self.state = outcome.state
+        after = self.strategy.assignment(self.state)
+        for client, vote in outcome.votes.items():
+            if vote.is_against:
+                self.facts.fallen[client] = {
+                    "round": self.engine.round,
+                    "left": before[client],
+                    "cluster": after[client],
+                    "why": fell_back(vote, before[client], after[client]),
+                }
         if self.privacy is not None:
             self.privacy.count_sums(phase, reports)
         note_outcome(
@@ -753,12 +772,17 @@ class Run:
             line = self.recorder.write(record)
             values = self.setup.layout.size
             self.recorder.keep_sketches(folded.step, self.state, reports, values)
+            fallen = [
+                self.recorder.write(AgentFellBack(client, **self.facts.fallen[client]))
+                for client, vote in folded.outcome.votes.items()
+                if vote.is_against
+            ]
             if folded.step.phase.name == EVALUATE:
                 self._keep_best()
             self._steps_over.append(close.step)
             self._has_changed = True
             orders = self.orders.orders_of(close.missing, self.state)
-            return [line, *orders]
+            return [line, *fallen, *orders]
 
         folded_event = Folded()
         return [], Answer(folded_event, keep)

@@ -52,6 +52,9 @@ class RunState:
     # Of each evaluation between rounds: the number of complete rounds, and its figure (`early_stop`).
     history: list[list[float]] = field(default_factory=list)
 
+    # Of each agent that fell back to another model, the newest time: round, left, cluster and why, as `AgentFellBack` has them.
+    fallen: dict[ClientId, Json] = field(default_factory=dict)
+
     # How many rounds were over at each agent's newest evaluation.
     evaluated_in: Steps = field(default_factory=dict)
 
@@ -96,7 +99,7 @@ class RunState:
             key = name
             if name == "clock" and value is None:
                 continue
-            if name in ("events", "trains_on") and not value:
+            if name in ("events", "fallen", "trains_on") and not value:
                 continue
             if name == "incarnation":
                 key = "again"

@@ -185,6 +185,7 @@ class Roster:
         quarantined: Mapping[ClientId, str] = NOBODY,
         evaluation: Mapping[ClientId, Mapping[str, Any]] = NOT_EVALUATED,
         *,
+        fallen: Mapping[ClientId, Mapping[str, Any]] = NOT_EVALUATED,
         over: bool = False,
         agents: Sequence[ClientId] | None = None,
     ) -> dict[ClientId, dict[str, Any]]:
@@ -194,6 +195,7 @@ class Roster:
             clusters: the cluster of each agent that has one.
             quarantined: why some agents are not invited.
             evaluation: the figures of each agent.
+            fallen: of agents that fell back to another model, as `RunState.fallen`.
             over: the run is over. Nobody works for it, whatever the newest status of an agent was.
             agents: of whom to make rows, in this order; one that is not known gets an empty row. None: of all.
         """
@@ -223,6 +225,8 @@ class Roster:
                 "version": status.version,
                 "refusals": dict(entry.refusals or {}),
             }
+            if agent in fallen:
+                row["fell_back"] = fallen[agent]["why"]
             if status.model is not None:  # that the device uses itself
                 row["model"] = status.model.model_dump(mode="json")
             if status.bench is not None:  # of `agent bench`; most devices have none

@@ -133,6 +133,7 @@ class RosterShow:
             run.strategy.assignment(run.state),
             run.engine.quarantined,
             run.facts.evaluation,
+            fallen=run.facts.fallen,
             over=run.engine.stage is Stage.DONE,
             agents=agents,
         )

@@ -108,11 +108,13 @@ class InProcess(Driver):
         observer: Observer = ignore,
         origin: Origin | None = None,
         audit_key: bytes | None = None,
+        held_back_for: Callable[[ClientId, OrderMessage], Local | None] | None = None,
     ) -> None:
         kind = run_kind(scenario)
         run = kind.start(folder, scenario, setup, rules, IN_PROCESS, 0.0, audit_key, origin)
         super().__init__(run, observer)
         self.local_for = local_for
+        self.held_back_for = held_back_for
         self._client_states: dict[ClientId, ClientState] = {}
 
     def answers(self, work: Work) -> list[Effect]:
@@ -127,7 +129,13 @@ class InProcess(Driver):
         client_state = self._client_states.get(client, {})
         noise = simulated_noise(order.work, client)
         report, kept = execute_order(
-            order, models, self.local_for(client, order), client_state, client=client, noise=noise
+            order,
+            models,
+            self.local_for(client, order),
+            client_state,
+            client=client,
+            noise=noise,
+            held_back=self.held_back_for(client, order) if self.held_back_for else None,
         )
         effects = self.run.accept(client, report.to_bytes(), self._now)
         if self.run.facts.accepted.get(client) == order.step:

@@ -67,7 +67,17 @@ class Evaluation(Section):
         description="Measure the test accuracy of each participant right after its training, in every round. E-best needs "
         "it. The default saves the time on the devices.",
     )
+    fallback: bool = Field(
+        False,
+        description="Agents hold back a tenth of their training samples, at least five, and compare on them, at each "
+        "evaluation, the model of their cluster with its last good one. If the cluster's is clearly worse they take the "
+        "other one, and train it alone from then on. For fedclust, pacfl, robust and cfl; needs evaluation.every.",
+    )
     weight: Literal["test", "total"] = Field(
         "test",
         description="Weights of agents in micro averages: their test samples, or all their samples.",
     )
+
+    def for_agents(self) -> dict[str, Any]:
+        """The section in an order."""
+        return self.model_dump(mode="json", exclude=None if self.fallback else {"fallback"})

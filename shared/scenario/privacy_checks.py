@@ -34,6 +34,16 @@ def check_data_stays_private(privacy: Privacy, task: Task, sketch: int | None) -
         )
 
 
+def check_fallback(privacy: Privacy) -> None:
+    """ValueError where votes on held-back samples would release what the privacy account does not cover."""
+    if privacy.client is None and privacy.local is None:
+        return
+    raise ValueError(
+        "privacy: with evaluation.fallback agents send two losses on their training data without noise, and these decide who "
+        "trains which model; set evaluation.fallback to false"
+    )
+
+
 def check_aggregation(privacy: Privacy, aggregation: Aggregation) -> None:
     """ValueError for an aggregation that changes the clipped sums which client-level privacy relies on."""
     if privacy.client is None:

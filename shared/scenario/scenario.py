@@ -175,6 +175,28 @@ class Scenario(Section):
         return self
 
     @model_validator(mode="after")
+    def _check_fallback(self) -> Self:
+        if not self.evaluation.fallback:
+            return self
+        if not any(strategy.falls_back for strategy in self._strategies):
+            raise ValueError(
+                f"evaluation.fallback is for methods that form clusters once, and {self.strategy.name} does not; "
+                "set evaluation.fallback to false"
+            )
+        if self.evaluation.every == 0:
+            raise ValueError(
+                "evaluation.fallback needs evaluations between rounds; set evaluation.every, for example to 1"
+            )
+        if self.rounds.mode == "buffered":
+            raise ValueError(
+                "evaluation.fallback moves agents between clusters, and buffered rounds have reports under way to both; "
+                "set rounds.mode to synchronous"
+            )
+        if self.privacy is not None:
+            privacy_checks.check_fallback(self.privacy)
+        return self
+
+    @model_validator(mode="after")
     def _check_training_of_methods(self) -> Self:
         """Validate the merged training settings of each compared method now, not hours into the comparison."""
         for method in self._compared:
@@ -259,7 +281,7 @@ class Scenario(Section):
         return self._training_with(method.training)
 
     def evaluation_of(self, method: Method) -> Evaluation:
-        """The evaluation of a compared method: it is fine-tuned like all others, however it trains."""
+        """The evaluation of a compared method: it is fine-tuned like all others, and falls back if it can."""
         common = self.tuning
         own = self.training_of(method)
         tune: dict[str, Any] = {}
@@ -267,7 +289,9 @@ class Scenario(Section):
             if getattr(own, key) != getattr(common, key):
                 tune[key] = getattr(common, key)
         tune |= self.evaluation.tune.model_dump()
-        return self.evaluation.model_copy(update={"tune": Tune.model_validate(tune)})
+        fallback = self.evaluation.fallback and method.strategy.falls_back
+        changes = {"tune": Tune.model_validate(tune), "fallback": fallback}
+        return self.evaluation.model_copy(update=changes)
 
     @property
     def sketch(self) -> int:

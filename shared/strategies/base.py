@@ -98,6 +98,10 @@ GRADIENT = "gradient"
 
 LARGEST = 1e100  # no honest number of a report is larger; sums of such numbers stay finite
 
+ALTERNATIVE = (
+    "alternative"  # number of an order to evaluate: compare the last model with the others
+)
+
 # Client state: the whole model (d,) after the client's latest local training in any phase. Mode
 # E-last measures it. The client's runner sets it where a method does not.
 LAST_MODEL = "held"
@@ -426,6 +430,9 @@ class Strategy(BaseModel, Generic[S]):
     # Does the server keep the latest model of each client? The plan of a run counts its memory.
     keeps_models: ClassVar[bool] = False
 
+    # Can clients leave their cluster where it serves them badly (`evaluation.fallback`)?
+    falls_back: ClassVar[bool] = False
+
     # Fields of the state that name clients: dicts by client id, or tuples of ids. `forget` uses them.
     client_fields: ClassVar[tuple[str, ...]] = ()
 
@@ -528,6 +535,32 @@ class Strategy(BaseModel, Generic[S]):
     def serve(self, state: S, client: ClientId) -> Order:
         """The order that gives a client what `personal` needs (mode E-server)."""
         raise NotImplementedError
+
+    def alternative(self, state: S, client: ClientId) -> str:
+        """The key of the model that a client compares with the one it is served; empty for none.
+
+        Methods with `falls_back` have one. The client is served it where its held-back data are
+        clearly against the other.
+        """
+        return ""
+
+    def order_of_evaluation(self, state: S, client: ClientId, *, fallback: bool) -> Order:
+        """`serve`; with a fallback the models of the order end with the alternative."""
+        served = self.serve(state, client)
+        alternative = self.alternative(state, client) if fallback else ""
+        if not alternative:
+            return served
+        models = (*served.models, alternative)
+        return replace(served, models=models, numbers={**served.numbers, ALTERNATIVE: True})
+
+    def voted(self, state: S, against: Mapping[ClientId, bool]) -> S:
+        """The state after an evaluation in which clients have compared the two models.
+
+        Args:
+            state: the state that was evaluated.
+            against: of each client that has voted: is it served the alternative?
+        """
+        return state
 
     def clusters(self, state: S) -> tuple[Vector, ...]:
         """The models (d,) to export, one per cluster; empty where models never leave clients."""

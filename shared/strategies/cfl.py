@@ -105,7 +105,7 @@ class CflState(Clustered):
     """Besides the clusters, the tree of splits, in the order in which they were made.
 
     Split s divides cluster `divided[s]`. One part keeps the cluster's number, the other becomes
-    cluster s + 1.
+    cluster `parts[s]`.
     """
 
     span: tuple[int, int] = (0, 0)  # start and stop of the compared values in a model
@@ -119,6 +119,7 @@ class CflState(Clustered):
     round: int = 0  # rounds that are complete
 
     divided: tuple[int, ...] = ()  # of each split: the cluster
+    parts: tuple[int, ...] = ()  # of each split: the new cluster
     nodes: Models = ()  # of each split: the model (d,) that was divided
     stays: Models = ()  # of each split: the direction (span,) of the part that stayed
     goes: Models = ()  # of each split: the direction (span,) of the other part
@@ -140,6 +141,8 @@ class Cfl(ManyModels[CflState]):
     """Finds out by itself whether clusters are needed, and how many."""
 
     client_fields = ("assign", "asked", "walks")
+
+    falls_back: ClassVar[bool] = True
 
     summary: ClassVar[str] = (
         "FedAvg that splits a cluster in two where its members' updates disagree"
@@ -306,8 +309,7 @@ class Cfl(ManyModels[CflState]):
             return replace(state, chances=tested(reports), awaits_cards=False)
         reporters = [client for client, _ in reports]
         if not state.divided:
-            first_cluster = dict.fromkeys(reporters, 0)
-            state = joined(state, first_cluster)
+            state = joined(state, {client: 0 for client in reporters if client not in state.assign})
         members, walkers = by_membership(state.assign, reports)
         state = self._step_down(state, walkers)
         if phase.name == ENTRY:
@@ -614,6 +616,7 @@ class Cfl(ManyModels[CflState]):
             assign=dict(sorted(assign.items())),
             models=(*models, going_model),
             divided=(*state.divided, k),
+            parts=(*state.parts, new),
             nodes=(*state.nodes, node),
             stays=(*state.stays, direction_of_staying),
             goes=(*state.goes, direction_of_going),
@@ -648,7 +651,7 @@ class Cfl(ManyModels[CflState]):
             moved = self._direction(state, node, [(client, report)])
             like_staying = cosine(moved, state.stays[split])
             like_going = cosine(moved, state.goes[split])
-            cluster = split + 1
+            cluster = state.parts[split]
             if like_staying >= like_going:
                 cluster = state.divided[split]
             below = _next_split(state, split, cluster)

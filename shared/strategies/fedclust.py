@@ -85,6 +85,8 @@ class FedClust(ClusteredOnce[FedClustState]):
     client_fields = ("assign", "asked", "signatures")
     height = "lambda"
 
+    falls_back: ClassVar[bool] = True
+
     summary: ClassVar[str] = "cluster once by first updates, then one FedAvg per cluster"
     source: ClassVar[str] = "Islam et al. 2024"
 
@@ -310,7 +312,10 @@ class FedClust(ClusteredOnce[FedClustState]):
     def _references(self, state: FedClustState) -> tuple[Vector, ...]:
         if self.newcomer_ref == "round0":
             return state.centroids
-        signatures = [self._made(state.start, model, slice(*state.span)) for model in state.models]
+        signatures = [
+            self._made(state.start, model, slice(*state.span))
+            for model in state.models[: len(state.centroids)]
+        ]
         return tuple(self._normal(state, signature) for signature in signatures)
 
     def _normal(self, state: FedClustState, signature: Vector) -> Vector:

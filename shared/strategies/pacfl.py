@@ -98,6 +98,8 @@ class Pacfl(ClusteredOnce[PacflState]):
     )
     height = "beta"
 
+    falls_back: ClassVar[bool] = True
+
     summary: ClassVar[str] = (
         "cluster once by angles between data subspaces, then one FedAvg per cluster"
     )
@@ -411,7 +413,7 @@ class Pacfl(ClusteredOnce[PacflState]):
         return state
 
     def _to_cluster(self, state: PacflState, degrees: Mapping[ClientId, float], k: int) -> float:
-        """The linkage distance of a newcomer to cluster k; infinity if it is empty.
+        """The linkage distance of a newcomer to cluster k; infinity if nobody may join it.
 
         Args:
             state: the clusters.
@@ -420,6 +422,8 @@ class Pacfl(ClusteredOnce[PacflState]):
         """
         apart: list[float] = []
         weights: list[float] = []
+        if k in state.alone:
+            return math.inf
         for client, cluster in state.assign.items():
             if cluster == k:
                 weight = state.weights.get(client, 0.0)

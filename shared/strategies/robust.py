@@ -74,6 +74,8 @@ class RobustState(Grouped):
 class Robust(ClusteredOnce[RobustState]):
     """A few broken or hostile clients can change neither the clusters nor the models."""
 
+    falls_back: ClassVar[bool] = True
+
     summary: ClassVar[str] = (
         "trimmed K-means over locally trained models, once, then trimmed means per cluster"
     )

@@ -104,7 +104,7 @@ def test_cfl_walks_only_past_the_splits_of_the_cluster_it_stands_in() -> None:
         "stays": (flat(1, 0),) * 3,
         "goes": (flat(-1, 0),) * 3,
     }
-    state = replace(start, models=(flat(0, 0),) * 4, divided=(0, 1, 0), **ways)
+    state = replace(start, models=(flat(0, 0),) * 4, divided=(0, 1, 0), parts=(1, 2, 3), **ways)
     right, left = Report({"model": flat(2, 1)}, 5), Report({"model": flat(-2, 1)}, 5)
     once = strategy.fold(state, Phase("entry", ("l", "r")), [("l", left), ("r", right)])
     assert once.walks == {"l": 1, "r": 2}  # cluster 1 was divided next, cluster 0 in split 2

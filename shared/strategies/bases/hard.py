@@ -39,6 +39,7 @@ from covey.shared.strategies.terms import Means, Terms
 # fields of a state that a new run sets; what the earlier run found stays
 SETTINGS = ("seed", "lr", "schedule", "settled")
 START = "start"  # key of the common initial model
+GOOD = "good-"  # a cluster's number follows: its model in `Clustered.good`
 Features = Literal["full", "last_kernel", "last_layer"]
 
 
@@ -50,6 +51,11 @@ class Clustered:
     models: tuple[Vector, ...] = ()  # K cluster models (d,); none before the clusters exist
     assign: dict[ClientId, int] = field(default_factory=dict)  # cluster of each member, sorted
     asked: tuple[ClientId, ...] = ()  # newcomers whose entry failed since the last complete round
+
+    # evaluation.fallback: each cluster's model (d,) as of the newest evaluation after which no member
+    # left; the start for clusters that have none yet
+    good: tuple[Vector, ...] = ()
+    alone: tuple[int, ...] = ()  # clusters of clients that have left theirs; nobody joins them
 
 
 H = TypeVar("H", bound=Clustered)
@@ -130,6 +136,32 @@ def joined(state: H, clusters: Mapping[ClientId, int]) -> H:
     return replace(state, assign=dict(in_order))
 
 
+def left(state: H, against: Mapping[ClientId, bool]) -> H:
+    """The state after votes: a member who is against its cluster's model goes back to the last good one, alone.
+
+    No other member trains that model from then on: those who made the cluster's bad may have voted, too.
+    """
+    assign = dict(state.assign)
+    models = list(state.models)
+    good = [*state.good, *[state.start] * len(models)][: len(models)]
+    alone = list(state.alone)
+    for k, model in enumerate(state.models):
+        members = [client for client, cluster in state.assign.items() if cluster == k]
+        voters = [client for client in members if client in against]
+        leaving = [client for client in voters if against[client]]
+        if voters and not leaving:
+            good[k] = model
+        for client in leaving:
+            if len(members) == 1:
+                models[k] = good[k]
+                continue
+            assign[client] = len(models)
+            alone.append(len(models))
+            models.append(good[k])
+            good.append(good[k])
+    return replace(state, assign=assign, models=tuple(models), good=tuple(good), alone=tuple(alone))
+
+
 def feature_span(features: Features, layout: Layout) -> slice:
     """The part of a model by which clients are clustered.
 
@@ -172,6 +204,8 @@ class ManyModels(Strategy[H], Generic[H]):
     def model(self, state: H, key: str) -> Vector:
         if key == START:
             return state.start
+        if key.startswith(GOOD):
+            return state.good[int(key.removeprefix(GOOD))]
         return state.models[int(key)]
 
     def serve(self, state: H, client: ClientId) -> Order:
@@ -179,9 +213,17 @@ class ManyModels(Strategy[H], Generic[H]):
             cluster = state.assign[client]
             key = str(cluster)
             return Order(models=(key,), cluster=cluster)
-        every_cluster = range(len(state.models))
-        every_key = tuple(str(k) for k in every_cluster)
+        every_key = tuple(str(k) for k in range(len(state.models)) if k not in state.alone)
         return Order(models=every_key or (START,))
+
+    def alternative(self, state: H, client: ClientId) -> str:
+        cluster = state.assign.get(client)
+        if cluster is None or not self.falls_back:
+            return ""
+        return f"{GOOD}{cluster}" if cluster < len(state.good) else START
+
+    def voted(self, state: H, against: Mapping[ClientId, bool]) -> H:
+        return left(state, against)
 
     def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
         best = 0

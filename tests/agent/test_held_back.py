@@ -1,0 +1,153 @@
+"""The samples that an agent holds back for votes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from covey.agent.data import Dataset
+from covey.agent.data.dataset import dataset, hold_back
+from covey.agent.kept.model_dir import ModelDir
+from covey.agent.kept.model_file import read_model
+from covey.agent.kept.versions import Version
+from covey.agent.worker.worker import answer
+from covey.shared.client import encode_model
+from covey.shared.numerics.vectors import Vector
+from covey.shared.numerics.votes import Vote
+from covey.shared.seeds import generator
+from covey.shared.strategies.fedclust import FedClust
+from covey.shared.wire.codec import Codec
+from covey.shared.wire.messages import ModelRef, ReportContent, digest
+from tests.agent.orders import order
+from tests.agent.test_kept import BAD, GOOD, LAYOUT, TASK, perform, samples
+
+
+def numbered(count: int, tests: int = 4) -> Dataset:
+    """Each sample has its own number as its only feature; test samples continue the count."""
+    x = np.arange(count + tests, dtype=np.float32).reshape(-1, 1)
+    y = np.zeros(count + tests, np.int64)
+    return dataset(x[:count], y[:count], (x[count:], y[count:]), source="numbers")
+
+
+def numbers(data: Dataset | None) -> list[int]:
+    assert data is not None
+    return [int(value) for value in data.features[:, 0]]
+
+
+@pytest.mark.parametrize(("count", "held"), [(25, 5), (50, 5), (51, 5), (70, 7), (1000, 100)])
+def test_a_tenth_of_the_training_samples_is_held_back_at_least_five_and_no_test_sample(
+    count: int, held: int
+) -> None:
+    rest, alone = hold_back(numbered(count), 3, "pi-1")
+    assert len(numbers(alone)) == held
+    assert sorted([*numbers(rest), *numbers(alone)]) == list(range(count))
+    assert numbers(rest) == sorted(numbers(rest))
+    assert rest.test_features[:, 0].tolist() == numbered(count).test_features[:, 0].tolist()
+    assert alone is not None
+    assert not alone.has_test
+    assert not len(alone.test_features)
+
+
+def test_the_same_agent_holds_back_the_same_samples_in_every_phase_of_a_run() -> None:
+    data = numbered(80)
+    _, first = hold_back(data, 3, "pi-1")
+    assert numbers(hold_back(data, 3, "pi-1")[1]) == numbers(first)
+    assert numbers(hold_back(data, 3, "pi-2")[1]) != numbers(first)
+    assert numbers(hold_back(data, 4, "pi-1")[1]) != numbers(first)
+
+
+def test_an_agent_with_few_samples_trains_on_all_of_them() -> None:
+    data = numbered(24)
+    rest, alone = hold_back(data, 3, "pi-1")
+    assert rest is data
+    assert alone is None
+
+
+def test_no_window_in_training_shares_rows_with_one_that_is_held_back() -> None:
+    windows = replace(numbered(60), overlap=3)
+    rest, alone = hold_back(windows, 3, "pi-1")
+    assert numbers(alone) == list(range(54, 60))
+    assert numbers(rest) == list(range(51))
+    overlapping = replace(windows, overlap=60)
+    assert hold_back(overlapping, 3, "pi-1") == (overlapping, None)
+
+
+# -- the worker --------------------------------------------------------------------------------------------------------
+
+
+def evaluated(folder: Path, served: Vector, other: Vector) -> tuple[dict[str, Any], list[float]]:
+    """The numbers of the report of an order to compare two models, and the model that the device then uses."""
+    folder.mkdir()
+    refs: list[ModelRef] = []
+    for key, vector in (("0", served), ("good-0", other)):
+        content = encode_model(vector, LAYOUT.digest, Codec(), generator(0, "down"))
+        (folder / key).write_bytes(content)
+        refs.append(ModelRef(key=key, digest=digest(content), parts=1, size=len(content)))
+    message = order(
+        1,
+        *refs,
+        phase="evaluate",
+        round_=2,
+        strategy=FedClust().model_dump(mode="json"),
+        task=TASK.for_agents(),
+        layout=LAYOUT.to_wire(),
+        sizes={},
+        cluster=0,
+        numbers={"alternative": True},
+        evaluation={"tune_epochs": 0, "fallback": True},
+    )
+    models = ModelDir(folder / "models")
+    done = answer(
+        {
+            "job": "perform",
+            "source": {"data": str(samples(folder)), "label": None},
+            "client": "pi",
+            "order": message.to_bytes(),
+            "models": [str(folder / ref.key) for ref in refs],
+            "memory": "",
+            "durable": False,
+            "report_out": str(folder / "report"),
+            "memory_out": str(folder / "memory"),
+            "keep": {"folder": str(models.folder), "current": "", "margin": 0.05},
+        }
+    )
+    assert done["failed"] is None
+    version = Version.from_json(done["kept"]["version"])
+    [kept] = read_model(models.folder / version.file).models
+    report = ReportContent.from_bytes((folder / "report").read_bytes(), verified=True)
+    return dict(report.numbers), LAYOUT.vector(kept).tolist()
+
+
+def test_an_agent_reports_its_losses_and_is_served_and_uses_the_model_that_it_prefers(
+    tmp_path: Path, single_thread: None
+) -> None:
+    much_worse = 5 * BAD
+    numbers, used = evaluated(tmp_path / "hijacked", much_worse, GOOD)
+    vote = Vote.from_wire(numbers["vote"])
+    assert vote.n == 5
+    assert vote.loss > 1 > vote.other
+    assert vote.naught == pytest.approx(np.log(2))
+    assert vote.is_against
+    assert numbers["server"]["accuracy"] > 0.8, "measured with the other model"
+    assert used == GOOD.tolist()
+    numbers, used = evaluated(tmp_path / "sound", GOOD, much_worse)
+    assert not Vote.from_wire(numbers["vote"]).is_against
+    assert used == GOOD.tolist()
+    numbers, used = evaluated(tmp_path / "same", BAD, BAD)
+    assert not Vote.from_wire(numbers["vote"]).is_against
+    assert used == BAD.tolist(), "the cluster's own model, as long as the other is no better"
+
+
+@pytest.mark.parametrize(("fallback", "trained"), [(True, 43), (False, 48)])
+def test_an_agent_trains_on_what_it_does_not_hold_back(
+    tmp_path: Path, single_thread: None, fallback: bool, trained: int
+) -> None:
+    models = ModelDir(tmp_path / "models")
+    evaluation = {"tune_epochs": 0} | ({"fallback": True} if fallback else {})
+    perform(tmp_path, GOOD, models, evaluation=evaluation)
+    report = ReportContent.from_bytes((tmp_path / "report").read_bytes(), verified=True)
+    assert report.examples == trained
