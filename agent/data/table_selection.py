@@ -21,6 +21,7 @@ class Selection:
     label: str | None  # None: the table has none, or it is not needed
     group: str | None = None  # names the series of each row; None: the rows are one series
     may_miss: frozenset[str] = frozenset()  # the features whose cells may be missing
+    absent: frozenset[str] = frozenset()  # the features that the table lacks, and may lack
     leaves_out: bool = False  # rows with missing cells
     faults: tuple[
         DataError, ...
@@ -29,7 +30,7 @@ class Selection:
     @property
     def names(self) -> tuple[str, ...]:
         """The columns that are read."""
-        names = [column.name for column in self.features]
+        names = [column.name for column in self.features if column.name not in self.absent]
         for name in (self.label, self.group):
             if name is not None:
                 names.append(name)
@@ -131,7 +132,8 @@ def _selected_by_task(
     if group is not None:
         required.append(group)
     present, known = frozenset(columns), frozenset((*required, *task.ignore))
-    missing = [name for name in required if name not in present]
+    absent = frozenset(task.optional) - present
+    missing = [name for name in required if name not in present | absent]
     if missing:
         faults.append(_missing(path, columns, missing))
     others = [name for name in columns if name not in known]
@@ -143,13 +145,14 @@ def _selected_by_task(
     unknown = [name for name in others if name != label]
     if unknown and EVERYTHING_ELSE not in task.ignore:
         faults.append(_unknown(path, unknown))
-    features = [column for column in task.table_columns if column.name in present]
+    features = [column for column in task.table_columns if column.name in present | absent]
     may_miss = [column.name for column in features if task.may_miss(column)]
     return Selection(
         tuple(features),
         label,
         None if group in missing else group,
         frozenset(may_miss),
+        absent,
         leaves_out=task.impute == "drop",
         faults=tuple(faults),
     )

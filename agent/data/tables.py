@@ -285,6 +285,11 @@ def _features(
     """The features (n, columns) of a block of rows."""
     found: list[Float32] = []
     for column in selection.features:
+        if column.name in selection.absent:
+            found.append(np.full(len(block.rows), np.nan, np.float32))
+            if column.kind == "category":
+                vocabularies.setdefault(column.name, Words())
+            continue
         place = CellPlace(column.name, file.positions[column.name])
         missing = column.name in selection.may_miss
         match column.kind:

@@ -155,9 +155,12 @@ def _absence(column: FleetColumn) -> str:
     """Which devices lack a column, or if they are most, which ones have it."""
     lack, have = column.absent, column.holders
     if len(lack) > len(have):
-        return f"{some(have)}: a column {column.name!r}, which {counted(len(lack), 'other device')} lack"
+        return f"{some(have)}: a column {column.name!r}, which {counted(len(lack), 'other device')} lack; it is not used"
     verb = "has" if len(have) == 1 else "have"
-    return f"{some(lack)}: no column {column.name!r}, which {counted(len(have), 'other device')} {verb}"
+    return (
+        f"{some(lack)}: no column {column.name!r}, which {counted(len(have), 'other device')} {verb}; it is not used. To use it, "
+        "move it from task.ignore to task.columns and task.optional, and set impute"
+    )
 
 
 def _name_orders(devices: Sequence[DataDescription], proposal: Proposal) -> None:

@@ -167,7 +167,7 @@ def wrong_names(
     for key, names in roles.items():
         inside = set(names) & set(columns)
         outside = set(names) - set(columns)
-        if key in ("categories", "impute", "times"):
+        if key in ("categories", "impute", "optional", "times"):
             if outside:
                 yield f"{key}: {sorted(outside)} are not in columns; add them or correct the names"
         elif inside:

@@ -94,6 +94,12 @@ class Task(Section):
         "whole fleet, which agents find out before round 0 from sums or quantiles. drop: rows with missing cells are left "
         "out. Fixed values: {age: 40}; other columns must be complete. A missing category counts as another value.",
     )
+    optional: tuple[ColumnName, ...] = Field(
+        (),
+        max_length=MAX_COLUMNS,
+        description="Columns among task.columns that a device may lack, such as those of a sensor that not every device has: all "
+        "their cells then count as missing, and impute replaces them. Any other column that is not there keeps a device out.",
+    )
     categories: dict[ColumnName, Category] = Field(
         {},
         max_length=MAX_COLUMNS,
@@ -192,6 +198,7 @@ class Task(Section):
             "ignore": self.ignore,
             "categories": tuple(self.categories),
             "times": self.times,
+            "optional": self.optional,
             "impute": tuple(self.impute) if isinstance(self.impute, dict) else (),
         }
         if self.target is not None:
@@ -209,6 +216,13 @@ class Task(Section):
                 f"resize is for images; features is {list(self.features)}: expected [1, height, width] or "
                 "[3, height, width]"
             )
+        for column in self.table_columns:
+            if column.name in self.optional and (
+                self.impute == "drop" or not self.may_miss(column)
+            ):
+                raise ValueError(
+                    f"optional: nothing replaces {column.name!r} where it is not there; set impute to mean, median or a value"
+                )
         if self.test == "random" and self.window is not None:
             raise ValueError(
                 "test: random would train on rows that test, since windows share rows; remove test"
@@ -219,7 +233,7 @@ class Task(Section):
         if self.target_scale != "none" and self.classes is not None:
             raise ValueError("target_scale is for a regression; remove it, or remove classes")
         if not self.columns:
-            for key in ("impute", "window", "test"):
+            for key in ("impute", "optional", "window", "test"):
                 if getattr(self, key) != Task.model_fields[key].default:
                     raise ValueError(f"{key} works on named columns; list the features in columns")
             return self
@@ -247,7 +261,7 @@ class Task(Section):
     def _with_valid_pixels(self) -> Self:
         """The task itself, whose columns are pixels. ValueError for keys that pixels cannot have, and for another number of them."""
         shape = list(self.features)
-        for key in ("impute", "categories", "times", "window"):
+        for key in ("impute", "optional", "categories", "times", "window"):
             if getattr(self, key) != Task.model_fields[key].default:
                 raise ValueError(
                     f"{key} is for columns of different meaning, and features {shape} make the columns pixels of one "

@@ -234,8 +234,9 @@ def test_an_absence_names_the_fewer_devices(tmp_path: Path) -> None:
     sources = [table(tmp_path, f"{i}.csv", "a,b,y" if i else "a,c,y", *rows) for i in range(4)]
     first = sources[0]
     absent, present = proposed(*sources).differences
-    assert f"{first}: a column 'c', which 3 other devices lack" in (absent, present)
-    assert f"{first}: no column 'b', which 3 other devices have" in (absent, present)
+    both = f"{absent}\n{present}"
+    assert f"{first}: a column 'c', which 3 other devices lack" in both
+    assert f"{first}: no column 'b', which 3 other devices have" in both
 
 
 def test_columns_that_name_the_device_are_no_inputs_and_are_named(tmp_path: Path) -> None:

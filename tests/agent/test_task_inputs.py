@@ -261,3 +261,33 @@ def test_one_row_keeps_its_inputs_whatever_the_other_rows_are(tmp_path: Path) ->
         prepared(one, task()).features,
         prepared(backwards, task()).features,
     )
+
+
+@pytest.mark.parametrize("name", ["data.csv", "data.parquet"])
+def test_a_column_that_a_device_may_lack_counts_as_missing_cells(tmp_path: Path, name: str) -> None:
+    """Numbers get the value of the task, a word the input for other words; other columns are still required."""
+    own = task(optional=("age", "colour"))
+    path = written(tmp_path, "weight,label", "70,1", "80,0", "90,1", name=name)
+    data = load(path, task=own)
+    expected = [[40, 0, 0, 1, weight] for weight in (70, 80, 90)]
+    assert prepared(data, own).features.tolist() == expected
+    assert "missing cells: 'age' 3, 'colour' 3 (task.impute: values of the task)" in (
+        inspect(data, own).notes
+    )
+    new = load_unlabelled(written(tmp_path, "weight", "70", "80", name=f"new-{name}"), own)
+    assert len(new.rows) == 2
+    sent = DataSurvey(data, task(optional=("age",), impute="mean")).statistics()
+    assert sent["count"] == [0, 3]
+    with pytest.raises(DataError, match="no column 'colour'"):
+        load(path, task=task(optional=("age",)))
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [({"impute": "drop"}, "nothing replaces 'age'"), ({"optional": ("agee",)}, "agee")],
+)
+def test_a_column_may_be_lacking_only_if_something_replaces_it(
+    keys: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ValidationError, match=words):
+        task(**({"optional": ("age",)} | keys))

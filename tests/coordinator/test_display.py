@@ -308,6 +308,16 @@ def test_no_column_of_a_narrow_table_stands_alone() -> None:
         assert min(len(part.columns) for part in parts) > 2 or len(parts[-2].columns) <= 3
 
 
+def test_a_round_without_a_report_to_wait_for_has_no_line() -> None:
+    """Of the method `local`, whose agents train on their own at the end."""
+    plain, text = console()
+    with ProgressBar(plain, 3) as progress:
+        progress(replace(PHASE, means=Means()))
+        assert "0/0" not in text.getvalue()
+        progress(replace(PHASE, means=Means(), invited=["a"], reported=["a"]))
+    assert "1/1 agents" in text.getvalue()
+
+
 def test_one_is_not_many() -> None:
     alone = result(agents=1)
     assert results([alone]).title.startswith("heat, 1 agent;")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 from pathlib import Path
@@ -9,10 +10,12 @@ from pathlib import Path
 import pytest
 import typer
 import yaml
+from rich.console import Console
 from typer.testing import CliRunner
 
 from covey.agent.cli.program import app as agent
 from covey.broker.cli.program import app as broker
+from covey.coordinator.cli import reference
 from covey.coordinator.cli.options import in_federation
 from covey.coordinator.cli.program import app as coordinator
 from covey.shared.cli import Connection, failed, installed_version
@@ -31,6 +34,27 @@ def test_every_program_prints_its_version_its_help_and_its_completion(app: typer
     short = runner.invoke(app, ["-h"])
     assert (short.exit_code, short.stdout) == (0, runner.invoke(app, ["--help"]).stdout)
     assert "--install-completion" in short.stdout
+
+
+def test_the_help_of_a_program_has_the_summary_of_each_command_whole() -> None:
+    printed = CliRunner().invoke(coordinator, ["-h"], env={"COLUMNS": "80"}).output
+    assert "..." not in printed[printed.index("Commands:") :]
+    assert max(map(len, printed.splitlines())) <= 80
+    words = " ".join(printed.split())
+    assert "Run a scenario to its end, and write models, records and results to a folder." in words
+
+
+def test_the_methods_fit_a_narrow_terminal_with_hanging_indents(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written = io.StringIO()
+    terminal = Console(width=80, file=written, markup=False)
+    monkeypatch.setattr(reference, "out", terminal)
+    assert CliRunner().invoke(coordinator, ["methods"]).exit_code == 0
+    lines = written.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    place = lines.index(next(line for line in lines if line.startswith("    choose: ")))
+    assert lines[place + 1].startswith("        ")
 
 
 def test_a_command_takes_the_short_option_for_help_too() -> None:
