@@ -14,6 +14,7 @@ from covey.shared.printable import printable
 WIDTH = 110  # of a line of the scenario
 LIST_WIDTH = 100  # of a line with items of a list
 SHORT_ITEM = 12  # characters; items up to this are written several on a line
+MANY_ITEMS = 20  # and so are more items than these, whatever their length
 INDENT = "  "
 NESTED = 2 * INDENT
 
@@ -131,9 +132,9 @@ def _entry_lines(key: str, value: Any) -> list[str]:
 
 
 def _are_short(items: Sequence[Any]) -> bool:
-    """Whether a list has many items that fit on a line together, such as the names of pixels."""
+    """Whether items of a list share lines: short ones, such as the names of pixels, or very many."""
     lengths = [len(_flow(item)) for item in items]
-    return max(lengths) <= SHORT_ITEM
+    return max(lengths) <= SHORT_ITEM or len(items) > MANY_ITEMS
 
 
 def _wrapped_list(key: str, items: Sequence[Any]) -> list[str]:

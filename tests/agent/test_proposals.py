@@ -149,6 +149,18 @@ def test_a_long_list_of_short_names_fills_lines(tmp_path: Path) -> None:
     assert {"a, b", "no"} <= set(load(path).task.columns)
 
 
+def test_a_long_list_of_long_names_fills_lines_too(tmp_path: Path) -> None:
+    names = [f"body acceleration, axis {number}" for number in range(300)]
+    rows = [",".join(str(index * column % 7) for column in range(301)) for index in range(1, 20)]
+    header = ",".join(f'"{name}"' for name in names)
+    text = proposed(table(tmp_path, "wide.csv", f"{header},y", *rows)).to_yaml()
+    assert len(text.splitlines()) < 200
+    assert max(map(len, text.splitlines())) <= 110
+    path = tmp_path / "scenario.yaml"
+    path.write_text(text, "utf-8")
+    assert len({*load(path).task.columns} & {*names}) > 200
+
+
 def test_a_column_without_a_name_is_left_out(tmp_path: Path) -> None:
     rows = [f"{index},{index * 0.5},{index % 2}" for index in range(20)]
     task = task_of(proposed(table(tmp_path, "pandas.csv", ",a,y", *rows)))
