@@ -26,6 +26,20 @@ def test_ifca_ends_with_a_hypothesis_in_each_group(name: Any) -> None:
     assert end.personal("c01")[0][1] is end.state.models[1]
 
 
+def test_ifca_keeps_a_client_in_its_random_group_until_the_warm_up_ends() -> None:
+    strategy = Ifca(n_clusters=4, warmup_rounds=3)
+    start = strategy.init(setup(bowls(*[(1, 1)] * 4), ONE, *[flat(k, k) for k in range(4)]))
+    names = [f"c{i:02}" for i in range(20)]
+    groups = [
+        [strategy.order(replace(start, round=round_), Phase(), name).models for name in names]
+        for round_ in range(4)
+    ]
+    assert groups[0] == groups[1] == groups[2]
+    assert {len(models) for models in groups[0]} == {1}
+    assert len(set(groups[0])) == 4
+    assert {len(models) for models in groups[3]} == {4}
+
+
 def test_ifca_ties_go_to_the_first_hypothesis() -> None:
     end = run(
         Ifca(initial="random"), bowls((5, 5), (-5, -5)), ONE, flat(0, 0), flat(0, 0), rounds=1
