@@ -119,7 +119,7 @@ def test_a_scenario_whose_union_has_no_name_is_explained(tmp_path: Path) -> None
 def test_a_name_of_an_image_longer_than_any_file_has_is_refused(tmp_path: Path) -> None:
     """OSError: File name too long."""
     (tmp_path / "l.json").write_text(leaf_user(["9" * 5000 + ".png"] * 2, [0, 1]))
-    with pytest.raises(DataError, match="no name of an image"):
+    with pytest.raises(DataError, match="not the name of an image"):
         load_data(tmp_path / "l.json")
 
 
