@@ -13,7 +13,7 @@ from covey.shared.numerics import kinship
 from covey.shared.scenario.task import Task
 
 Indices = npt.NDArray[np.int64]
-STRETCHES = kinship.BLOCKS  # of a series, if its windows are short enough
+STRETCHES = 2 * kinship.BLOCKS  # of a series, about
 
 
 def units_of(data: Dataset) -> Indices:
@@ -27,29 +27,38 @@ def units_of(data: Dataset) -> Indices:
     if data.groups is not None:
         _, groups = np.unique(data.groups, return_inverse=True)
     if data.overlap is not None:
-        return _stretches(groups, data.overlap)
+        return _stretches(groups, data.targets, data.overlap)
     if groups.any():
         return groups
     return np.arange(n)
 
 
-def _stretches(groups: Indices, overlap: int) -> Indices:
+def _stretches(groups: Indices, targets: Array, overlap: int) -> Indices:
     """Stretches (n,) of the windows of each series, which are in time order.
 
-    Windows at the two sides of a border may share rows, so a stretch is longer than the windows that overlap, and as long
-    as the number of blocks allows.
+    A stretch ends where the class changes, so that no run of a class is in two of them: shares of classes would agree
+    between blocks by chance. It is as long as an eighth of the series, and twice as long at most if the class stays.
+    Windows at the two sides of a border may share rows, so it is also longer than the windows that overlap.
 
     Args:
         groups: (n,) the series of each window.
+        targets: (n,) its class, or a value.
         overlap: how many windows before a window share rows with it.
     """
     units = np.zeros(len(groups), np.int64)
-    first = 0
+    unit = -1
     for group in np.unique(groups):
         rows = np.flatnonzero(groups == group)
-        length = max(-(-len(rows) // STRETCHES), 2 * overlap, 1)
-        units[rows] = first + np.arange(len(rows)) // length
-        first = units[rows[-1]] + 1
+        usual = max(-(-len(rows) // STRETCHES), 2 * overlap, 1)
+        unit += 1
+        length = 0
+        for before, row in zip([rows[0], *rows], rows, strict=False):
+            changes = targets[row] != targets[before]
+            if length >= 2 * usual or (length >= usual and changes):
+                unit += 1
+                length = 0
+            units[row] = unit
+            length += 1
     return units
 
 

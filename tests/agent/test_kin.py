@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,20 +35,29 @@ def test_a_recording_is_a_unit_where_an_agent_has_several() -> None:
     assert units_of(data(5, groups=groups)).tolist() == [1, 0, 1, 2, 2]
 
 
-@pytest.mark.parametrize(
-    ("overlap", "expected"),
-    [(0, [0, 0, 0, 1, 1, 1, 2, 2, 2, 3]), (2, [0] * 4 + [1] * 4 + [2] * 2), (9, [0] * 10)],
-)
-def test_windows_of_a_series_are_stretches_longer_than_those_that_overlap(
-    overlap: int, expected: list[int]
-) -> None:
-    assert units_of(data(10, overlap=overlap)).tolist() == expected
+def of_classes(targets: list[int], overlap: int) -> Dataset:
+    return replace(data(len(targets), overlap=overlap), targets=np.array(targets))
+
+
+def test_a_stretch_of_a_series_ends_where_the_class_changes() -> None:
+    runs = [0] * 3 + [1] * 2 + [0] * 4 + [2] * 3 + [1] * 4  # usual: 16 / 8 = 2
+    expected = [0] * 3 + [1] * 2 + [2] * 4 + [3] * 3 + [4] * 4
+    assert units_of(of_classes(runs, 0)).tolist() == expected
+
+
+def test_a_stretch_is_twice_as_long_as_usual_at_most() -> None:
+    assert units_of(of_classes([1] * 10, 0)).tolist() == [0] * 4 + [1] * 4 + [2] * 2
+
+
+def test_a_stretch_is_longer_than_the_windows_that_overlap() -> None:
+    changing = [0, 1] * 8
+    assert units_of(of_classes(changing, 2)).tolist() == [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4
+    assert set(units_of(of_classes(changing, 9))) == {0}
 
 
 def test_each_series_has_stretches_of_its_own() -> None:
-    groups = np.array([0, 1] * 4)
-    units = units_of(data(8, groups=groups, overlap=1))
-    assert units.tolist() == [0, 2, 0, 2, 1, 3, 1, 3]
+    series = replace(of_classes([0, 5, 0, 5, 1, 6, 1, 6], 1), groups=np.array([0, 1] * 4))
+    assert units_of(series).tolist() == [0, 2, 0, 2, 1, 3, 1, 3]
 
 
 def locals_of(samples: Dataset, task: Task) -> list[Local]:

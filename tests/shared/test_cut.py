@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from covey.shared.numerics import kinship
 from covey.shared.numerics.clustering import euclidean
+from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import Strategy, View
+from covey.shared.strategies.bases import cut
 from covey.shared.strategies.bases.cut import CARD, COUNTS, Chances, Cut
 from covey.shared.strategies.fedclust import FedClust
 from covey.shared.strategies.pacfl import Pacfl
@@ -78,8 +82,8 @@ def test_robust_without_a_number_of_clusters_has_the_same_gate_and_cut() -> None
 
 def test_the_gate_decides_whether_and_silhouettes_how_many() -> None:
     matrix = euclidean(list(HEADS))
-    cut = Cut("complete")
-    closed, opened = cut.choice(matrix, NONE), cut.choice(matrix, SHIFT)
+    rule = Cut("complete")
+    closed, opened = rule.choice(matrix, NONE), rule.choice(matrix, SHIFT)
     assert closed is not None
     assert opened is not None
     assert (closed.clusters, opened.clusters > 1) == (1, True)
@@ -88,16 +92,16 @@ def test_the_gate_decides_whether_and_silhouettes_how_many() -> None:
 @pytest.mark.parametrize("choose", ["rotations", "gap"])
 def test_the_gate_is_in_front_of_every_automatic_cut(choose: Any) -> None:
     matrix = euclidean(list(np.repeat([[0.0], [9.0]], 5, axis=0) + 0.1 * HEADS))
-    cut = Cut("ward", choose)
-    closed, _ = cut.tree(matrix, NONE)
-    opened, _ = cut.tree(matrix, SHIFT)
+    rule = Cut("ward", choose)
+    closed, _ = rule.tree(matrix, NONE)
+    opened, _ = rule.tree(matrix, SHIFT)
     assert (closed.clusters, opened.clusters) == (1, 2)
 
 
 def test_without_a_say_of_the_cards_silhouettes_must_be_better_than_chance() -> None:
     matrix = euclidean(list(HEADS))
-    for cut, chances in ((Cut("complete"), ()), (Cut("complete", gate="none"), SHIFT)):
-        choice = cut.choice(matrix, chances)
+    for rule, chances in ((Cut("complete"), ()), (Cut("complete", gate="none"), SHIFT)):
+        choice = rule.choice(matrix, chances)
         assert choice is not None
         assert choice.clusters == 1
         assert 0 < choice.score < choice.chance
@@ -107,10 +111,10 @@ def test_without_a_say_of_the_cards_silhouettes_must_be_better_than_chance() -> 
     "given", [{"n_clusters": 3}, {"threshold": 1e9}, {"quantile": 1.0}], ids=str
 )
 def test_a_given_cut_is_never_gated_and_asks_for_no_cards(given: dict[str, Any]) -> None:
-    cut = Cut("average", **given)
-    tree, evidence = cut.tree(euclidean(list(HEADS)), NONE)
+    rule = Cut("average", **given)
+    tree, evidence = rule.tree(euclidean(list(HEADS)), NONE)
     assert tree.clusters == given.get("n_clusters", 1)
-    assert (cut.asks_cards, evidence) == (False, ())
+    assert (rule.asks_cards, evidence) == (False, ())
 
 
 @pytest.mark.parametrize(
@@ -170,6 +174,20 @@ def test_the_gate_answers_from_the_cards_that_came_and_fit() -> None:
     assert min(strategy.fold(state, phase, mixed).chances) < 0.01
     few = [(client, short) for client in list(clients)[:5]] + reports[5:]
     assert strategy.fold(state, phase, few).chances != ()
+
+
+def test_of_a_large_fleet_a_sample_of_the_cards_is_tested(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of eight agents five are drawn, and the rest may send what they like."""
+    unpacked: list[int] = []
+    monkeypatch.setattr(cut, "MOST_CARDS", 5)
+
+    def counted(means: Vector, counts: Sequence[int]) -> kinship.Card | None:
+        unpacked.append(len(counts))
+        return kinship.Card(np.ones((4, 2)), np.ones((4, 2, kinship.PROJECTED)))
+
+    monkeypatch.setattr(kinship, "unpacked", counted)
+    run(FedClust(), softmaxes(8), rounds=1)
+    assert len(unpacked) == 5
 
 
 def test_options_of_a_cut_that_contradict_each_other_are_refused() -> None:

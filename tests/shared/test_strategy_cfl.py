@@ -302,8 +302,9 @@ def test_cfl_never_splits_a_fleet_whose_cards_show_no_shift() -> None:
     assert len(end.state.models) == 1
     assert facts["shift"] == "no shift found: one cluster"
     assert "no shift found between the data of the agents" in facts["warning_clusters"]
-    alone = run(Cfl(trigger="rotations", gate="cards"), clients, SGD, rounds=4)
-    assert len(alone.state.models) == 1
+    for gate, models in (("cards", 1), ("none", 2)):
+        always = Cfl.model_validate({"eps_1": 99, "eps_2": 0, "warmup": 0, "gate": gate})
+        assert len(run(always, clients, SGD, rounds=1).state.models) == models
 
 
 def test_cfl_without_any_card_decides_by_chance_and_does_not_wait() -> None:

@@ -29,6 +29,7 @@ from covey.shared.numerics.clustering import (
     agglomerative,
     cut_between,
 )
+from covey.shared.seeds import generator
 from covey.shared.strategies.base import (
     ClientId,
     Expected,
@@ -45,6 +46,7 @@ from covey.shared.strategies.bases.hard import Clustered, HardClustered, sizes
 CARD = "card"  # the vector of a report, and the number of an order that asks for it
 COUNTS = "counts"
 LEAST_CARDS = 4  # fewer have no say
+MOST_CARDS = 1000  # of more a sample is tested
 # of a card: the longest ones, of 50 classes
 CELLS = kinship.BLOCKS * kinship.MOST_CLASSES
 CARD_SIZES = {CARD: -CELLS * kinship.PROJECTED}
@@ -165,12 +167,13 @@ def with_card(report: Report, job: Job, local: Local) -> Report:
 
 def tested(reports: Reports) -> Chances:
     """The chances of the three tests on the cards that came; () where fewer than four fit each other."""
+    with_cards = [report for _, report in reports if CARD in report.vectors]
+    drawn = generator(0, "cards").permutation(len(with_cards))[:MOST_CARDS]
     cards = []
-    for _, report in reports:
-        if CARD in report.vectors:
-            card = kinship.unpacked(report.vectors[CARD], report.numbers[COUNTS])
-            if card is not None:
-                cards.append(card)
+    for report in (with_cards[i] for i in np.sort(drawn).tolist()):
+        card = kinship.unpacked(report.vectors[CARD], report.numbers[COUNTS])
+        if card is not None:
+            cards.append(card)
     [(usual, _)] = Counter(card.counts.shape for card in cards).most_common(1) or [((), 0)]
     fitting = [card for card in cards if card.counts.shape == usual]
     if len(fitting) < LEAST_CARDS:
