@@ -81,6 +81,35 @@ def predict(
 
 
 @commands.command()
+def reset(
+    model_dir: Annotated[
+        Path,
+        typer.Option(
+            help="folder of `agent start --model-dir`; stop the agent first",
+            envvar="COVEY_MODEL_DIR",
+        ),
+    ],
+) -> None:
+    """Forget which publication this device dealt with last: it takes the next one, whatever its serial.
+
+    The model in use and the earlier ones stay. Needed where somebody published with a serial ahead of time.
+    """
+    from covey.agent.kept.model_dir import INDEX, ModelDir
+    from covey.shared.files import folder_lock
+
+    if not (model_dir / INDEX).is_file():
+        raise UserError(
+            f"{model_dir / INDEX}: no such file; expected a folder of agent start --model-dir"
+        )
+    with folder_lock(model_dir, f"{model_dir}: an agent keeps its models here; stop it first"):
+        models = ModelDir(model_dir)
+        if models.damage:
+            raise UserError(models.damage)
+        models.settle(0, pinned=False)
+    print(f"{model_dir}: the next publication is dealt with, whatever its serial")
+
+
+@commands.command()
 def export(
     model: Annotated[
         Path, typer.Argument(help="models/cluster-0.safetensors of a finished run", exists=True)

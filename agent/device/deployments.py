@@ -4,7 +4,8 @@ A deployment names one model per cluster, and a document of its own names this a
 cluster fetches all of them, and the worker takes the one with the smallest loss on the device's training data, as IFCA does.
 
 The newest deployment counts. It is settled once its model was taken over or kept out; a settled one is never fetched again,
-also not after a restart.
+also not after a restart. One that the policy refuses is not settled, and one whose serial is more than a day ahead counts
+for nothing: it would freeze the model in use for good.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from covey.agent.device.events import (
 )
 from covey.agent.device.stalls import StallTimer, part_topics
 from covey.agent.policy import Rules
-from covey.shared.wire.deployments import Deployment, DeploymentShare
+from covey.shared.wire.deployments import Deployment, DeploymentShare, latest_serial
 from covey.shared.wire.messages import ModelRef
 from covey.shared.wire.topics import Topics
 
+AGAIN_S = 600.0  # then a deployment of the future is looked at again: this device's clock may have been set
 SHARE_WAIT_S = 3.0  # how long the agent's own document may arrive after the deployment
 
 
@@ -48,6 +50,8 @@ class Deployments:
         self.own_topics = (topics.deployment, topics.deployment_share(agent))
         self._settled = settled
         self._newest: Deployment | None = None  # the newest that is not settled
+        self._refused = 0  # serial of the newest that was refused
+        self._again_at: float | None = None  # when to ask for a deployment of the future again
         self._share: DeploymentShare | None = None  # the newest seen, of any deployment
         self._clusters: tuple[int, ...] = ()  # whose models are needed; () before the choice
         self._share_due: float | None = None  # when to stop waiting for the agent's own document
@@ -62,7 +66,7 @@ class Deployments:
 
     @property
     def wake_at(self) -> float | None:
-        timers = (self._share_due, self._stall.at)
+        timers = (self._share_due, self._stall.at, self._again_at)
         due = [at for at in timers if at is not None]
         return min(due, default=None)
 
@@ -73,9 +77,18 @@ class Deployments:
 
     # what arrives
 
-    def seen(self, deployment: Deployment, now: float) -> Actions:
-        """The coordinator published which models to use."""
-        known = self._settled
+    def seen(self, deployment: Deployment, now: float, wall: float) -> Actions:
+        """The coordinator published which models to use. `wall` is the time of day, in seconds since 1970."""
+        latest = latest_serial(wall)
+        if deployment.serial > latest:
+            self._again_at = now + AGAIN_S
+            return self._refuse(
+                deployment,
+                "its serial is more than a day ahead of this device's clock; check the clock, and the coordinator's "
+                "credentials",
+            )
+        self._again_at = None
+        known = self._settled if self._settled <= latest else 0
         if self._newest is not None:
             known = max(known, self._newest.serial)
         if deployment.serial <= known:
@@ -86,11 +99,17 @@ class Deployments:
         refusal = self._rules.refuses_deployment(deployment)
         if refusal is not None:
             self._newest = None
-            self._settled = deployment.serial
-            notice = Notify(f"no model is taken over: {refusal}")
-            return [*actions, notice, DeploymentRefused(deployment)]
+            actions += self._refuse(deployment, refusal)
+            return [*actions, DeploymentRefused(deployment)]
         self._newest = deployment
         return actions + self._choose(now)
+
+    def _refuse(self, deployment: Deployment, why: str) -> Actions:
+        """Show a refusal, once. The serial is not settled."""
+        if deployment.serial == self._refused:
+            return []
+        self._refused = deployment.serial
+        return [Notify(f"no model is taken over: {why}")]
 
     def share_seen(self, share: DeploymentShare, now: float) -> Actions:
         """The coordinator published this agent's cluster. It overrules a choice that was made without it."""
@@ -121,7 +140,7 @@ class Deployments:
 
     def settled(self, serial: int) -> Actions:
         """The model of this deployment was taken over, or kept out: what was fetched for it may leave the disk."""
-        self._settled = max(self._settled, serial)
+        self._settled = serial
         if self._newest is None or self._newest.serial > serial:
             return []
         self._newest = None
@@ -135,6 +154,9 @@ class Deployments:
 
     def tick(self, now: float) -> Actions:
         actions: Actions = []
+        if self._again_at is not None and now >= self._again_at:
+            self._again_at = None
+            actions.append(Subscribe(self.own_topics))  # the broker sends again what it retains
         if self._share_due is not None and now >= self._share_due:
             actions += self._choose(now)
         if self._stall.is_due(now):

@@ -120,6 +120,7 @@ class DeploymentSeen:
     """The coordinator published which models devices should use."""
 
     deployment: Deployment
+    wall: float  # seconds since 1970
 
 
 @dataclass(frozen=True)

@@ -333,7 +333,7 @@ class Agent:
             case ClusterTopic(key, _):
                 return self._store_part(self.store, key, payload)
             case PlainTopic("deployment"):
-                return e.DeploymentSeen(Deployment.from_bytes(payload))
+                return e.DeploymentSeen(Deployment.from_bytes(payload), time.time())
             case AgentTopic(agent, "deployment") if agent == self.identity.agent:
                 return e.DeploymentShareSeen(DeploymentShare.from_bytes(payload))
         raise DecodeError("topic", f"{message.topic!r} is not for {self.identity.agent}")

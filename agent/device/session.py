@@ -265,8 +265,8 @@ class Session:
     def _of_deployment(self, deployments: Deployments, event: Event, now: float) -> Actions:
         """React to what concerns models for use."""
         match event:
-            case DeploymentSeen(deployment):
-                return deployments.seen(deployment, now)
+            case DeploymentSeen(deployment, wall):
+                return deployments.seen(deployment, now, wall)
             case DeploymentShareSeen(share):
                 return deployments.share_seen(share, now)
             case DeployedPartSeen():

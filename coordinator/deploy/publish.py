@@ -20,7 +20,7 @@ from covey.shared.mqtt.link import Down, Incoming, Link, Message
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.codec import Codec
-from covey.shared.wire.deployments import Deployment, DeploymentShare, Origin
+from covey.shared.wire.deployments import Deployment, DeploymentShare, Origin, latest_serial
 from covey.shared.wire.messages import ModelRef, digest
 from covey.shared.wire.parts import part_count, split
 from covey.shared.wire.topics import Topics, deployed_key
@@ -61,14 +61,20 @@ async def publish(
         force: ask devices to take the models over without their check.
 
     Raises:
-        UserError: the broker did not take a message.
+        UserError: the broker did not take a message, or holds a publication of the future (unless `force`).
     """
     await _subscribed(link, topics)
     before = await _newest(link, topics, RETAINED_S)
-    milliseconds = int(time.time() * 1000)
-    serial = milliseconds
-    if before is not None:
+    wall = time.time()
+    serial = int(wall * 1000)
+    if before is not None and before.serial <= latest_serial(wall):
         serial = max(serial, before.serial + 1)
+    elif before is not None and not force:
+        raise UserError(
+            f"the broker holds a publication with the serial {before.serial}, more than a day ahead of this machine's "
+            "clock, which devices refuse. Check the clock. If it is right, somebody else has the coordinator's credentials: "
+            "renew them, then replace the publication with `coordinator promote --force`"
+        )
     await _publish_shares(link, topics, version.assignment, serial)
     models: list[ModelRef] = []
     for cluster, model in enumerate(version.models):

@@ -15,6 +15,8 @@ from covey.shared.wire.framing import Count, Name, Numbers, Packed
 from covey.shared.wire.messages import MAX_MODELS, ModelRef
 from covey.shared.wire.topics import is_deployed
 
+AHEAD_MS = 86_400_000  # a day: no clock of a coordinator is further ahead of a device's
+
 Origin = Literal["run", "operator"]
 
 
@@ -47,6 +49,15 @@ class Deployment(Packed):
         if not self.force:
             del fields["force"]
         return fields
+
+
+def latest_serial(wall: float) -> int:
+    """The greatest serial that a publication may have. A serial is the time of its publication, in milliseconds since 1970.
+
+    Args:
+        wall: seconds since 1970.
+    """
+    return int(wall * 1000) + AHEAD_MS
 
 
 class DeploymentShare(Packed):

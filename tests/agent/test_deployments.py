@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from covey.agent.device.deployments import SHARE_WAIT_S, Deployments
+from covey.agent.device.deployments import AGAIN_S, SHARE_WAIT_S, Deployments
 from covey.agent.device.events import (
     Adopt,
     DeploymentRefused,
@@ -27,6 +27,8 @@ from covey.shared.wire.topics import Topics, deployed_key
 from tests.agent.orders import LAYOUT, TASK, ref
 
 TOPICS = Topics("default")
+WALL = 1_800_000_000.0
+DAY_MS = 86_400_000
 CONTENTS = (b"model of cluster 0", b"model of cluster 1")
 
 
@@ -58,7 +60,7 @@ def names(*clusters: int) -> frozenset[bytes]:
 
 def test_a_device_fetches_the_model_of_its_cluster_and_no_other() -> None:
     it = machine()
-    assert it.seen(deployment(), 0.0) == []
+    assert it.seen(deployment(), 0.0, WALL) == []
     assert it.share_seen(DeploymentShare(serial=5, cluster=1), 0.5) == [
         KeepDeployed(names(1)),
         Subscribe(parts(1)),
@@ -70,14 +72,14 @@ def test_a_device_fetches_the_model_of_its_cluster_and_no_other() -> None:
     ]
     assert it.wake_at is None
     assert it.settled(5) == [KeepDeployed(frozenset())], "the model file has what is needed"
-    assert it.seen(deployment(), 9.0) == [], "a settled one is never fetched again"
-    assert machine(settled=5).seen(deployment(), 0.0) == [], "also not after a restart"
+    assert it.seen(deployment(), 9.0, WALL) == [], "a settled one is never fetched again"
+    assert machine(settled=5).seen(deployment(), 0.0, WALL) == [], "also not after a restart"
 
 
 def test_a_device_in_no_cluster_fetches_all_models_after_a_while() -> None:
     it = machine()
     it.share_seen(DeploymentShare(serial=4, cluster=1), 0.0)  # of an earlier deployment
-    assert it.seen(deployment(), 1.0) == []
+    assert it.seen(deployment(), 1.0, WALL) == []
     assert it.wake_at == 1.0 + SHARE_WAIT_S
     assert it.tick(1.0 + SHARE_WAIT_S)[1:] == [Subscribe(parts(0, 1))]
     assert it.model_ready(digest(CONTENTS[0])) == []
@@ -88,9 +90,9 @@ def test_a_device_in_no_cluster_fetches_all_models_after_a_while() -> None:
 
 def test_a_single_model_is_for_everybody_and_the_newest_counts() -> None:
     it = machine()
-    assert Subscribe(parts(0)) in it.seen(deployment(5, 1), 0.0)
-    assert it.seen(deployment(4, 1), 0.0) == []
-    newer = it.seen(deployment(6, 1), 1.0)
+    assert Subscribe(parts(0)) in it.seen(deployment(5, 1), 0.0, WALL)
+    assert it.seen(deployment(4, 1), 0.0, WALL) == []
+    newer = it.seen(deployment(6, 1), 1.0, WALL)
     assert newer == [Unsubscribe(parts(0)), KeepDeployed(names(0)), Subscribe(parts(0))]
     it.settled(5)
     assert it.model_ready(digest(CONTENTS[0]))[-1] == Adopt(deployment(6, 1), (0,))
@@ -98,7 +100,7 @@ def test_a_single_model_is_for_everybody_and_the_newest_counts() -> None:
 
 def test_parts_that_do_not_arrive_are_subscribed_again_and_damage_is_fetched_again() -> None:
     it = machine()
-    it.seen(deployment(5, 1), 0.0)
+    it.seen(deployment(5, 1), 0.0, WALL)
     assert it.tick(STALL_S) == [Subscribe(parts(0))]
     assert it.wake_at == STALL_S + 2 * STALL_S
     it.part_arrived(4.0)
@@ -118,11 +120,34 @@ def test_a_deployment_that_breaks_the_rules_of_the_device_is_refused(
     changes: dict[str, Any], why: str
 ) -> None:
     it = machine(rules=Rules(Policy()))
-    notice, shown = it.seen(deployment(**changes), 0.0)
+    notice, shown = it.seen(deployment(**changes), 0.0, WALL)
     assert shown == DeploymentRefused(deployment(**changes))
     assert isinstance(notice, Notify)
     assert why in notice.text
     assert it.wake_at is None
+    assert it.seen(deployment(**changes), 1.0, WALL) == [shown], "it is said once"
+    assert it.seen(deployment(4, 1), 2.0, WALL) != [], (
+        "and settles nothing: an earlier serial may follow"
+    )
+
+
+@pytest.mark.parametrize("settled", [0, 2**53 - 1])
+def test_a_serial_of_the_future_freezes_no_device(settled: int) -> None:
+    """Before: one publication with the serial 2^53 - 1 made a device deaf to promote and rollback for good."""
+    it, now_ms = machine(settled=settled), int(WALL * 1000)
+    [notice] = it.seen(deployment(2**53 - 1, 1), 0.0, WALL)
+    assert isinstance(notice, Notify)
+    assert "check the clock" in notice.text
+    assert it.seen(deployment(now_ms + DAY_MS + 1, 1), 0.0, WALL) != []
+    assert Subscribe(parts(0)) in it.seen(deployment(now_ms, 1), 1.0, WALL)
+
+
+def test_a_device_whose_clock_is_set_later_takes_what_it_refused_before() -> None:
+    it, now_ms = machine(), int(WALL * 1000)
+    assert len(it.seen(deployment(now_ms, 1), 0.0, 0.0)) == 1
+    assert it.tick(AGAIN_S) == [Subscribe(it.own_topics)]
+    assert Subscribe(parts(0)) in it.seen(deployment(now_ms, 1), AGAIN_S, WALL)
+    assert it.tick(2 * AGAIN_S) != [Subscribe(it.own_topics)]
 
 
 def test_a_deployment_names_models_for_use_only() -> None:

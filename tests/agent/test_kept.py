@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from covey.agent.cli.program import app
 from covey.agent.device.hook import ModelHook, parse_hook
 from covey.agent.device.keeper import Keeper, KeepOptions
 from covey.agent.kept.model_dir import INDEX, ModelDir, read_index
@@ -22,6 +24,7 @@ from covey.agent.worker.worker import answer
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.shared.client import encode_model
 from covey.shared.errors import UserError
+from covey.shared.files import folder_lock
 from covey.shared.numerics.vectors import Layout, Tensor, Vector
 from covey.shared.scenario.task import Model, Task
 from covey.shared.seeds import generator
@@ -368,6 +371,25 @@ async def test_the_command_gets_the_path_and_its_failures_are_counted(
 def test_a_command_that_is_none_is_refused(command: str) -> None:
     with pytest.raises(UserError, match="--on-model"):
         parse_hook(command)
+
+
+def test_a_reset_device_takes_the_next_publication_and_keeps_its_model(tmp_path: Path) -> None:
+    models = ModelDir(tmp_path / "models")
+    version = Version("r1", 3, 0)
+    save_model(models.path(version), version, TASK.for_agents(), ((1.0, GOOD),), LAYOUT)
+    models.take(version, "first")
+    models.settle(2**53 - 1, pinned=True)
+    with folder_lock(models.folder, "unused"):
+        refused = CliRunner().invoke(app, ["reset", "--model-dir", str(models.folder)])
+    assert refused.exit_code == 2
+    assert "stop it first" in refused.stderr
+    assert CliRunner().invoke(app, ["reset", "--model-dir", str(models.folder)]).exit_code == 0
+    index = read_index(models.folder)
+    assert (index.serial, index.pinned) == (0, False)
+    assert index.in_use is not None
+    assert index.in_use.version == version
+    missing = CliRunner().invoke(app, ["reset", "--model-dir", str(tmp_path)])
+    assert missing.exit_code == 2
 
 
 def test_a_verdict_on_a_regression_is_in_the_units_of_the_target() -> None:

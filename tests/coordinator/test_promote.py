@@ -234,3 +234,21 @@ def test_a_rollback_after_a_retrain_goes_to_the_models_of_the_run_before(
     lost = typed("rollback", new, *signed)
     assert lost.exit_code == 2
     assert f"round 2 of run {run} was in use before" in lost.stderr.replace("\n", " ")
+
+
+def test_a_publication_of_the_future_is_named_and_replaced_by_force(
+    finished: Path, broker: MemoryBroker, tmp_path: Path
+) -> None:
+    """Before: a traceback of pydantic, and devices that ignore every later publication."""
+    key = tmp_path / "audit.key"
+    key.write_text(KEY)
+    signed = ["--audit-key", key]
+    assert typed("promote", finished, *signed).exit_code == 0
+    forged = deployed(broker).model_copy(update={"serial": 2**53 - 1})
+    broker.retained.keep(Topics("default").deployment, forged.to_bytes())
+    refused = typed("promote", finished, *signed)
+    assert refused.exit_code == 2
+    assert "more than a day ahead" in refused.stderr
+    assert deployed(broker).serial == 2**53 - 1
+    assert typed("promote", finished, "--force", *signed).exit_code == 0
+    assert deployed(broker).serial < 2**50
