@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from covey.agent.data.dataset import Dataset
+    from covey.agent.kept.privacy_account import DeviceAccount
     from covey.agent.policy import Rules
     from covey.shared.numerics.vectors import Layout
     from covey.shared.privacy.noise import Noise
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
             budget: Budget,
             noise: Noise,
             ledger: npt.NDArray[np.float64] | None,
+            account: DeviceAccount | None,
         ) -> None:
             """Make `train` DP-SGD from now on. Raises PublicError if this learner cannot do that."""
 

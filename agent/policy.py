@@ -19,6 +19,7 @@ from covey.agent.conditions import validated
 from covey.agent.learner_choice import TORCH, cannot_train
 from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import PublicError, UserError
+from covey.shared.strategies.phase_names import ENTRY, EVALUATE, MOMENTS, SIGNATURE, WARMUP
 from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.messages import DeviceKind, DeviceWish, ModelRef, OrderMessage, Work
 
@@ -63,6 +64,56 @@ def _known_method(name: str) -> str:
 
 
 Limit = Annotated[int, Field(ge=1)]
+# phases in which agents send what they are clustered by; a test compares them with the methods
+SIGNATURES = (SIGNATURE, WARMUP, ENTRY)
+
+
+class PrivacyDemand(BaseModel):
+    """The noise that the owner of a device demands; null demands nothing."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    local_epsilon: Annotated[float, Field(gt=0)] | None = Field(
+        None,
+        description="the largest epsilon that DP-SGD may spend on this device in all runs; orders to train without it are refused",
+    )
+    local_delta: Annotated[float, Field(gt=0, lt=1)] = Field(
+        1e-5, description="the delta of that epsilon; choose it below 1 / number of examples"
+    )
+    signatures: Annotated[float, Field(gt=0)] | None = Field(
+        None,
+        description="the least noise on a signature, in multiples of its clip; orders for signatures with less are refused",
+    )
+
+    def refuses(self, work: Work) -> str | None:
+        """Why an order asks for too little noise; None if it does not."""
+        asked = work.privacy or {}
+        local, signatures = asked.get("local"), asked.get("signatures")
+        rule = "policy of this device: privacy"
+        if self.local_epsilon is not None and work.phase != EVALUATE:
+            if work.phase == MOMENTS:
+                return f"{rule}.local_epsilon: statistics of the data are sent without noise"
+            if not isinstance(local, Mapping):
+                return f"{rule}.local_epsilon: the order trains without privacy.local"
+            target = local.get("target_epsilon")
+            if target is not None and not _number(target) <= self.local_epsilon:
+                return (
+                    f"{rule}.local_epsilon: privacy.local.target_epsilon is {_number(target):g}, at most "
+                    f"{self.local_epsilon:g} is allowed"
+                )
+        if self.signatures is not None and work.phase in SIGNATURES:
+            given = signatures.get("noise_multiplier") if isinstance(signatures, Mapping) else 0.0
+            if not _number(given) >= self.signatures:
+                return (
+                    f"{rule}.signatures: the order asks for a signature with noise of {_number(given):g} x clip, at least "
+                    f"{self.signatures:g} is demanded (privacy.signatures.noise_multiplier)"
+                )
+        return None
+
+
+def _number(value: Any) -> float:
+    """A number of an order as it is; NaN, which keeps no bound, for anything else."""
+    return value if type(value) in (int, float) else math.nan
 
 
 class Policy(BaseModel):
@@ -88,6 +139,10 @@ class Policy(BaseModel):
         "taken",
         description="models that `coordinator promote --force` publishes: taken without this device's check, or checked "
         "as any other",
+    )
+    privacy: PrivacyDemand = Field(
+        PrivacyDemand(),
+        description="noise that orders must ask for: local_epsilon (DP-SGD, over all runs), local_delta, signatures",
     )
     max_epochs: Limit | None = Field(10_000, description="epochs of one training")
     max_steps: Limit | None = Field(
@@ -191,10 +246,11 @@ def _expectation(fault: ErrorDetails) -> str:
     import difflib  # an idle agent without a mistake pays nothing for it
 
     key = str(fault["loc"][-1])
-    similar = difflib.get_close_matches(key, Policy.model_fields, n=1)
+    section = Policy if len(fault["loc"]) == 1 else PrivacyDemand
+    similar = difflib.get_close_matches(key, section.model_fields, n=1)
     if similar:
         return f"unknown key; did you mean {similar[0]}?"
-    return f"unknown key; expected {', '.join(Policy.model_fields)}"
+    return f"unknown key; expected {', '.join(section.model_fields)}"
 
 
 def _describe_fault(location: tuple[int | str, ...], message: str) -> str:
@@ -231,6 +287,9 @@ class Rules:
         try:
             self._check_task(work.task)
             self._check_kind(work)
+            refusal = self.policy.privacy.refuses(work)
+            if refusal is not None:
+                raise PolicyError(refusal)
             self._check_amount(work)
             self._check_models(work, agent)
         except UserError as error:

@@ -271,9 +271,9 @@ def show_policy(
     if as_json:
         print(effective.model_dump_json())
         return
+    values = effective.model_dump(mode="json")
     for key, field in type(effective).model_fields.items():
-        value = getattr(effective, key)
-        print(f"{key}: {json_text.dumps(value)}  # {field.description}")
+        print(f"{key}: {json_text.dumps(values[key])}  # {field.description}")
 
 
 def _policy(

@@ -24,6 +24,7 @@ from covey.agent.device.notices import (
     WorkFailed,
 )
 from covey.agent.device.outbox import Outbox
+from covey.agent.kept import privacy_account
 from covey.agent.policy import Rules
 from covey.agent.worker.pool import PoolLike, WorkerLost
 from covey.shared.files import obstacle, write_atomically
@@ -230,6 +231,7 @@ class Performer:
             "report_out": str(report),
             "memory_out": str(memory),
             "durable": self._identity.durable,
+            "account": str(self._identity.state / privacy_account.FILE),
             "keep": None if self._keeper is None else self._keeper.place_for(order),
             **self._rules.to_wire(),
         }

@@ -18,6 +18,7 @@ from covey.agent.data.kin import card_of, units_of
 from covey.agent.data.scaling import Scaling
 from covey.agent.data.survey import SAMPLES_AT_ONCE, Moments, moments_of
 from covey.agent.data.target_scale import in_units_of_the_data, standardised_targets
+from covey.agent.kept.privacy_account import DeviceAccount
 from covey.agent.learning import SAME_VERSION
 from covey.agent.light.dense_net import DenseNet, layout_of_task
 from covey.agent.light.sgd import NumpySgd
@@ -125,6 +126,7 @@ class NumpyLocal:
         budget: Budget,
         noise: Noise,
         ledger: npt.NDArray[np.float64] | None,
+        account: DeviceAccount | None,
     ) -> NoReturn:
         """Refuse DP-SGD: a device must not train without the noise that its order asks for."""
         raise PublicError(

@@ -19,6 +19,7 @@ from covey.agent.data.inputs import prepared
 from covey.agent.data.kin import card_of, units_of
 from covey.agent.data.survey import Moments, moments_of
 from covey.agent.data.target_scale import in_units_of_the_data, standardised_targets
+from covey.agent.kept.privacy_account import DeviceAccount
 from covey.agent.policy import NO_CODE_RULES, Rules
 from covey.agent.training.augment import augmentation_for, augmentation_of_training
 from covey.agent.training.compute_device import choose_device, prepare_device
@@ -158,6 +159,7 @@ class TorchLocal:
         budget: Budget,
         noise: Noise,
         ledger: Ledger | None,
+        account: DeviceAccount | None = None,
     ) -> None:
         """Make `train` DP-SGD from now on.
 
@@ -166,6 +168,7 @@ class TorchLocal:
             budget: what a target epsilon must last for.
             noise: draws samples and noise.
             ledger: what earlier orders have spent, (rows, 3); None for nothing.
+            account: of this device over all runs; None: none is kept.
 
         Raises:
             PublicError: Opacus is missing, or the model cannot be trained this way.
@@ -182,6 +185,7 @@ class TorchLocal:
             budget=budget,
             noise=noise,
             ledger=ledger,
+            account=account,
         )
         self._private_net = FlatModule(module, self._layout, self._device)
 

@@ -20,6 +20,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from covey.agent.kept.privacy_account import DeviceAccount
 from covey.agent.training.models import BATCH_NORMS
 from covey.shared.errors import PublicError
 from covey.shared.extras import install
@@ -51,6 +52,7 @@ class PrivateSgd:
         budget: what a target epsilon must last for.
         noise: draws samples and noise.
         ledger: what earlier orders have spent; None for nothing.
+        account: of this device over all runs; None: none is kept.
 
     Raises:
         PublicError: Opacus is missing, the model cannot be trained this way, or no noise reaches the target.
@@ -72,11 +74,13 @@ class PrivateSgd:
         budget: Budget,
         noise: Noise,
         ledger: Ledger | None,
+        account: DeviceAccount | None = None,
     ) -> None:
         opacus = _opacus()
         _check_layers(module)
         self._privacy = privacy
         self._noise = noise
+        self._account = account
         self._examples = examples
         self._batch = min(training.batch, examples)  # expected size of a Poisson sample
         self.rate = self._batch / examples
@@ -122,8 +126,23 @@ class PrivateSgd:
         target = self._privacy.target_epsilon
         if target is not None:
             self.noise_multiplier = self._noise_within(target, max(self._ahead, steps))
+        if self._account is not None:
+            self._enter(self._account, steps)
         self._ahead = max(self._ahead - steps, 0)
         self.ledger = self._with(self.noise_multiplier, steps)
+
+    def _enter(self, account: DeviceAccount, steps: int) -> None:
+        """Enter steps into the account of the device, before they are made. PublicError if they exceed its bound."""
+        rows = np.array([*account.rows(), (self.noise_multiplier, self.rate, steps)])
+        ledger = _merged(rows)
+        if account.epsilon is not None:
+            spent = _epsilon(ledger, account.delta)
+            if spent > account.epsilon * TOLERANCE:
+                raise PublicError(
+                    f"policy of this device: privacy.local_epsilon: this training would bring epsilon to {spent:.2f} over all "
+                    f"runs, at most {account.epsilon:g} is allowed"
+                )
+        account.write([(noise, rate, int(count)) for noise, rate, count in ledger.tolist()])
 
     def _noise_within(self, target: float, steps: int) -> float:
         """The planned noise, or more where earlier orders have spent more than planned."""

@@ -7,9 +7,9 @@ Every job has `source` (where the data comes from) and `policy`, `allow` and `le
 
 - `inspect` (task): compare the data with a task. The answer describes the data. If the data does not fit, `problem`
   gives the reason without private values, and `detail` gives it in full for the device's own terminal
-- `perform` (order, models, memory, report_out, memory_out, client, keep): do the work of an order. `order` is the
+- `perform` (order, models, memory, report_out, memory_out, client, account, keep): do the work of an order. `order` is the
   message's bytes, `models` and `memory` are paths; the report and the new memory are written to the two paths ending in
-  `_out`. If `keep` names a folder of models (`covey.agent.worker.keep`), the model of the order goes there
+  `_out`. `account` is the path of the device's privacy account. If `keep` names a folder of models (`covey.agent.worker.keep`), the model of the order goes there
 - `partition` (out): write which samples of a simulated fleet belong to which agent, as .npz
 - `start` (out): write the initial models of a simulated fleet's scenario, as .npz
 - `superclasses` (models, scaling): measure the models in a folder on each super-class of a simulated fleet's test data
@@ -31,9 +31,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from covey.agent.kept.privacy_account import DeviceAccount
 from covey.agent.learner_choice import TORCH
 from covey.agent.learning import load_learner
-from covey.agent.policy import PolicyError, Rules, values_of
+from covey.agent.policy import SIGNATURES, PolicyError, Rules, values_of
 from covey.agent.worker import frames
 from covey.agent.worker.memory_file import DiskFull, MemoryDamaged, load_memory, save_memory
 from covey.agent.worker.memory_limit import memory_limited
@@ -304,7 +305,7 @@ def _work(
     refusal = rules.refuses(order, client)
     if refusal is not None:
         raise PolicyError(refusal)
-    settings_of(work)
+    strategy, _ = settings_of(work)
     values_of(work.layout)  # raises PolicyError before anything is built from a malformed layout
     layout = layout_of(work)
     simulated = is_simulated(job["source"])
@@ -318,12 +319,24 @@ def _work(
     source = source_of(job["source"])
     local, held_back = _locals(source, work, layout, client, rules)
     privacy = AgentPrivacy.from_wire(work.privacy)
+    demand = rules.policy.privacy
+    if demand.local_epsilon is not None and work.phase != EVALUATE and strategy.privacy is None:
+        raise PolicyError(
+            f"policy of this device: privacy.local_epsilon: {work.strategy['name']}'s reports hold more than models of DP-SGD"
+        )
+    lacks_noise = work.phase in SIGNATURES and work.phase not in strategy.signature_phases
+    if demand.signatures is not None and lacks_noise:
+        raise PolicyError(
+            f"policy of this device: privacy.signatures: {work.strategy['name']} adds no noise in the phase {work.phase}"
+        )
     # a model that is fine-tuned for an evaluation never leaves the device: it needs no noise
     if privacy.local is not None and work.phase != EVALUATE:
-        strategy, _ = settings_of(work)
         facet = strategy.privacy or PrivacyFacet()
         budget = Budget(facet, privacy.rounds, work.round, work.phase == TRAIN)
-        local.enable_privacy(privacy.local, budget, noise, memory.get(PRIVACY_LEDGER))
+        account = None
+        if not simulated and "account" in job:
+            account = DeviceAccount(Path(job["account"]), demand.local_epsilon, demand.local_delta)
+        local.enable_privacy(privacy.local, budget, noise, memory.get(PRIVACY_LEDGER), account)
     content, new = execute_order(
         order, models, local, memory, client=client, noise=noise, held_back=held_back
     )

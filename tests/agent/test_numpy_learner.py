@@ -207,7 +207,7 @@ def test_other_abilities_of_torch_are_refused_with_the_reason() -> None:
         local.memberships(start, 2)
     budget = Budget(PrivacyFacet(), 3, 0)
     with pytest.raises(PublicError, match=r"no DP-SGD; remove privacy\.local"):
-        local.enable_privacy(LocalPrivacy(noise_multiplier=1.0), budget, Noise.secret(), None)
+        local.enable_privacy(LocalPrivacy(noise_multiplier=1.0), budget, Noise.secret(), None, None)
     changing = NumpyLocal(
         data_of(LINEAR),
         LINEAR,

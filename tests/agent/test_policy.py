@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from covey.agent.cli.program import app
-from covey.agent.policy import METHODS, UNLIMITED, Policy, PolicyError, Rules, values_of
+from covey.agent.policy import METHODS, SIGNATURES, UNLIMITED, Policy, PolicyError, Rules, values_of
 from covey.shared.consent import AllowedCode
 from covey.shared.errors import UserError
 from covey.shared.strategies.registry import AnyStrategy
@@ -49,6 +49,9 @@ def model(**options: Any) -> dict[str, Any]:
     return {**TASK.for_agents(), "model": {"name": "mlp", "options": options}}
 
 
+DEMANDING = policy(privacy={"local_epsilon": 8})
+SIGNING = policy(privacy={"signatures": 0.1})
+
 REFUSED: list[tuple[Rules, dict[str, Any], str]] = [
     (policy(methods=["fedclust", "ifca"]), {}, "methods: fedavg is not among fedclust, ifca"),
     (
@@ -65,6 +68,26 @@ REFUSED: list[tuple[Rules, dict[str, Any], str]] = [
         policy(words="hidden"),
         {"task": {**TASK.for_agents(), "categories": {"town": 8, "name": "9", "size": ["s", "m"]}}},
         "words: the task asks for the words of 2 columns",
+    ),
+    (DEMANDING, {}, "privacy.local_epsilon: the order trains without privacy.local"),
+    (
+        DEMANDING,
+        {"privacy": {"local": {"target_epsilon": 9.0}}},
+        "privacy.local_epsilon: privacy.local.target_epsilon is 9, at most 8 is allowed",
+    ),
+    (DEMANDING, {"privacy": {"local": {"target_epsilon": "8"}}}, "target_epsilon is nan"),
+    (DEMANDING, {"privacy": {"local": True}}, "trains without privacy.local"),
+    (DEMANDING, {"phase": "moments"}, "privacy.local_epsilon: statistics of the data"),
+    (SIGNING, {"phase": "signature"}, "privacy.signatures: .* noise of 0 x clip, at least 0.1"),
+    (
+        SIGNING,
+        {"phase": "warmup", "privacy": {"signatures": {"noise_multiplier": 0.05}}},
+        "privacy.signatures: .* noise of 0.05 x clip",
+    ),
+    (
+        SIGNING,
+        {"phase": "entry", "privacy": {"signatures": {"noise_multiplier": "9"}}},
+        "privacy.signatures",
     ),
     (policy(max_epochs=3), {"numbers": {"epochs": 9}}, "max_epochs: numbers.epochs is 9"),
     (policy(max_steps=3), {"numbers": {"steps": 9}}, "max_steps: the order takes 9 steps or more"),
@@ -109,6 +132,40 @@ def test_an_order_that_breaks_a_rule_is_refused_with_its_name(
         json.loads(json.dumps(rules.to_wire()))
     )  # the worker holds the order against the same rules
     assert again.refuses(order(1, ref(), **changes), DEVICE) == refusal
+
+
+@pytest.mark.parametrize(
+    ("rules", "changes"),
+    [
+        (DEMANDING, {"phase": "evaluate"}),
+        (DEMANDING, {"privacy": {"local": {"target_epsilon": 8.0}}}),
+        (DEMANDING, {"privacy": {"local": {"noise_multiplier": 1.0}}}),
+        (SIGNING, {}),
+        (SIGNING, {"phase": "entry", "privacy": {"signatures": {"noise_multiplier": 0.1}}}),
+    ],
+)
+def test_an_order_with_the_noise_that_the_owner_demands_is_accepted(
+    rules: Rules, changes: dict[str, Any]
+) -> None:
+    assert rules.refuses(order(1, ref(), **changes), DEVICE) is None
+
+
+def test_the_policy_knows_the_phases_in_which_methods_send_signatures() -> None:
+    union = get_args(get_args(AnyStrategy)[0])
+    phases = {phase for method in union for phase in method.signature_phases}
+    assert phases == set(SIGNATURES)
+
+
+def test_the_demands_on_privacy_are_printed_and_a_wrong_key_gets_the_right_one() -> None:
+    shown = CliRunner().invoke(
+        app, ["policy", "--limit", "privacy={local_epsilon: 8, signatures: 0.1}"]
+    )
+    assert '"local_epsilon":8.0' in shown.stdout.replace(" ", "")
+    assert '"signatures":0.1' in shown.stdout.replace(" ", "")
+    with pytest.raises(
+        UserError, match=r"privacy.local_epsilo: unknown key; did you mean local_epsilon"
+    ):
+        Policy.of({"privacy": {"local_epsilo": 8}}, "policy.yaml")
 
 
 def test_models_are_counted_and_those_of_other_agents_are_refused() -> None:

@@ -15,6 +15,8 @@ from torch import nn
 
 import covey
 from covey.agent.data.dataset import Dataset, dataset
+from covey.agent.kept.privacy_account import FILE, DeviceAccount
+from covey.agent.policy import Policy, PrivacyDemand, Rules
 from covey.agent.training import private_sgd
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import initial
@@ -274,6 +276,60 @@ def test_a_device_draws_its_signatures_noise_in_secret(tmp_path: Path) -> None:
     one, other = (done(tmp_path / name, **order).vectors["signature"] for name in ("a", "b"))
     first, second = (decode(vector, length=vector.length) for vector in (one, other))
     assert np.linalg.norm(first - second) > 0.5
+
+
+def under(folder: Path, demand: dict[str, Any], **changes: Any) -> str | None:
+    """Why a worker refuses an order under this policy; None if it did the work."""
+    folder.mkdir()
+    rules = Rules(Policy(privacy=PrivacyDemand(**demand))).to_wire()
+    this = {**job(folder, **changes), **rules, "account": str(folder.parent / FILE)}
+    found = answer(this)
+    why: str | None = found.get("failure") or found["failed"]
+    return why
+
+
+def test_the_account_of_a_device_holds_all_runs_and_ends_at_the_owners_bound(
+    tmp_path: Path,
+) -> None:
+    """Before: each run began again at zero."""
+    pytest.importorskip("opacus")
+    demand = {"local_epsilon": 8.0}
+    assert under(tmp_path / "0", demand, privacy=LOCAL) is None
+    first = DeviceAccount(tmp_path / FILE).rows()
+    once = private_sgd._epsilon(np.array(first), 1e-5)
+    bound = {"local_epsilon": 1.5 * once}
+    before = (tmp_path / FILE).read_bytes()
+    others = [
+        under(tmp_path / str(run), bound, run=f"run-{run}", privacy=LOCAL) for run in range(1, 9)
+    ]
+    assert others[-1] is not None
+    assert "policy of this device: privacy.local_epsilon: this training would bring" in others[-1]
+    rows = DeviceAccount(tmp_path / FILE).rows()
+    assert private_sgd._epsilon(np.array(rows), 1e-5) <= 1.5 * once * private_sgd.TOLERANCE
+    assert (tmp_path / FILE).read_bytes() != before or others[0] is not None
+    assert sum(row[2] for row in rows) == (1 + others.count(None)) * first[0][2]
+
+
+def test_a_method_whose_reports_hold_more_than_private_models_is_refused_under_a_bound(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("opacus")
+    ifca = {"strategy": {"name": "ifca"}, "privacy": LOCAL}
+    assert "ifca's reports hold more than models" in str(
+        under(tmp_path / "a", {"local_epsilon": 8.0}, **ifca)
+    )
+    assert not (tmp_path / FILE).exists()
+    noise = {"signatures": {"clip": 1.0, "noise_multiplier": 1.0}, "local": None, "rounds": 3}
+    strange = {"phase": "warmup", "strategy": {"name": "fedavg"}, "privacy": noise}
+    assert "fedavg adds no noise in the phase warmup" in str(
+        under(tmp_path / "b", {"signatures": 0.1}, **strange)
+    )
+
+
+def test_a_damaged_account_is_no_new_one(tmp_path: Path) -> None:
+    pytest.importorskip("opacus")
+    (tmp_path / FILE).write_text('{"format":1,"rows":[[1')
+    assert "cannot be read" in str(under(tmp_path / "a", {"local_epsilon": 8.0}, privacy=LOCAL))
 
 
 RUN = {
