@@ -195,6 +195,22 @@ def test_the_image_has_the_smallest_python_that_the_page_names() -> None:
     assert set(re.findall(r"^FROM --platform=\S+ (\S+)", image, re.M)) == {"${BASE}"}
 
 
+def plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_every_pinned_version_has_hashes_and_no_address() -> None:
+    text = (ROOT / "hashes.txt").read_text()
+    blocks = re.findall(
+        r"^(\S+)==(\S+)(?: ;[^\n\\]*)? \\\n((?:    --hash=sha256:[0-9a-f]{64}.*\n?)+)", text, re.M
+    )
+    found = {plain(name): version for name, version, _ in blocks}
+    pinned = re.findall(r"^(\S+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.M)
+    assert {plain(name): version for name, version in pinned}.items() <= found.items()
+    assert len(blocks) == len(re.findall(r"^\w\S*==", text, re.M))
+    assert "://" not in text
+
+
 @pytest.mark.parametrize("file", UNITS, ids=lambda file: file.name)
 def test_a_unit_may_open_more_files_than_the_thousand_of_a_shell(file: Path) -> None:
     assert int(Unit(file)["Service"]["LimitNOFILE"]) >= 16_384
