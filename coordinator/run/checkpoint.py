@@ -191,7 +191,7 @@ class Checkpoint:
         """The array of this name. Its content is compared with the name once in the life of a process."""
         path = self._file_of(name)
         try:
-            arrays, _ = open_arrays(path)
+            arrays, _ = self._room.write(lambda: open_arrays(path))
             array = arrays["array"]
             is_known = name in self._sound
             if not is_known and array_digest(array) != name:

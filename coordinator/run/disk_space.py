@@ -19,7 +19,7 @@ class DiskFullError(UserError):
 
 
 class Room:
-    """Carries out what writes files. Blocks its thread while something stands in the way of it, once `tell` is set.
+    """Carries out what writes files, or opens them. Blocks its thread while something stands in the way of it, once `tell` is set.
 
     Without a `tell` nobody would know why nothing happens, so the OSError goes through. May be used from several
     threads.

@@ -170,7 +170,8 @@ class OrderBook:
         """The model with this digest, decoded as agents see it: deltas refer to it. Raises DecodeError where no order names it."""
         for sent in self._models.values():
             if sent.ref.digest == wanted:
-                return decode_model(sent.path.read_bytes(), self._setup.layout)
+                content = self._room.write(sent.path.read_bytes)
+                return decode_model(content, self._setup.layout)
         raise DecodeError("no base", f"no model of this step has digest {wanted.hex()}")
 
     def keys(self) -> Sequence[str]:

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO
 
+from covey.coordinator.run.disk_space import PAUSE_S
 from covey.coordinator.run.effects import SendModel, SendOrder
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.placement import Placement
+from covey.shared.files import obstacle
 from covey.shared.mqtt.link import Link
 from covey.shared.wire.documents import ASKED, AgentStatus
 from covey.shared.wire.packet_size import publish_bytes
@@ -105,7 +109,7 @@ class Publisher:
         ref = send.ref
         base = self._topics.model(ref.key)
         part_bytes = self._run.scenario.wire.part_bytes
-        with send.path.open("rb") as file:
+        with await self._opened(send.path) as file:
             parts = split(
                 file,
                 digest=ref.digest,
@@ -117,6 +121,21 @@ class Publisher:
                 topic = f"{base}/{part.index}"
                 payload = part.to_bytes()
                 await link.publish(topic, payload, retain=True)
+
+    async def _opened(self, path: Path) -> BinaryIO:
+        """A file of the run, once nothing stands in its way."""
+        waited_for = ""
+        while True:
+            try:
+                return path.open("rb")
+            except OSError as error:
+                why = obstacle(error, self._run.folder)
+                if not why:
+                    raise
+            if why != waited_for and self._run.room.tell is not None:
+                self._run.room.tell(f"{why}: the run waits for it")
+            waited_for = why
+            await asyncio.sleep(PAUSE_S)
 
     async def drop_model(self, key: str, parts: int) -> None:
         """Clear a model that no order names any more."""

@@ -4,13 +4,31 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
+from covey.coordinator.run import checkpoint
 from covey.coordinator.run import disk_space as rooms
+from covey.coordinator.run.array_files import open_arrays
 from covey.coordinator.run.disk_space import DiskFullError, Room
 from covey.coordinator.run.records import JsonlFile
+from covey.coordinator.serve.publisher import Publisher
+from covey.shared.wire.topics import Topics
+from tests import clock
+
+
+@dataclass(frozen=True)
+class One:
+    """A state."""
+
+    array: npt.NDArray[np.float32]
 
 
 @pytest.fixture(autouse=True)
@@ -122,3 +140,42 @@ def test_lines_that_a_power_cut_has_taken_are_counted(tmp_path: Path) -> None:
     (tmp_path / "rounds.jsonl").write_text('{"event": "first"}\n{"event": "sec')
     lines = JsonlFile(tmp_path / "rounds.jsonl", 3)
     assert (lines.count, lines.lost) == (1, 2)
+
+
+def failing(times: int, action: Callable[..., Any]) -> Callable[..., Any]:
+    """An action that finds no descriptor a few times."""
+    left = [times]
+
+    def act(*arguments: Any) -> Any:
+        if left[0]:
+            left[0] -= 1
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return action(*arguments)
+
+    return act
+
+
+def test_a_checkpoint_that_no_descriptor_is_left_for_is_waited_for_and_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before: "this array of the checkpoint is missing or damaged. Restore the file from a copy"."""
+    monkeypatch.setattr(checkpoint, "open_arrays", failing(2, open_arrays))
+    room, said = Room(tmp_path), list[str]()
+    room.tell = said.append
+    saved = checkpoint.Checkpoint(tmp_path, room).save({}, One(np.ones(3, np.float32)))
+    assert saved.array.tolist() == [1, 1, 1]
+    assert "descriptor" in said[0]
+
+
+def test_a_model_is_published_once_a_descriptor_is_there_for_its_file(tmp_path: Path) -> None:
+    (tmp_path / "model").write_bytes(b"content")
+    said: list[str] = []
+    room = Room(tmp_path)
+    room.tell = said.append
+    run: Any = SimpleNamespace(folder=tmp_path, room=room)
+    broken: Any = SimpleNamespace(open=failing(2, (tmp_path / "model").open))
+    unused: Any = None
+    publisher = Publisher(run, unused, Topics("default"), unused)
+    with clock.run(publisher._opened(broken)) as file:
+        assert file.read() == b"content"
+    assert len(said) == 1
