@@ -381,7 +381,7 @@ ENTRIES = (
         "there an empty row means that the agent was forgotten.",
         {
             "run": "the run's id",
-            "agents": "by agent: online, takes_part, cluster, seen, samples, problem, quarantined, ...",
+            "agents": "by agent: online, takes_part, cluster, seen, samples, problem, quarantined, silent, failing, ...",
             "refusals": "refused messages by reason",
             "pages": "how many pages the roster has; left out if this is the only one",
         },

@@ -121,6 +121,8 @@ def _about(event: str, fields: Fields) -> str:
         case "quarantine":
             steps = fields["refused"]
             return f"Quarantined after refused reports in {steps} steps: {fields['why']}"
+        case "resting":
+            return f"Not invited for some rounds, because it is {fields['kind']}, {fields['why']}."
         case "release":
             return "Released from quarantine."
         case "forget":

@@ -39,8 +39,8 @@ def _cells(row: Mapping[str, Any]) -> Cells:
 
 
 def reason(row: Mapping[str, Any]) -> str:
-    """Why the agent is excluded or in quarantine, else its newest failure."""
-    for kind in ("problem", "quarantined"):
+    """Why the agent is excluded, in quarantine or not invited for some rounds, else its newest failure."""
+    for kind in ("problem", "quarantined", "silent", "failing"):
         if row.get(kind):
             return str(row[kind])
     failed = row.get("failed")

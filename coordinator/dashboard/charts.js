@@ -271,7 +271,7 @@ class ClusterMap {
     const radius = this.spacing * 0.6; // neighbours of the spiral are 1.5 to 1.8 spacings apart
     for (const dot of this.dots) {
       const base = dot.cluster === null ? colour("quiet") : colour(`c${clusterNumber(dot.cluster) % COLOURS}`);
-      const bad = dot.state === "quarantine" || dot.state === "excluded";
+      const bad = ["quarantine", "excluded", "silent", "failing"].includes(dot.state);
       pen.beginPath();
       pen.arc(dot.x, dot.y, Math.max(radius - 0.5, 0.6), 0, 2 * Math.PI);
       pen.strokeStyle = bad ? colour("bad") : base;

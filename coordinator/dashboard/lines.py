@@ -130,6 +130,7 @@ def _event(row: Row) -> EventLine | None:
         "set_aside": f"a report of {agent} was set aside: {why}",
         "quarantined": f"{agent} is in quarantine: {why}",
         "fell_back": f"{agent} {why}",
+        "resting": f"{agent} is {_text(row.get('kind'))} and is not invited for some rounds: {why}",
         "released": f"{agent} was released from quarantine",
         "forgotten": f"{agent} was forgotten by the operator",
         "stopped": f"the method needs no more rounds: {why}",

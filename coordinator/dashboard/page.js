@@ -135,7 +135,7 @@ function showTiles() {
   const known = Math.max(fleet.known, fleet.expected);
   const isLarge = known >= 10000; // too long for one line of a tile
   put("here", isLarge ? String(fleet.here) : `${fleet.here} of ${known}`);
-  const away = [[fleet.offline, "offline"], [fleet.excluded, "excluded"], [fleet.quarantined, "in quarantine"]].filter(([count]) => count);
+  const away = [[fleet.offline, "offline"], [fleet.excluded, "excluded"], [fleet.quarantined, "in quarantine"], [fleet.silent, "silent or failing"]].filter(([count]) => count);
   const others = away.map(([count, word]) => `${count} ${word}`).join(", ") || `${fleet.busy} busy`;
   put("here-note", isLarge ? `of ${known}; ${others}` : others);
   $("here-note").title = $("here-note").textContent;
@@ -239,7 +239,7 @@ const PLACES = { state: 0, cluster: 1, figure: 2, seen: 3, samples: 4, refusals:
 function matches([name, cells]) {
   if (view.filter === "here" && cells[0] !== "idle" && cells[0] !== "busy") return false;
   if (view.filter === "reason" && !cells[6]) return false;
-  if (["offline", "excluded", "quarantine"].includes(view.filter) && cells[0] !== view.filter) return false;
+  if (["offline", "excluded", "quarantine", "silent", "failing"].includes(view.filter) && cells[0] !== view.filter) return false;
   if (!view.search) return true;
   return name.toLowerCase().includes(view.search) || cells[6].toLowerCase().includes(view.search);
 }
@@ -299,7 +299,7 @@ function row([name, cells]) {
     cell.className = COLUMNS[place][2];
     cell.textContent = text;
     if (place === 0) cell.title = name;
-    if (place === 1) cell.classList.add({ offline: "bad", quarantine: "bad", excluded: "warn", checking: "quiet" }[status] || "plain");
+    if (place === 1) cell.classList.add({ offline: "bad", quarantine: "bad", silent: "bad", failing: "bad", excluded: "warn", checking: "quiet" }[status] || "plain");
     if (place === 2 && cluster !== null) cell.prepend(dot(cluster));
     if (place === 4) cell.dataset.seen = seen ?? "";
     line.append(cell);

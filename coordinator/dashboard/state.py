@@ -78,6 +78,7 @@ class Fleet:
     offline: int = 0
     excluded: int = 0
     quarantined: int = 0
+    silent: int = 0  # or failing: not invited for some rounds
     expected: int = 0  # that the run waits for at its start
 
 
@@ -330,6 +331,7 @@ def fleet_of(roster: RosterMessage | None, expected: int) -> Fleet:
         offline=kinds["offline"],
         excluded=kinds["excluded"],
         quarantined=kinds["quarantine"],
+        silent=kinds["silent"] + kinds["failing"],
         expected=expected,
     )
 
@@ -344,6 +346,9 @@ def agent_state(row: Mapping[str, Any]) -> str:
         return "excluded"
     if not row.get("takes_part"):
         return "checking"
+    for kind in ("silent", "failing"):
+        if row.get(kind):
+            return kind
     return "busy" if row.get("busy") else "idle"
 
 

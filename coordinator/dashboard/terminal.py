@@ -154,6 +154,7 @@ def fleet_words(fleet: Fleet) -> str:
         "offline": fleet.offline,
         "excluded": fleet.excluded,
         "in quarantine": fleet.quarantined,
+        "silent or failing": fleet.silent,
     }
     for kind, count in others.items():
         if count:

@@ -131,6 +131,7 @@ class BufferedEngine(RoundEngine):
         if why:
             return [Ignored(event, why)]
         self.stream.came(event, now)
+        self.rests.forgive(client)
         return self._settle(now)
 
     def _failed(
@@ -170,16 +171,18 @@ class BufferedEngine(RoundEngine):
     def _expire(self, now: float) -> Actions:
         """Orders that are not answered in time free their places; their agents have left unless they answer."""
         overdue = self.stream.overdue(now)
+        rested: Actions = []
         for client in overdue:
-            del self.stream.orders[client]
+            order = self.stream.orders.pop(client)
+            if client in self.present:
+                rested += self._trouble(client, "silent", order.step)
         self.stream.line_up(overdue)
         silent = [client for client in overdue if client in self.present]
         if not silent:
-            return []
+            return rested
         until = now + self.rules.rollcall_s
         self.presence.leave_at(until, silent)
-        clients = tuple(silent)
-        return [Ask(clients)]
+        return [Ask(tuple(silent)), *rested]
 
     def _postpone(self, seconds: float) -> None:
         super()._postpone(seconds)
@@ -307,6 +310,7 @@ class BufferedEngine(RoundEngine):
     def _first_of_the_line(self, number: int) -> list[ClientId]:
         """The first agents of the line who could begin to work now, at most this many."""
         able = self.presence.trusted
+        resting = self.resting
         newcomers = self.rules.newcomers
         evaluated: Set[ClientId] = NOBODY
         if self.step is not None:
@@ -316,7 +320,7 @@ class BufferedEngine(RoundEngine):
             if len(chosen) >= number:
                 break
             is_free = client in able and client not in evaluated
-            if is_free and client not in newcomers:
+            if is_free and client not in newcomers and client not in resting:
                 chosen.append(client)
         return chosen
 
@@ -383,12 +387,15 @@ class BufferedEngine(RoundEngine):
         )
 
     def _folded(self, now: float) -> Actions:
+        rested: Actions = []
         if self._folding:
+            for client, why in sorted(self.stream.failed.items()):
+                rested += self._trouble(client, "failing", self.number, why)
             if self._cluster is not None:
                 self.stream.folded(self._cluster)
             self._put_in_line()
             self.stream.forgive()
-        return super()._folded(now)
+        return rested + super()._folded(now)
 
     def _put_in_line(self) -> None:
         """The fold is over: its agents can be given orders again, in the order in which they reported."""

@@ -33,6 +33,7 @@ class Pool:
     known: Set[ClientId]
     present: Set[ClientId]  # some of the known
     quarantined: Set[ClientId]
+    resting: Set[ClientId] = frozenset()  # left out, except by a phase that names them (`rests`)
 
     def trusted(self, clients: Set[ClientId]) -> set[ClientId]:
         """Those of them who are not in quarantine."""
@@ -45,6 +46,11 @@ class Pool:
         if self.round < self.rules.rounds:
             return trusted - self.rules.newcomers
         return trusted
+
+    @property
+    def awake(self) -> Set[ClientId]:
+        """Those present who do not rest."""
+        return self.present - self.resting if self.resting else self.present
 
     def draw(self, phase: Phase, over_select: float = 1.0) -> Cohort | None:
         """The cohort of a phase among those present; None where too few of it are there.
@@ -59,6 +65,8 @@ class Pool:
             drawn = self._whole(phase)
         there = len(drawn.invited)
         quorum = self._quorum(phase, drawn.target, there)
+        if there < quorum and self.resting:
+            return replace(self, resting=frozenset()).draw(phase, over_select)
         if there < quorum:
             return None
         return replace(drawn, quorum=quorum)
@@ -66,7 +74,7 @@ class Pool:
     def _whole(self, phase: Phase) -> Cohort:
         """All whom the phase names and who are there."""
         needed = self._needed(phase)
-        present = needed & self.present
+        present = needed & (self.awake if phase.cohort == "all" else self.present)
         return Cohort(
             invited=sorted(present),
             spare=[],
@@ -85,7 +93,8 @@ class Pool:
             self.attempt,
             purpose,
         )
-        there = [client for client in order if client in self.present]
+        awake = self.awake
+        there = [client for client in order if client in awake]
         number_known = len(known)
         target = cohort_size(number_known, rules.participation, rules.agents)
         needed = target * over_select

@@ -232,6 +232,17 @@ class Quarantined:
 
 
 @dataclass(frozen=True)
+class Rested:
+    """From now on this client is not invited before `until` rounds are complete: its work came to nothing `times` times in a row."""
+
+    client: ClientId
+    kind: str  # silent or failing
+    times: int
+    until: int
+    why: str  # in words, for the operator
+
+
+@dataclass(frozen=True)
 class Released:
     """This client is invited again."""
 
@@ -274,6 +285,7 @@ Action = (
     | Void
     | Ask
     | Quarantined
+    | Rested
     | Released
     | Forgotten
     | Ignored

@@ -13,12 +13,13 @@ The rules, besides those of a step (`step_engine`):
   that starts again with the coordinator has `start_wait_s`, as at its first start.
 - A client that the operator has forgotten is not known any more, and its report of an open step does not count.
 - Newcomers of the rules take part in nothing before the last round was folded; from then on they are agents like others.
+- An agent whose work came to nothing several times in a row rests for some rounds (`rests`). After the last round nobody rests.
 - What a peer does wrong is an `Ignored` action; what we do wrong is an exception.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
 from dataclasses import replace
 from typing import Any, Self
 
@@ -49,6 +50,7 @@ from covey.coordinator.engine.events import (
     Tick,
     Unreadable,
 )
+from covey.coordinator.engine.rests import Trouble
 from covey.coordinator.engine.rules import Rules
 from covey.coordinator.engine.stage import Stage
 from covey.coordinator.engine.step import Step
@@ -163,6 +165,8 @@ class RoundEngine(StepEngine):
     # -- who is there ------------------------------------------------------------------------------
 
     def _joined(self, client: ClientId, now: float) -> Actions:
+        if client not in self.present or client in self.presence.leaving:
+            self.rests.returned(client)
         arrival = self.presence.join(client)
         if self.step is not None:
             self.step.came(client)
@@ -248,6 +252,7 @@ class RoundEngine(StepEngine):
             return [Ignored(event, f"{client} is not known")]
         self.presence.forget(client)
         self.timing.forget(client)
+        self.rests.forgive(client)
         self.quarantined.pop(client, None)
         self.refused.pop(client, None)
         if self.step is not None:
@@ -277,7 +282,7 @@ class RoundEngine(StepEngine):
 
     def _view(self) -> View:
         pool = self._pool()
-        admitted = pool.admitted(self.present)
+        admitted = pool.admitted(pool.awake)
         clients = sorted(admitted)
         return View(
             round=self.round,
@@ -299,7 +304,21 @@ class RoundEngine(StepEngine):
             known=self.known,
             present=self.present,
             quarantined=self.quarantined.keys(),
+            resting=self.resting.keys(),
         )
+
+    @property
+    def resting(self) -> Mapping[ClientId, Trouble]:
+        """The agents that are not invited for some rounds; nobody where a round could not take place without them."""
+        if self.round >= self.rules.rounds:
+            return {}
+        resting = self.rests.at(self.round)
+        if resting and len(self._awake(resting.keys())) < self.rules.quorum:
+            return {}
+        return resting
+
+    def _awake(self, resting: Set[ClientId]) -> set[ClientId]:
+        return self.presence.trusted - self.rules.newcomers - resting
 
     def _enough_to_start(self) -> bool:
         there = len(self.presence.trusted)
@@ -367,6 +386,7 @@ class RoundEngine(StepEngine):
             "started": self.started,
             "paused": self.paused,
             "timing": self.timing.to_json(),
+            "rests": self.rests.to_json(),
         }
 
     @classmethod
@@ -399,9 +419,11 @@ class RoundEngine(StepEngine):
         engine.started = snapshot["started"]
         engine.paused = snapshot["paused"]
         engine.timing.restore(snapshot.get("timing", {}))
+        engine.rests.restore(snapshot.get("rests", {}))
         saved_step = snapshot["step"]
         if saved_step is not None:
             engine.step = Step.from_json(saved_step, reported, now, rules)
+            engine.step.suspects = frozenset(engine.rests.troubles)
             engine.step.look_around(engine.present)
             engine.stage = Stage.OPEN
         engine._restore(snapshot, lost, now)

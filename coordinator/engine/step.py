@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import insort
 from collections.abc import Collection, Mapping, Set
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -11,6 +12,15 @@ from covey.coordinator.engine.repeated import common_reason
 from covey.coordinator.engine.rules import Rules
 from covey.coordinator.engine.spare import Spare
 from covey.shared.strategies.base import ClientId, Expected, Phase
+
+USUAL_TIMES = (
+    10.0  # the median duration, without another report: then a step with its quorum closes
+)
+USUAL_S = 30.0  # at least: some devices are much slower than others
+SUSPECT_TIMES = (
+    3.0  # the same where nobody is waited for but agents whose newest work came to nothing
+)
+SUSPECT_S = 1.0
 
 
 @dataclass
@@ -39,14 +49,17 @@ class Step:
     adapted_s: float | None = None  # the limit that adapts to durations; None: that of the rules
     was_resumed: bool = False  # a restart came while it was open
     took: dict[ClientId, float] = field(default_factory=dict)  # from invitation to report
+    suspects: frozenset[ClientId] = frozenset()  # whose newest work came to nothing
     awaited: set[ClientId] = field(default_factory=set)  # the rest of the cohort, if present
     free: Spare = field(init=False)  # those of `spare` who may be invited
     _invited: set[ClientId] = field(init=False)  # the cohort
     _invited_at: dict[ClientId, float] = field(init=False)  # those who were invited later
+    _durations: list[float] = field(init=False)  # of reports that came, ascending
 
     def __post_init__(self) -> None:
         self._invited = set(self.cohort)
         self._invited_at = {}
+        self._durations = []
         self.free = Spare(self.spare)
 
     def was_invited(self, client: ClientId) -> bool:
@@ -98,6 +111,7 @@ class Step:
         self.latest = now
         invited_at = self._invited_at.get(client, self.opened)
         self.took[client] = now - invited_at
+        insort(self._durations, now - invited_at)
         if not self.has_quorum:
             return
         if self.quorum_at is None:
@@ -172,11 +186,18 @@ class Step:
         return min(ends, default=None)
 
     def _patience_s(self, stated_s: float) -> float:
-        """How long to wait for another report; half of a limit that adapts takes the place of the stated time."""
-        if self.adapted_s is not None:
-            half = self.adapted_s / 2
-            return half + self.allowance_s
-        return stated_s + self.allowance_s
+        """How long to wait for another report: it follows the durations of those that came.
+
+        At most the stated time, or half of a limit that adapts. Agents whose newest work came to nothing are not waited for
+        as long as others.
+        """
+        most = stated_s if self.adapted_s is None else self.adapted_s / 2
+        if not self._durations:  # those of reports before a restart are lost
+            return most + self.allowance_s
+        usual = self._durations[len(self._durations) // 2]
+        if self.awaited <= self.suspects:
+            return min(most, max(SUSPECT_TIMES * usual, SUSPECT_S))
+        return max(min(most, max(USUAL_TIMES * usual, USUAL_S)), self.allowance_s)
 
     def is_late(self, rules: Rules, now: float) -> bool:
         """Whether the deadline is over, or the grace period."""

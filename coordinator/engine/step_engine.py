@@ -5,7 +5,8 @@ The rules:
   grace period after the quorum is over, or at the deadline. Without a quorum it is void and drawn again.
 - A vanished agent's slot is refilled during the first half of the deadline, where somebody is free.
 - An agent that is silent until a step closes is asked whether it is there. It has left if it does not answer within
-  `rollcall_s`: an agent that cannot announce its end costs one deadline, not one per round.
+  `rollcall_s`: an agent that cannot announce its end costs one deadline, not one per round. One that answers and stays silent
+  rests for some rounds, and so does one that cannot do its work (`rests`).
 - A client whose reports were refused in `quarantine_after` steps is not invited any more until it is released. While a
   step is open, a refused report leaves its slot vacant as a failed one does.
 - A report that cannot be read when its step is closed opens the step again, with a deadline of its own.
@@ -32,9 +33,11 @@ from covey.coordinator.engine.events import (
     Invite,
     Open,
     Quarantined,
+    Rested,
     Void,
 )
 from covey.coordinator.engine.presence import Presence
+from covey.coordinator.engine.rests import Kind, Rests
 from covey.coordinator.engine.rules import Rules
 from covey.coordinator.engine.stage import Stage
 from covey.coordinator.engine.step import Step
@@ -64,6 +67,7 @@ class StepEngine(ABC):
         self.refused: dict[ClientId, tuple[int, int]] = {}
         self.quarantined: dict[ClientId, str] = {}  # known; why each is not invited any more
         self.presence = Presence(self.quarantined.keys())
+        self.rests = Rests()  # agents whose newest work came to nothing
         self.timing = Timing(rules.deadline, over_selects=rules.auto_over_select)
         # those invited since the start of this process: their training processes have started before
         self._called: set[ClientId] = set()
@@ -110,6 +114,7 @@ class StepEngine(ABC):
             allowance_s=allowance_s,
             over_select=over_select,
             adapted_s=None if self.rules.deadline is None else limit_s,
+            suspects=frozenset(self.rests.troubles),
         )
         self.step.look_around(self.present)
         self.stage = Stage.OPEN
@@ -132,6 +137,7 @@ class StepEngine(ABC):
             return [Ignored(event, why)]
         step = self._open_step()
         step.report_came(client, now)
+        self.rests.forgive(client)
         return self._settle(now)
 
     def _reported_together(self, clients: Collection[ClientId], number: int, now: float) -> Actions:
@@ -143,6 +149,7 @@ class StepEngine(ABC):
         step = self._open_step()
         for client in clients:
             step.report_came(client, now)
+            self.rests.forgive(client)
         return self._settle(now)
 
     def _unreadable(self, clients: Collection[ClientId], number: int, now: float) -> Actions:
@@ -166,6 +173,13 @@ class StepEngine(ABC):
         step = self._open_step()
         step.has_failed(client, reason)
         return self._settle(now)
+
+    def _trouble(self, client: ClientId, kind: Kind, number: int, why: str = "") -> Actions:
+        """Count work that came to nothing; the agent may rest from now on."""
+        trouble = self.rests.note(client, kind, number, self.round, why)
+        if trouble is None or self.round >= self.rules.rounds:
+            return []
+        return [Rested(client, kind, trouble.times, trouble.until, trouble.words)]
 
     def _refused(self, client: ClientId, why: str, now: float) -> Actions:
         return self._refused_in(self.number, client, why, now)
@@ -242,6 +256,8 @@ class StepEngine(ABC):
             return actions
         actions += self._ask(step, now)
         if step.has_quorum:
+            for client, why in sorted(step.reasons.items()):
+                actions += self._trouble(client, "failing", step.number, why)
             actions.append(self._close(step))
         else:
             actions += self._void(step, now)
@@ -258,8 +274,12 @@ class StepEngine(ABC):
         silent = sorted(step.awaited)
         until = now + self.rules.rollcall_s
         self.presence.leave_at(until, silent)
-        clients = tuple(silent)
-        return [Ask(clients)]
+        asked: Actions = [Ask(tuple(silent))]
+        if self.presence.trusted <= step.awaited:
+            return asked  # nobody at all reported: no one of them is to blame
+        for client in silent:
+            asked += self._trouble(client, "silent", step.number)
+        return asked
 
     def _is_over(self, step: Step, now: float) -> bool:
         if step.has_target:

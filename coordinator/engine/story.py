@@ -26,6 +26,7 @@ from covey.coordinator.engine.events import (
     Released,
     Reported,
     ReportedTogether,
+    Rested,
     SetAside,
     Unreadable,
     Void,
@@ -120,6 +121,8 @@ def _of_action(action: Action) -> Sentences:
             yield clients, "Was silent until the step closed; asked whether it is online."
         case Quarantined(client, refused, why):
             yield (client,), f"Quarantined after refused reports in {refused} steps: {why}"
+        case Rested(client, kind, _, _, why):
+            yield (client,), f"Not invited for some rounds, because it is {kind}, {why}."
         case Released(client):
             yield (client,), "Released from quarantine."
         case Forgotten(client):

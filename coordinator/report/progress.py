@@ -17,6 +17,7 @@ from covey.coordinator.run.notices import (
     AgentForgotten,
     AgentQuarantined,
     AgentReleased,
+    AgentRests,
     AggregatorDown,
     AggregatorUp,
     BrokerReady,
@@ -147,6 +148,8 @@ class ProgressBar:
                     f"{agent} is in quarantine after {refused} refused reports: {why}. "
                     f"To invite it again: coordinator release {agent}"
                 )
+            case AgentRests(agent=agent, kind=kind, why=why):
+                self._warn(f"{agent} is {kind}, {why}")
             case AgentForgotten(agent=agent):
                 self._say(f"{agent} is forgotten; if it comes back, it is a newcomer")
             case AgentFellBack(agent=agent, why=why):

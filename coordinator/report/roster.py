@@ -123,14 +123,16 @@ def _state(row: Mapping[str, Any]) -> Text:
         return Text("in quarantine", "red")
     if not row["takes_part"]:
         return Text("checking its data")
+    if row.get("silent"):
+        return Text("silent", "red")
     if row.get("failures"):
         return Text("failing", "red")
     return Text("busy" if row["busy"] else "idle")
 
 
 def _reason(row: Mapping[str, Any]) -> str:
-    """Why the agent is excluded or in quarantine, else its newest failure."""
-    for kind in ("problem", "quarantined"):
+    """Why the agent is excluded, in quarantine or not invited for some rounds, else its newest failure."""
+    for kind in ("problem", "quarantined", "silent", "failing"):
         if row.get(kind):
             return str(row[kind])
     failed = row.get("failed")

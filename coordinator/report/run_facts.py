@@ -203,8 +203,8 @@ def _trouble(record: Sequence[Row], roster: Mapping[str, Any]) -> dict[str, str]
     """What went wrong with each agent that had trouble: quarantine, refusals, failures, data that does not fit."""
     found: dict[str, list[str]] = {}
     for line in record:
-        if line["event"] in ("quarantined", "released", "set_aside"):
-            words = str(line["event"]).replace("_", " ")
+        if line["event"] in ("quarantined", "resting", "released", "set_aside"):
+            words = str(line.get("kind", line["event"])).replace("_", " ")
             found.setdefault(line["agent"], []).append(f"{words} in round {line['round'] + 1}")
         if line["event"] == "fell_back":
             found.setdefault(line["agent"], []).append(f"{line['why']} after round {line['round']}")

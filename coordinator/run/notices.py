@@ -163,6 +163,20 @@ class AgentQuarantined(_Notice):
 
 
 @dataclass(frozen=True)
+class AgentRests(_Notice):
+    """An agent is not invited for some rounds, because its work came to nothing several times in a row."""
+
+    event: ClassVar[str] = "resting"
+
+    agent: ClientId
+    kind: str  # silent: online and without a report; failing: it could not do its work
+    times: int  # in a row
+    until: int  # complete rounds with which it is invited again
+    why: str  # in words
+    round: int
+
+
+@dataclass(frozen=True)
 class AgentReleased(_Notice):
     """The operator has released an agent from quarantine."""
 
@@ -220,6 +234,7 @@ Record = (
     | RoundVoid
     | ReportSetAside
     | AgentQuarantined
+    | AgentRests
     | AgentReleased
     | AgentForgotten
     | AgentFellBack

@@ -40,6 +40,7 @@ from covey.coordinator.engine.events import (
     Released,
     Reported,
     ReportedTogether,
+    Rested,
     Resumed,
     SetAside,
     Unreadable,
@@ -64,6 +65,7 @@ from covey.coordinator.run.notices import (
     AgentForgotten,
     AgentQuarantined,
     AgentReleased,
+    AgentRests,
     LinesLost,
     ReportDamaged,
     ReportIgnored,
@@ -503,6 +505,8 @@ class Run:
                 effects = self._void(action)
             case Quarantined():
                 effects = self._quarantined(action)
+            case Rested():
+                effects = self._rested(action)
             case Released(client):
                 effects = self._released(client)
             case Forgotten(client):
@@ -546,6 +550,14 @@ class Run:
         order = self.order_of(client)
         self._has_changed = True
         return [line, order]
+
+    def _rested(self, action: Rested) -> Effects:
+        self.audit.note("resting", agent=action.client, kind=action.kind, why=action.why)
+        notice = AgentRests(
+            action.client, action.kind, action.times, action.until, action.why, self.engine.round
+        )
+        self._has_changed = True
+        return [self.recorder.write(notice)]
 
     def _released(self, client: ClientId) -> Effects:
         self.audit.note("release", agent=client)

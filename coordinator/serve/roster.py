@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from covey.coordinator.engine.events import Joined, Left
+from covey.coordinator.engine.rests import Trouble
 from covey.coordinator.serve.roster_pages import RosterPages
 from covey.shared.numerics.measures import shown_measure
 from covey.shared.sentences import some
@@ -19,6 +20,7 @@ from covey.shared.strategies.base import ClientId
 from covey.shared.wire.documents import EXPELLED, AgentStatus
 
 NOBODY: Mapping[ClientId, str] = {}
+NO_TROUBLE: Mapping[ClientId, Trouble] = {}
 NOT_EVALUATED: Mapping[ClientId, Mapping[str, Any]] = {}
 NO_LABELS: list[str] = []  # one for all agents: nobody changes them
 NO_COUNTS: dict[str, int] = {}
@@ -183,6 +185,7 @@ class Roster:
         self,
         clusters: Mapping[ClientId, int],
         quarantined: Mapping[ClientId, str] = NOBODY,
+        resting: Mapping[ClientId, Trouble] = NO_TROUBLE,
         evaluation: Mapping[ClientId, Mapping[str, Any]] = NOT_EVALUATED,
         *,
         fallen: Mapping[ClientId, Mapping[str, Any]] = NOT_EVALUATED,
@@ -194,6 +197,7 @@ class Roster:
         Args:
             clusters: the cluster of each agent that has one.
             quarantined: why some agents are not invited.
+            resting: why others are not invited for some rounds.
             evaluation: the figures of each agent.
             fallen: of agents that fell back to another model, as `RunState.fallen`.
             over: the run is over. Nobody works for it, whatever the newest status of an agent was.
@@ -227,6 +231,8 @@ class Roster:
             }
             if agent in fallen:
                 row["fell_back"] = fallen[agent]["why"]
+            if agent in resting:
+                row[resting[agent].kind] = resting[agent].words
             if status.model is not None:  # that the device uses itself
                 row["model"] = status.model.model_dump(mode="json")
             if status.bench is not None:  # of `agent bench`; most devices have none

@@ -11,6 +11,7 @@ import contextlib
 import time
 from collections.abc import Mapping, Sequence
 
+from covey.coordinator.engine.rests import Trouble
 from covey.coordinator.engine.stage import Stage
 from covey.coordinator.run.notices import PhaseFolded
 from covey.coordinator.run.roster_files import roster_file
@@ -48,6 +49,7 @@ class RosterShow:
         self._shown: dict[int, int] = {}  # hashes of the pages as they were published
         self._clusters: Mapping[ClientId, int] = {}  # as they were published
         self._quarantined: Mapping[ClientId, str] = {}
+        self._resting: Mapping[ClientId, Trouble] = {}
         self._evaluated: set[ClientId] = set()  # agents whose figures may have changed
         self._has_folded = False  # since the newest look at the clusters
         self._pause_s = ROSTER_EVERY_S  # before the next publication
@@ -115,6 +117,9 @@ class RosterShow:
         changed = quarantined.keys() ^ self._quarantined.keys()
         pages.touch_all(changed)
         self._quarantined = quarantined
+        resting = dict(run.engine.resting)
+        pages.touch_all(agent for agent, _ in resting.items() ^ self._resting.items())
+        self._resting = resting
         if not self._has_folded:
             return
         self._has_folded = False
@@ -132,6 +137,7 @@ class RosterShow:
         rows = self._roster.rows(
             run.strategy.assignment(run.state),
             run.engine.quarantined,
+            run.engine.resting,
             run.facts.evaluation,
             fallen=run.facts.fallen,
             over=run.engine.stage is Stage.DONE,

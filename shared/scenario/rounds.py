@@ -125,7 +125,7 @@ class Rounds(Section):
         None,
         ge=0,
         description="Time to wait for late reports once the quorum is reached, in seconds. null: the round closes when no "
-        "report has arrived for half of the time limit.",
+        "report has arrived for ten times the median time of those that came, at least 30 s and at most half of the limit.",
     )
     void_limit: int = Field(
         20,

@@ -46,6 +46,11 @@ EXAMPLES: list[tuple[Notice, str]] = [
         notices.AgentQuarantined("a", 2, "too far", 1),
         '{"event": "quarantined", "agent": "a", "refused": 2, "why": "too far", "round": 1}',
     ),
+    (
+        notices.AgentRests("a", "silent", 2, 5, "2 times in a row", 1),
+        '{"event": "resting", "agent": "a", "kind": "silent", "times": 2, "until": 5, '
+        '"why": "2 times in a row", "round": 1}',
+    ),
     (notices.AgentReleased("a", 1), '{"event": "released", "agent": "a", "round": 1}'),
     (
         notices.AgentFellBack("a", 2, 0, 3, "has left"),

@@ -207,7 +207,8 @@ class AnyOrder(RuleBasedStateMachine):
                     assert self.open is None and self.asked is None  # noqa: PT018 - one thought
                     assert not self.paused and not self.blind  # noqa: PT018 - one thought
                     assert view.round == self.folded
-                    assert view.present == tuple(sorted(self.engine.present))
+                    awake = self.engine.present - self.engine.resting.keys()
+                    assert view.present == tuple(sorted(awake))
                     self.asked = action
                 case Open():
                     self.check_open(action)

@@ -1,0 +1,277 @@
+"""Agents that cost rounds and bring nothing: how long they are waited for, and when they are invited again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from covey.agent.worker import frames
+from covey.broker.testing.memory_broker import MemoryBroker
+from covey.coordinator.dashboard.agents import reason
+from covey.coordinator.dashboard.lines import EventLine, reduced
+from covey.coordinator.dashboard.state import agent_state
+from covey.coordinator.engine.events import (
+    Action,
+    Ask,
+    Close,
+    Failed,
+    Folded,
+    Joined,
+    Left,
+    Open,
+    Plan,
+    Planned,
+    Reported,
+    Rested,
+    Tick,
+)
+from covey.coordinator.engine.rounds import RoundEngine
+from covey.coordinator.engine.step import SUSPECT_TIMES, USUAL_S, USUAL_TIMES
+from covey.coordinator.report.roster import roster_table
+from covey.coordinator.run import records
+from covey.coordinator.run.buffered_run import BufferedRun
+from covey.coordinator.run.rules import rules_of
+from covey.coordinator.run.run import Run
+from covey.coordinator.serve.roster import Roster
+from covey.shared.strategies.base import Phase
+from covey.shared.wire.documents import AgentStatus
+from tests import clock, small_run
+from tests.coordinator.engines import TRAIN, feed, opened, restarted
+from tests.small_fleet import Fleet, Numpy
+
+REASON = "its data cannot be read"
+
+
+def round_of(engine: RoundEngine, *, silent: str = "", failing: str = "") -> list[Action]:
+    """Everybody who is invited to the open step reports, apart from these; then the next one opens."""
+    step = engine.step
+    assert step is not None
+    now = step.opened + 1.0
+    actions: list[Action] = []
+    for client in sorted(step.cohort):
+        if client in failing:
+            actions += feed(engine, now, Failed(client, step.number, REASON))
+        elif client not in silent:
+            actions += feed(engine, now, Reported(client, step.number))
+    if not any(isinstance(action, Close) for action in actions):
+        now = step.deadline
+        actions += feed(engine, now, Tick(), *map(Joined, silent))
+    return actions + feed(engine, now, Folded(), Planned(TRAIN))
+
+
+def invited(actions: Collection[Action]) -> tuple[str, ...]:
+    [step] = [action for action in actions if isinstance(action, Open)]
+    return step.cohort
+
+
+def rounds_without(engine: RoundEngine, client: str, count: int, **trouble: str) -> list[int]:
+    """The rounds, from 0, to which an agent is not invited."""
+    missed = []
+    for number in range(count):
+        assert engine.step is not None
+        if client not in engine.step.cohort:
+            missed.append(number)
+        round_of(engine, **trouble)
+    return missed
+
+
+@pytest.mark.parametrize("trouble", ["silent", "failing"])
+def test_work_that_comes_to_nothing_k_times_in_a_row_is_ordered_again_after_2_to_the_k_rounds(
+    trouble: str,
+) -> None:
+    """Before: invited to every round."""
+    engine = opened("a", "b", "c", rounds=60)
+    missed = rounds_without(engine, "c", 30, **{trouble: "c"})
+    assert missed == [*range(2, 5), *range(6, 13), *range(14, 29)]
+    assert engine.rests.troubles["c"].times == 5
+    assert engine.rests.troubles["c"].until - 29 == 16, "no rest is longer"
+
+
+def test_a_rest_is_announced_with_its_reason_and_ends_with_a_report() -> None:
+    engine = opened("a", "b", "c", rounds=60)
+    assert not [one for one in round_of(engine, failing="c") if isinstance(one, Rested)]
+    why = f"2 times in a row: {REASON}; invited again from round 6"
+    actions = round_of(engine, failing="c")
+    assert Rested("c", "failing", 2, 5, why) in actions
+    assert invited(actions) == ("a", "b")
+    assert rounds_without(engine, "c", 9) == [0, 1, 2]
+    assert engine.rests.troubles == {}
+
+
+def test_a_rest_survives_a_restart() -> None:
+    engine = opened("a", "b", "c", rounds=60)
+    for _ in range(2):
+        round_of(engine, silent="c")
+    again, _ = restarted(engine, now=100.0)
+    assert again.resting == engine.resting != {}
+    assert rounds_without(again, "c", 4) == [0, 1, 2]
+
+
+def test_a_device_that_comes_back_is_asked_at_once_if_it_failed_and_not_if_it_was_silent() -> None:
+    for trouble, is_back in (("failing", True), ("silent", False)):
+        engine = opened("a", "b", "c", rounds=60)
+        for _ in range(2):
+            round_of(engine, **{trouble: "c"})
+        assert engine.step is not None
+        feed(engine, engine.step.opened, Left("c"), Joined("c"))
+        assert ("c" in invited(round_of(engine))) == is_back
+
+
+def test_nobody_rests_where_no_round_could_take_place_without_them() -> None:
+    engine = opened("a", "b", "c", rounds=60, quorum=2)
+    for _ in range(2):
+        round_of(engine, silent="c")
+    assert engine.resting.keys() == {"c"}
+    assert engine.step is not None
+    feed(engine, engine.step.opened, Left("b"))
+    feed(engine, engine.step.deadline, Tick(), Joined("a"))
+    assert engine.resting == {}
+    assert engine.wake_at is not None
+    later = feed(engine, engine.wake_at, Tick(), Planned(TRAIN))
+    assert invited(later) == ("a", "c")
+
+
+def finished_round(engine: RoundEngine) -> Plan:
+    """The awake ones report; the engine asks for the next phase."""
+    assert engine.step is not None
+    now = engine.step.opened + 1.0
+    reports = [Reported(client, engine.number) for client in engine.step.cohort]
+    feed(engine, now, *reports)
+    [plan] = feed(engine, now, Folded())
+    assert isinstance(plan, Plan)
+    return plan
+
+
+def test_after_the_last_round_nobody_rests() -> None:
+    engine = opened("a", "b", "c", rounds=3)
+    for _ in range(2):
+        round_of(engine, silent="c")
+    plan = finished_round(engine)
+    assert (plan.view.round, plan.view.present) == (3, ("a", "b", "c")), "the last evaluation"
+
+
+def test_a_method_does_not_see_who_rests_and_may_name_it_all_the_same() -> None:
+    engine = opened("a", "b", "c", rounds=60)
+    for _ in range(2):
+        round_of(engine, silent="c")
+    assert finished_round(engine).view.present == ("a", "b")
+    entry = Phase("entry", ("c",), ends_round=False)
+    assert invited(feed(engine, 200.0, Planned(entry))) == ("c",)
+
+
+def test_a_step_to_which_nobody_reports_is_nobodys_fault() -> None:
+    engine = opened("a", "b", rounds=60)
+    for _ in range(4):
+        assert engine.step is not None
+        feed(engine, engine.step.deadline, Tick(), Joined("a"), Joined("b"))
+        assert engine.wake_at is not None
+        feed(engine, engine.wake_at, Tick(), Planned(TRAIN))
+    assert engine.rests.troubles == {}
+
+
+def test_the_wait_for_further_reports_follows_those_that_came() -> None:
+    """Before: half of the time limit, five minutes by default."""
+    engine = opened("a", "b", "c", "d", rounds=60, patience_s=300.0, deadline_s=600.0)
+    feed(engine, 2.0, Reported("a", 1))
+    assert engine.wake_at == 2.0 + USUAL_S
+    feed(engine, 10.0, Reported("b", 1))
+    assert engine.wake_at == 10.0 + USUAL_TIMES * 10.0
+    feed(engine, 60.0, Reported("c", 1))
+    assert engine.wake_at == 60.0 + USUAL_TIMES * 10.0
+    closed = feed(engine, 160.0, Tick(), Joined("d"))
+    assert closed == [Ask(("d",)), Close(1, ("a", "b", "c"), ("d",))]
+    feed(engine, 160.0, Folded(), Planned(TRAIN))
+    for client in ("a", "b", "c"):
+        feed(engine, 180.0, Reported(client, 2))
+    assert engine.wake_at == 180.0 + SUSPECT_TIMES * 20.0, "it was silent before"
+
+
+def test_patience_is_never_longer_than_half_of_the_limit() -> None:
+    engine = opened("a", "b", patience_s=300.0, deadline_s=600.0)
+    feed(engine, 100.0, Reported("a", 1))
+    assert engine.wake_at == 400.0
+
+
+# -- whole fleets, on a virtual clock ----------------------------------------------------------------------------
+
+
+class OneIsSilent(Numpy):
+    """The work of agent-3 never ends; the others take 2 s."""
+
+    silent = "agent-3"
+
+    async def call(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
+        if job["job"] == "perform":
+            await asyncio.sleep(1e9 if job["client"] == self.silent else 2.0)
+        return await super().call(job, weight=weight)
+
+
+def whole(folder: Path, silent: str, rounds: dict[str, Any]) -> tuple[Run, float]:
+    """A run of four agents with the defaults of a real fleet, and the seconds that it took."""
+    # the allowance of real devices counts too
+    folder.mkdir()
+    scene = small_run.scenario("fedavg", rounds={"participation": 1.0, "start_agents": 4, **rounds})
+
+    async def run() -> tuple[Run, float]:
+        people = small_run.clients(4, scene)
+        fleet = Fleet(folder, scene, rules_of(scene), MemoryBroker(seed=5), people)
+        fleet.pool = OneIsSilent(people, takes_s=0.0)
+        fleet.pool.silent = silent
+        async with fleet:
+            if scene.rounds.mode == "buffered":
+                begun: Run = BufferedRun.start(
+                    folder / "run", scene, small_run.setup(scene), fleet.rules, "r1", 0.0
+                )
+                return await fleet.serve(begun), asyncio.get_running_loop().time()
+            this = await fleet.serve()
+            return this, asyncio.get_running_loop().time()
+
+    return clock.run(run())
+
+
+@pytest.mark.parametrize("mode", ["synchronous", "buffered"])
+def test_one_silent_agent_leaves_at_least_half_of_the_calm_rate(tmp_path: Path, mode: str) -> None:
+    """Before: a round of 2 s took 300 s, and 360 s until an agent's first work had an allowance of its own."""
+    rounds = {"count": 100, "mode": mode, "buffer": 3}
+    calm, usual_s = whole(tmp_path / "calm", "nobody", rounds)
+    attacked, seconds = whole(tmp_path / "attacked", "agent-3", rounds)
+    assert calm.engine.round == attacked.engine.round == 100
+    assert seconds <= 2 * usual_s, (usual_s, seconds)
+
+
+def test_the_record_the_status_and_the_dashboard_show_who_is_silent(tmp_path: Path) -> None:
+    run, _ = whole(tmp_path / "run", "agent-3", {"count": 3, "first_work_s": 0})
+    [line] = [one for one in records.lines(run.folder) if one["event"] == "resting"]
+    why = "2 times in a row: online, but no report came in time; invited again from round 6"
+    assert (line["agent"], line["kind"], line["until"], line["why"]) == (
+        "agent-3",
+        "silent",
+        5,
+        why,
+    )
+    event = reduced(line)
+    assert isinstance(event, EventLine)
+    assert event.text == f"agent-3 is silent and is not invited for some rounds: {why}"
+    assert "Not invited for some rounds, because it is silent" in "\n".join(
+        told.text for told in run.engine.story("agent-3")
+    )
+    roster = Roster("t")
+    roster.seen(
+        AgentStatus(agent="agent-3", session="s", online=True, task="t", samples=5, epoch="e"),
+        retained=False,
+        epoch="e",
+        now=0.0,
+    )
+    rows = roster.rows({}, resting={"agent-3": run.engine.rests.troubles["agent-3"]})
+    assert agent_state(rows["agent-3"]) == "silent"
+    assert "online, but no report came in time" in reason(rows["agent-3"])
+    paper = Console(width=200, record=True, file=StringIO())
+    paper.print(roster_table({"run": "r", "agents": rows}))
+    assert "silent" in paper.export_text()
+    assert agent_state(roster.rows({})["agent-3"]) == "idle"
