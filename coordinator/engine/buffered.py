@@ -131,7 +131,7 @@ class BufferedEngine(RoundEngine):
         if why:
             return [Ignored(event, why)]
         self.stream.came(event, now)
-        self.rests.forgive(client)
+        self.rests.reported(client)
         return self._settle(now)
 
     def _failed(

@@ -8,7 +8,7 @@ recovered is back after a while without anybody's doing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -29,6 +29,7 @@ class Trouble:
     step: int  # the newest
     until: int  # complete rounds with which it is invited again
     why: str  # of the newest; empty for silence
+    has_reported: bool  # before it: perhaps the agent is slow
 
     @property
     def words(self) -> str:
@@ -42,6 +43,7 @@ class Rests:
 
     def __init__(self) -> None:
         self.troubles: dict[ClientId, Trouble] = {}
+        self._reporters: set[ClientId] = set()
 
     def __repr__(self) -> str:
         return f"<Rests: {len(self.troubles)} agents>"
@@ -63,13 +65,27 @@ class Rests:
             return None
         times = 1 if before is None else before.times + 1
         rest = min(2**times, LONGEST) if times >= PATIENCE else 0
-        trouble = Trouble(kind, times, step, round_ + rest, why)
+        has_reported = client in self._reporters
+        trouble = Trouble(kind, times, step, round_ + rest, why, has_reported)
         self.troubles[client] = trouble
         return trouble if rest else None
 
-    def forgive(self, client: ClientId) -> None:
-        """The agent has reported, or nothing counts on it any more."""
+    def reported(self, client: ClientId) -> None:
+        """The agent's work has come to something."""
+        self._reporters.add(client)
         self.troubles.pop(client, None)
+
+    def forget(self, client: ClientId) -> None:
+        """Nothing counts on the agent any more."""
+        self._reporters.discard(client)
+        self.troubles.pop(client, None)
+
+    @property
+    def suspects(self) -> frozenset[ClientId]:
+        """Agents in trouble that have never reported, as far as is known."""
+        return frozenset(
+            client for client, trouble in self.troubles.items() if not trouble.has_reported
+        )
 
     def returned(self, client: ClientId) -> None:
         """The agent was away and is back: what it could not do before, it may be able to do now."""
@@ -85,6 +101,7 @@ class Rests:
         """What a checkpoint keeps."""
         return {client: asdict(trouble) for client, trouble in self.troubles.items()}
 
-    def restore(self, saved: Mapping[str, Any]) -> None:
-        """Continue from a checkpoint."""
+    def restore(self, saved: Mapping[str, Any], known: Collection[ClientId]) -> None:
+        """Continue from a checkpoint. Who of the known agents had reported is not in it: all have the benefit of the doubt."""
+        self._reporters = set(known)
         self.troubles = {client: Trouble(**fields) for client, fields in saved.items()}

@@ -252,7 +252,7 @@ class RoundEngine(StepEngine):
             return [Ignored(event, f"{client} is not known")]
         self.presence.forget(client)
         self.timing.forget(client)
-        self.rests.forgive(client)
+        self.rests.forget(client)
         self.quarantined.pop(client, None)
         self.refused.pop(client, None)
         if self.step is not None:
@@ -419,11 +419,11 @@ class RoundEngine(StepEngine):
         engine.started = snapshot["started"]
         engine.paused = snapshot["paused"]
         engine.timing.restore(snapshot.get("timing", {}))
-        engine.rests.restore(snapshot.get("rests", {}))
+        engine.rests.restore(snapshot.get("rests", {}), snapshot["known"])
         saved_step = snapshot["step"]
         if saved_step is not None:
             engine.step = Step.from_json(saved_step, reported, now, rules)
-            engine.step.suspects = frozenset(engine.rests.troubles)
+            engine.step.suspects = engine.rests.suspects
             engine.step.look_around(engine.present)
             engine.stage = Stage.OPEN
         engine._restore(snapshot, lost, now)

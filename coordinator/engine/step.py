@@ -18,7 +18,7 @@ USUAL_TIMES = (
 )
 USUAL_S = 30.0  # at least: some devices are much slower than others
 SUSPECT_TIMES = (
-    3.0  # the same where nobody is waited for but agents whose newest work came to nothing
+    3.0  # the same where nobody is waited for but agents whose work always came to nothing
 )
 SUSPECT_S = 1.0
 
@@ -49,7 +49,7 @@ class Step:
     adapted_s: float | None = None  # the limit that adapts to durations; None: that of the rules
     was_resumed: bool = False  # a restart came while it was open
     took: dict[ClientId, float] = field(default_factory=dict)  # from invitation to report
-    suspects: frozenset[ClientId] = frozenset()  # whose newest work came to nothing
+    suspects: frozenset[ClientId] = frozenset()  # whose work always came to nothing
     awaited: set[ClientId] = field(default_factory=set)  # the rest of the cohort, if present
     free: Spare = field(init=False)  # those of `spare` who may be invited
     _invited: set[ClientId] = field(init=False)  # the cohort
@@ -188,8 +188,8 @@ class Step:
     def _patience_s(self, stated_s: float) -> float:
         """How long to wait for another report: it follows the durations of those that came.
 
-        At most the stated time, or half of a limit that adapts. Agents whose newest work came to nothing are not waited for
-        as long as others.
+        At most the stated time, or half of a limit that adapts. Agents that have never reported when they were invited are
+        not waited for as long as others, which may be slow.
         """
         most = stated_s if self.adapted_s is None else self.adapted_s / 2
         if not self._durations:  # those of reports before a restart are lost

@@ -114,7 +114,7 @@ class StepEngine(ABC):
             allowance_s=allowance_s,
             over_select=over_select,
             adapted_s=None if self.rules.deadline is None else limit_s,
-            suspects=frozenset(self.rests.troubles),
+            suspects=self.rests.suspects,
         )
         self.step.look_around(self.present)
         self.stage = Stage.OPEN
@@ -137,7 +137,7 @@ class StepEngine(ABC):
             return [Ignored(event, why)]
         step = self._open_step()
         step.report_came(client, now)
-        self.rests.forgive(client)
+        self.rests.reported(client)
         return self._settle(now)
 
     def _reported_together(self, clients: Collection[ClientId], number: int, now: float) -> Actions:
@@ -149,7 +149,7 @@ class StepEngine(ABC):
         step = self._open_step()
         for client in clients:
             step.report_came(client, now)
-            self.rests.forgive(client)
+            self.rests.reported(client)
         return self._settle(now)
 
     def _unreadable(self, clients: Collection[ClientId], number: int, now: float) -> Actions:

@@ -189,7 +189,25 @@ def test_the_wait_for_further_reports_follows_those_that_came() -> None:
     feed(engine, 160.0, Folded(), Planned(TRAIN))
     for client in ("a", "b", "c"):
         feed(engine, 180.0, Reported(client, 2))
-    assert engine.wake_at == 180.0 + SUSPECT_TIMES * 20.0, "it was silent before"
+    assert engine.wake_at == 180.0 + SUSPECT_TIMES * 20.0, "it has never reported"
+
+
+def test_a_slow_device_that_missed_a_step_is_waited_for_as_before() -> None:
+    """Otherwise one lost network would shut out a device that is five times as slow as the others."""
+    engine = opened("a", "b", "c", rounds=60, patience_s=300.0, deadline_s=600.0)
+    for silent in ("", "c", ""):
+        assert engine.step is not None
+        now = engine.step.opened + 20.0
+        for client in ("a", "b"):
+            feed(engine, now, Reported(client, engine.number))
+        assert engine.wake_at == now + USUAL_TIMES * 20.0
+        if not silent:
+            now = engine.step.opened + 100.0
+            feed(engine, now, Reported("c", engine.number))
+        else:
+            now = engine.wake_at
+            feed(engine, now, Tick(), Joined("c"))
+        feed(engine, now, Folded(), Planned(TRAIN))
 
 
 def test_patience_is_never_longer_than_half_of_the_limit() -> None:
