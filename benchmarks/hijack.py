@@ -7,9 +7,8 @@ clusters as there are groups. Six agents of the other groups are hostile: they d
 labels, so they are clustered with it. From then on they report ten times their step, backwards. The hostile agents exist
 in this file only.
 
-- `stay`: they never leave the cluster. With IFCA they keep to the hypothesis that they chose first.
-- `follow`: they go where group 0 goes. With the fallback they vote against every model; with IFCA they choose as an agent
-  of group 0 would.
+- `stay`: they vote to stay in the cluster. With IFCA they keep to the hypothesis that they chose first.
+- `follow`: they vote, and with IFCA choose, as an agent of group 0 would.
 
 E-server, means over the honest agents of group 0 and over those of the other groups. A cell in which no false report was
 accepted ends the campaign. Every cell is written to --out as soon as it is finished, and a second start resumes after the
@@ -55,7 +54,7 @@ from covey.shared.wire.messages import OrderMessage, ReportContent
 AGENTS = 20
 GROUPS = 4
 HOSTILE = 6
-ROUNDS = 10
+ROUNDS = 6
 ATTACKED = range(AGENTS // GROUPS)  # the agents of group 0
 ATTACKS = ("none", "stay", "follow")
 OWN_RULE = "own"  # robust has means of its own
@@ -199,8 +198,8 @@ class Hijacked(InProcess):
         is_false = client in self.liars and work.phase == TRAIN and self._is_inside(client, models)
         if is_false:
             report = self._lie(report, models)
-        elif client in self.liars and VOTE in report.numbers:
-            report = self._vote(report)
+        elif client in self.liars and self.cell.attack == "stay" and VOTE in report.numbers:
+            report = to_stay(report)
         effects = self.run.receive(client, report.to_bytes(), self._now)
         if self.run.facts.accepted.get(client) == order.step:
             self._client_states[client] = kept
@@ -231,12 +230,12 @@ class Hijacked(InProcess):
         encoded, _ = encode(vector, Codec(), base=None, base_digest=b"", error=None, rng=draw)
         return report.model_copy(update={"vectors": {"model": encoded}, "numbers": numbers})
 
-    def _vote(self, report: ReportContent) -> ReportContent:
-        vote = dict(report.numbers[VOTE])
-        worst, best = max(vote["loss"], vote["other"]), min(vote["loss"], vote["other"])
-        is_against = self.cell.attack == "follow"
-        vote |= {"loss": worst + 10 if is_against else best, "other": best, "variance": 0.0}
-        return report.model_copy(update={"numbers": {**report.numbers, VOTE: vote}})
+
+def to_stay(report: ReportContent) -> ReportContent:
+    """The report of an evaluation with a vote for the model of the cluster."""
+    vote = dict(report.numbers[VOTE])
+    vote["loss"] = vote["other"]
+    return report.model_copy(update={"numbers": {**report.numbers, VOTE: vote}})
 
 
 def measured(cell: Cell) -> dict[str, Any]:
