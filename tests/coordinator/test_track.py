@@ -261,6 +261,7 @@ def test_mlflow_writes_its_local_store_as_the_page_has_it(
     assert (tmp_path / "mlflow.db").is_file()
     client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
     experiment = client.get_experiment_by_name(SCENE.name)
+    assert experiment is not None
     (run,) = client.search_runs([experiment.experiment_id])
     assert (run.info.status, run.info.run_name) == ("FINISHED", f"fedclust-{SCENE.seed}")
     assert run.data.params["strategy.name"] == "fedclust"
