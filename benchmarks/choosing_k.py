@@ -1,11 +1,12 @@
 """How often rules that choose the number of clusters find it, on planted signatures. Prints tables, writes JSON.
 
-    python benchmarks/choosing_k.py --out runs/choosing-k.json
+    python -m benchmarks.choosing_k
 
 A signature is a cluster's centre (standard deviation 1 per coordinate, 850 coordinates: a final layer of LeNet-5) plus
 noise. Outliers are agents with a centre of their own. A rule has found K if K of its clusters have three or more members
 that are no outliers (these may be alone, together, or with others), and if agents that are no outliers are where they
-belong: adjusted Rand index 0.9. Every rule sees the same vectors.
+belong: adjusted Rand index 0.9. Every rule sees the same vectors. The best silhouette answers 2 or more: it is asked
+behind a gate, so cases with one cluster are not its own.
 """
 
 from __future__ import annotations
@@ -14,15 +15,14 @@ import argparse
 import itertools
 import json
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
-from covey.shared.numerics.choose_k import by_rotations, by_silhouette, elbow
+from covey.shared.files import write_atomically
+from covey.shared.numerics.choose_k import best_silhouette, by_rotations, by_silhouette, elbow
 from covey.shared.numerics.clustering import Labels, agglomerative, euclidean, kmeans
 from covey.shared.numerics.metrics import adjusted_rand
 from covey.shared.numerics.vectors import Vector
@@ -34,6 +34,7 @@ GRID = range(1, 10)  # of the second difference, which can answer all but the fi
 MIN_MEMBERS = 3  # a smaller group is no cluster
 MIN_RAND = 0.9  # a rule that leaves nearly every agent alone may have K groups of three by luck
 
+OUT = Path(__file__).parent / "results" / "choosing_k.json"
 Rule = Callable[[Sequence[Vector]], tuple[int, Labels]]  # signatures -> (K, cluster of each)
 
 
@@ -60,6 +61,11 @@ class Answer:
 
 
 Result = tuple[Case, Answer]
+Counts = dict[str, dict[str, tuple[int, int]]]
+KEYS: dict[str, Callable[[Case], str]] = {
+    "noise, outliers": lambda case: f"{case.noise:g}, {case.outliers or 'none'}",
+    "K, outliers": lambda case: f"{case.clusters}, {case.outliers or 'none'}",
+}
 
 
 def planted(case: Case) -> tuple[list[Vector], Labels]:
@@ -105,15 +111,23 @@ def by_second_difference(points: Sequence[Vector]) -> tuple[int, Labels]:
 
 
 def by_best_silhouette(points: Sequence[Vector]) -> tuple[int, Labels]:
-    """The best silhouette, if chance stays below."""
+    """The default behind an open gate."""
     matrix = euclidean(points)
-    k = by_silhouette(matrix).clusters
-    tree = agglomerative(matrix, n_clusters=k)
+    k = best_silhouette(matrix).clusters
+    tree = agglomerative(matrix, "complete", n_clusters=k)
+    return k, tree.labels
+
+
+def by_silhouette_and_chance(points: Sequence[Vector]) -> tuple[int, Labels]:
+    """The default without a gate: the best silhouette, if chance stays below."""
+    matrix = euclidean(points)
+    k = by_silhouette(matrix, "complete").clusters
+    tree = agglomerative(matrix, "complete", n_clusters=k)
     return k, tree.labels
 
 
 def by_turned_clouds(points: Sequence[Vector]) -> tuple[int, Labels]:
-    """FedClust's rule if no cut is given."""
+    """`choose: rotations`."""
     matrix = euclidean(points)
     k = by_rotations(matrix).clusters
     tree = agglomerative(matrix, "ward", n_clusters=k)
@@ -121,10 +135,11 @@ def by_turned_clouds(points: Sequence[Vector]) -> tuple[int, Labels]:
 
 
 RULES: dict[str, Rule] = {
-    "gap": by_gap,
-    "second difference": by_second_difference,
-    "silhouette": by_best_silhouette,
+    "best silhouette": by_best_silhouette,
+    "silhouette against chance": by_silhouette_and_chance,
     "rotations": by_turned_clouds,
+    "largest gap": by_gap,
+    "second difference": by_second_difference,
 }
 
 
@@ -153,24 +168,29 @@ def is_right(case: Case, one: Answer) -> bool:
     return one.found == case.clusters and one.rand >= MIN_RAND
 
 
-def table(title: str, results: Sequence[Result], key: Callable[[Case], str]) -> Table:
-    """Share of the cases in which each rule found K, one line for each key."""
-    lines: dict[str, list[Result]] = {}
+def counted(results: Sequence[Result], key: Callable[[Case], str]) -> Counts:
+    """By key and rule: in how many cases the rule found K, and the number of cases."""
+    counts: Counts = {}
     for case, one in results:
-        lines.setdefault(key(case), []).append((case, one))
-    table = Table("", "cases", *RULES, title=title)
-    for name, own in lines.items():
-        cases = len(own) // len(RULES)
-        shares = [share_found(rule, own) for rule in RULES]
-        table.add_row(name, str(cases), *shares)
-    return table
+        if one.rule == "best silhouette" and case.clusters == 1:
+            continue
+        hits, cases = counts.setdefault(key(case), {}).setdefault(one.rule, (0, 0))
+        counts[key(case)][one.rule] = (hits + is_right(case, one), cases + 1)
+    return counts
 
 
-def share_found(rule: str, results: Sequence[Result]) -> str:
-    """In how many of the cases a rule has found K, in percent."""
-    hits = [is_right(case, one) for case, one in results if one.rule == rule]
-    percent = 100 * np.mean(hits)
-    return f"{percent:.0f} %"
+def table(first: str, counts: Mapping[str, Mapping[str, Sequence[int]]]) -> str:
+    """Markdown: a row per key, the share of the cases in which each rule found K."""
+    lines = [f"| {first} | {' | '.join(RULES)} |", "|---|" + "---:|" * len(RULES)]
+    for name, own in counts.items():
+        shares = [share(*own[rule]) if rule in own else "" for rule in RULES]
+        lines.append(f"| {name} | {' | '.join(shares)} |")
+    return "\n".join(lines)
+
+
+def share(hits: int, cases: int) -> str:
+    """In percent."""
+    return f"{100 * hits / cases:.0f} %"
 
 
 def planned_cases(noises: Sequence[float], seeds: Sequence[int]) -> list[Case]:
@@ -187,27 +207,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--noise", nargs="+", type=float, default=[0.5, 1.0, 2.0, 2.5, 3.0])
     parser.add_argument("--seeds", nargs="+", type=int, default=[1])
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args()
     results: list[Result] = []
     for case in planned_cases(options.noise, options.seeds):
         for one in answers(case):
             results.append((case, one))
-    keys: dict[str, Callable[[Case], str]] = {
-        "by noise": lambda case: f"noise {case.noise:g}, {case.outliers} outliers",
-        "by K": lambda case: f"K = {case.clusters}, {case.outliers} outliers",
-        "by balance": lambda case: "balanced" if case.balanced else "unbalanced",
-    }
-    console = Console()
-    for title, key in keys.items():
-        console.print(table(title, results, key))
+    record: dict[str, Counts] = {}
+    for title, key in KEYS.items():
+        record[title] = counted(results, key)
+        print(table(title, record[title]))
     for rule in RULES:
         seconds = [one.seconds for _, one in results if one.rule == rule]
         milliseconds = 1000 * np.mean(seconds)
-        console.print(f"{rule}: {milliseconds:.0f} ms of CPU each")
-    records = [asdict(case) | asdict(one) for case, one in results]
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(records, indent=0))
+        print(f"{rule}: {milliseconds:.0f} ms of CPU each")
+    write_atomically(options.out, json.dumps(record, indent=1).encode())
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
-"""Accuracy of clustered methods with their defaults on ten fleets, with clusters and without. Prints a table, writes JSON.
+"""Accuracy of clustered methods with their defaults on fleets with clusters and without. Prints a table, writes JSON.
 
     python -m benchmarks.default_cut --data-root ../shared/data [--seeds 1 2 3] [--fleets writers har]
 
 Every method keeps the default of every setting, the number of clusters included, and is compared with Local and FedAvg on
-the same agents. `--rules` trains FedClust's first phase only, and applies every rule that chooses a cut to the signatures.
+the same agents. `--rules` trains FedClust's first phase only, and applies every rule that chooses a cut to the signatures,
+also where agents have log-normal numbers of samples.
 Fleets with clusters: writers of two populations, digits in planted groups, Fashion-MNIST upside down for half of the
 agents. Fleets whose agents differ without known clusters: people with a phone, two labels an agent, writers of one population.
-Fleets without clusters, for which one is right: equal and unequal shares of digits and of Fashion-MNIST.
+Fleets without clusters, for which one is right: equal shares of digits and of Fashion-MNIST.
 
 Each cell is written to --out as soon as it is finished, and a second start resumes after the last finished cell. `--table`
 runs nothing and prints the finished cells; `--page` replaces the tables in a Markdown page that has them already.
@@ -21,7 +22,7 @@ import re
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ import numpy as np
 import torch
 
 from covey.agent.data import Dataset, fit
+from covey.agent.data.dataset import take
 from covey.agent.data.partition import client_dataset, fleet_data
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import initial
@@ -45,6 +47,8 @@ from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import ClientId, Job, Report, Setup, Training
+from covey.shared.strategies.bases.cut import CARD
+from covey.shared.strategies.bases.cut import found as shifts_found
 from covey.shared.strategies.fedclust import FedClust
 from covey.shared.strategies.pacfl import Pacfl
 from covey.shared.wire.messages import OrderMessage
@@ -53,15 +57,15 @@ ROUNDS = 10
 ALONE = ("local", "fedavg")
 METHODS = (*ALONE, "fedclust", "pacfl", "cfl", "ifca", "fesem")
 RULES: dict[str, FedClust | Pacfl] = {
-    "fedclust, gap": FedClust(choose="gap", gate="none", signature="final_layer"),
-    "fedclust, silhouette": FedClust(
-        choose="silhouette", gate="none", signature="final_layer", linkage="average"
-    ),
-    "fedclust, rotations": FedClust(choose="rotations", gate="none", signature="final_layer"),
-    "fedclust, update": FedClust(choose="rotations", gate="none"),
-    "pacfl, gap": Pacfl(choose="gap", gate="none"),
+    "fedclust": FedClust(),
+    "final layers": FedClust(signature="final_layer"),
+    "no gate": FedClust(gate="none"),
+    "rotations": FedClust(choose="rotations", signature="final_layer", gate="none"),
+    "pacfl": Pacfl(),
     "pacfl, rotations": Pacfl(choose="rotations", gate="none"),
 }
+FEWEST = 8  # samples that an agent keeps
+SIGMA = 0.7  # of the logarithm of the share of its samples that an agent keeps
 Found = dict[str, dict[str, Any]]  # the figures of each cell by its key
 # points of E-tuned that a clustered method may fall below the worse of Local and FedAvg
 TOLERANCE = 0.5
@@ -87,6 +91,7 @@ class Fleet:
     fleet: Mapping[str, Any]
     training: Mapping[str, Any]
     one: bool = False  # whether one cluster is the truth
+    sigma: float = 0.0  # > 0: numbers of samples are log-normal
 
 
 def _fleet(
@@ -121,9 +126,8 @@ FLEETS = {
     "staff": _fleet(IMAGES, 24, "mnist-writer", {**WRITERS, "populations": {"hsf0": 24}}),
     "even digits": _fleet(DIGITS, 20, "digits", {"name": "iid"}, one=True),
     "even images": _fleet(IMAGES, 24, "fashion-mnist", {"name": "iid"}, 2400, one=True),
-    "unequal digits": _fleet(DIGITS, 20, "digits", {"name": "quantity"}, one=True),
-    "unequal images": _fleet(IMAGES, 24, "fashion-mnist", {"name": "quantity"}, 2400, one=True),
 }
+UNEQUAL = {f"{name}, log-normal": replace(fleet, sigma=SIGMA) for name, fleet in FLEETS.items()}
 
 
 @dataclass(frozen=True)
@@ -142,7 +146,7 @@ class Cell:
 
 def scenario(cell: Cell) -> Scenario:
     """The scenario that a coordinator would run."""
-    fleet = FLEETS[cell.fleet]
+    fleet = (FLEETS | UNEQUAL)[cell.fleet]
     return Scenario.model_validate(
         {
             "name": "default_cut",
@@ -165,14 +169,24 @@ def people(
     scene = scenario(Cell(fleet, "fedavg", seed))
     data, split = fleet_data(scene, data_root)
     owned: dict[ClientId, Dataset] = {}
+    kept = kept_shares((FLEETS | UNEQUAL)[fleet].sigma, split.agents, seed)
     for index in range(split.agents):
         name = agent_name(index, split.agents)
-        own = client_dataset(data, split, index)
-        owned[name] = fit(own, scene.task)
+        own = fit(client_dataset(data, split, index), scene.task)
+        samples = max(int(kept[index] * len(own.targets)), FEWEST)
+        order = np.random.default_rng([seed, index]).permutation(len(own.targets))
+        owned[name] = take(own, np.sort(order[:samples]))
     truth: tuple[int, ...] = ()
     if split.truth is not None and len(np.unique(split.truth)) > 1:
         truth = tuple(split.truth.tolist())
     return owned, truth
+
+
+def kept_shares(sigma: float, agents: int, seed: int) -> list[float]:
+    """The share of its training samples that each agent keeps; the largest is 1."""
+    shares = np.exp(sigma * np.random.default_rng(seed).standard_normal(agents))
+    kept: list[float] = (shares / shares.max()).tolist()
+    return kept
 
 
 def measured(cell: Cell, data_root: str) -> dict[str, Any]:
@@ -240,12 +254,16 @@ def judged(fleet: str, seed: int, data_root: str) -> dict[str, dict[str, Any]]:
                 (client, signed(strategy, client, data, scene, setup, scaling))
                 for client, data in owned.items()
             ]
-        state: Any = strategy.form_clusters(strategy.init(setup), by_kind[kind])  # type: ignore[arg-type]
+        before: Any = strategy.init(setup)
+        phase = strategy.clustering_phase(before)
+        state: Any = strategy.fold(before, phase, by_kind[kind])
         labels = list(state.assign.values())
         found[label] = {
             "sizes": sizes_of(labels),
             "ari": adjusted_rand(labels, list(truth)) if truth else None,
         }
+        if state.asks:
+            found[label]["shift"] = list(shifts_found(state.chances))
     return found
 
 
@@ -281,7 +299,15 @@ def signed(
 ) -> Report:
     """The report of an agent's signature."""
     job = Job(
-        "signature", 0, client, scene.seed, setup.starts, {}, None, setup.layout, setup.training
+        "signature",
+        0,
+        client,
+        scene.seed,
+        setup.starts,
+        {CARD: 1},
+        None,
+        setup.layout,
+        setup.training,
     )
     local = _local(client, data, scene, setup, scaling)
     report, _ = strategy.work(job, local, {})
@@ -319,11 +345,12 @@ def clusters_of(found: Found, fleet: str, label: str) -> str:
 def rules_table(rules: Found) -> str:
     """Markdown: a row per fleet, a column per rule."""
     head = " | ".join(RULES)
-    lines = [f"| signatures of | {head} |", "|---|" + "---|" * len(RULES)]
-    for fleet in FLEETS:
+    lines = [f"| signatures of | shift found | {head} |", "|---|---|" + "---|" * len(RULES)]
+    for fleet in FLEETS | UNEQUAL:
         columns = [clusters_of(rules, fleet, label) for label in RULES]
         if any(columns):
-            row = " | ".join(columns)
+            shifts = [" ".join(one) or "none" for one in of(rules, fleet, "fedclust", "shift")]
+            row = " | ".join([", ".join(shifts), *columns])
             lines.append(f"| {fleet} | {row} |")
     return "\n".join(lines)
 
@@ -397,7 +424,8 @@ def main() -> None:
     rules: Found = record.get("rules", {})
     found: Found = record.get("cells", {})
     if options.rules:
-        for seed, fleet in itertools.product(options.seeds, options.fleets):
+        unequal = [f"{fleet}, log-normal" for fleet in options.fleets]
+        for seed, fleet in itertools.product(options.seeds, [*options.fleets, *unequal]):
             if all(f"{fleet}/{label}/{seed}" in rules for label in RULES):
                 continue
             for label, figures in judged(fleet, seed, options.data_root).items():

@@ -13,11 +13,14 @@ from benchmarks.default_cut import (
     FLEETS,
     METHODS,
     RULES,
+    UNEQUAL,
     Cell,
     behind,
     cells,
     clusters_of,
     judged,
+    of,
+    people,
     replaced,
     rules_table,
     scenario,
@@ -36,13 +39,29 @@ def test_every_fleet_and_method_is_a_scenario_with_its_own_defaults() -> None:
     assert set(scenario(Cell("planted", "fedclust", 1)).strategy.model_fields_set) >= {"name"}
 
 
-def test_the_rules_agree_on_planted_groups_and_only_rotations_and_silhouettes_can_see_that_there_are_none() -> (
-    None
-):
+def test_the_rules_agree_on_planted_groups_and_that_there_are_none() -> None:
     planted, even = (judged(fleet, 1, "../shared/data") for fleet in ("planted", "even digits"))
     assert {label: one["ari"] for label, one in planted.items()} == dict.fromkeys(RULES, 1.0)
-    seen_as_one = {label for label, one in even.items() if len(one["sizes"]) == 1}
-    assert seen_as_one == {"fedclust, silhouette", "fedclust, rotations", "pacfl, rotations"}
+    assert {label for label, one in even.items() if len(one["sizes"]) == 1} == set(RULES)
+    assert planted["fedclust"]["shift"] == ["labels"]
+    assert even["fedclust"]["shift"] == []
+
+
+def test_agents_keep_log_normal_shares_of_their_samples() -> None:
+    whole, _ = people("even digits", 1, "../shared/data")
+    kept, _ = people("even digits, log-normal", 1, "../shared/data")
+    before = [len(data.targets) for data in whole.values()]
+    after = [len(data.targets) for data in kept.values()]
+    assert max(before) - min(before) <= 1
+    assert min(after) >= 8
+    assert max(after) == max(before)
+    assert max(after) > 4 * min(after)
+
+
+def test_by_default_planted_groups_are_found_whatever_the_sizes() -> None:
+    for fleet in ("planted", "planted, log-normal"):
+        for label in ("fedclust", "pacfl"):
+            assert of(RECORD["rules"], fleet, label, "ari") == [1.0] * 3
 
 
 def test_the_page_shows_the_record() -> None:
@@ -63,7 +82,7 @@ def test_the_page_names_every_default_that_is_half_a_point_below_the_worse_of_lo
 def test_by_rotations_no_fleet_falls_into_nearly_as_many_clusters_as_agents() -> None:
     for label in (label for label in RULES if "rotations" in label):
         sizes = [one["sizes"] for key, one in RECORD["rules"].items() if key.split("/")[1] == label]
-        assert len(sizes) == len(FLEETS) * 3
+        assert len(sizes) == len(FLEETS | UNEQUAL) * 3
         assert all(len(own) <= sum(own) / 3 for own in sizes)
 
 
