@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+PAGES += sorted((ROOT / "benchmarks" / "results").glob("*.md"))  # the laboratory books
 PASSES_ON = {"agent service": "start"}  # takes the options of that command too
 PROGRAMS = ("agent", "broker", "coordinator")
 FENCE = re.compile(

@@ -1,4 +1,7 @@
-"""The tables of docs/results.md that name a record are what `coordinator compare --known` makes of that record."""
+"""Tables that name a record are what `coordinator compare --known` makes of that record.
+
+The laboratory books next to the records have whole tables, docs/results.md some of their columns.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,13 @@ RECORDS = sorted((ROOT / "benchmarks" / "results").glob("fe*.json"))
 RECORDS += sorted((ROOT / "benchmarks" / "results").glob("fuzzy*.json"))
 RECORDS += sorted((ROOT / "benchmarks" / "results").glob("own*.json"))
 PAGE = (ROOT / "docs" / "results.md").read_text("utf-8")
-NAMED = re.findall(
-    r"<!-- (benchmarks/results/[\w.-]+\.json) -->\n\n((?:\*\*.*\n\n|\|.*\n(?:(?=\|)|\n?))+)", PAGE
+BOOKS = "\n".join(
+    path.read_text("utf-8") for path in sorted((ROOT / "benchmarks" / "results").glob("*.md"))
 )
+NAMED = re.findall(
+    r"<!-- (benchmarks/results/[\w.-]+\.json) -->\n\n((?:\*\*.*\n\n|\|.*\n(?:(?=\|)|\n?))+)", BOOKS
+)
+SHORT = re.findall(r"<!-- (benchmarks/results/[\w.-]+\.json): (.+) -->\n\n((?:\|.*\n)+)", PAGE)
 
 
 def rendered(record: Path) -> str:
@@ -37,9 +44,26 @@ def test_a_record_has_all_its_rows_known_to_its_own_scenario(record: Path) -> No
 
 
 @pytest.mark.parametrize(("name", "shown"), NAMED, ids=[name for name, _ in NAMED])
-def test_the_page_shows_the_figures_of_the_record(name: str, shown: str) -> None:
+def test_a_laboratory_book_shows_the_figures_of_the_record(name: str, shown: str) -> None:
     assert shown.strip() == rendered(ROOT / name).strip()
 
 
-def test_every_record_that_the_page_names_is_followed_by_its_table() -> None:
-    assert PAGE.count("<!-- benchmarks/results/") == len(NAMED) > 0
+@pytest.mark.parametrize(("name", "columns", "shown"), SHORT, ids=[name for name, *_ in SHORT])
+def test_the_page_shows_columns_of_the_record(name: str, columns: str, shown: str) -> None:
+    whole = rows(rendered(ROOT / name))
+    places = [whole[0].index(column) for column in columns.split(", ")]
+    first_table = whole[
+        : 1 + next((i for i, row in enumerate(whole[1:]) if row == whole[0]), len(whole))
+    ]
+    assert rows(shown) == [[row[place] for place in places] for row in first_table]
+
+
+def rows(table: str) -> list[list[str]]:
+    """The cells of the rows of one Markdown table, or of several that follow one another."""
+    lines = [line for line in table.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_every_record_that_a_page_names_is_followed_by_its_table() -> None:
+    assert BOOKS.count("<!-- benchmarks/results/") == len(NAMED) > 0
+    assert PAGE.count("<!-- benchmarks/results/") == len(SHORT) > 0
