@@ -244,6 +244,8 @@ class AggregatorService:
             return
         if task.digest == self._task:
             self.summing.follow(order)
+            if self._again_at is None:
+                self._again_soon()
             return
         self.summing.begin(None)
         await self._fetch(task)

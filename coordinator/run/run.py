@@ -814,8 +814,9 @@ class Run:
 
         def keep() -> Effects:
             self._has_changed = True
-            orders = self.orders.orders_of(unreadable, self.state)
-            return [*orders]
+            # the others get another order next
+            asked = [client for client in unreadable if self.orders.is_made(client)]
+            return [*self.orders.orders_of(asked, self.state)]
 
         clients = tuple(unreadable)
         event = Unreadable(clients, step)

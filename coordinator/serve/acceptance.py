@@ -58,11 +58,10 @@ class Acceptance:
 
     async def take(self, reports: Sequence[Arrived], now: float) -> list[Effect]:
         """Accept reports in their order, or refuse them. Returns what follows, once all of them are on the disk."""
-        for report in reports:
-            self._intake.report_taken(report)
         taken = await asyncio.to_thread(self._accept, reports, now)
         effects: list[Effect] = []
-        for one in taken:
+        for report, one in zip(reports, taken, strict=True):
+            self._intake.report_taken(report, is_refused=one.refused != "")
             effects += one.effects
             if one.refused:
                 self._roster.refuse(one.refused, one.client)

@@ -63,6 +63,7 @@ class Intake:
         # the newest status of each agent that sends too many
         self._late: dict[str, LateStatus] = {}
         self._reports: Counter[str] = Counter()  # waiting to be accepted, by agent
+        self._refused: dict[str, bytes] = {}  # digest of the newest refused report of each agent
         scenario = run.scenario
         part_bytes = scenario.wire.part_bytes
         self._rates = Rates(part_bytes)
@@ -214,6 +215,8 @@ class Intake:
             self._drop(agent, "too many parts of reports")
             return None
         part = Part.from_bytes(payload)
+        if self._may_come_again(agent, part):
+            parts.forget(agent, part.digest)
         sink = parts.feed(agent, part, now)
         if sink is None:
             return None
@@ -227,6 +230,18 @@ class Intake:
             self._held_bytes += part.size
         return Arrived(agent, sink, part.digest, part.size)
 
+    def _may_come_again(self, agent: str, part: Part) -> bool:
+        """Is this a report that was here before and counts only now?
+
+        It came before its step was open, or the spool has lost it since.
+        """
+        return (
+            self._parts.has_finished(agent, part.digest)
+            and not self._reports[agent]
+            and self._refused.get(agent) != part.digest
+            and not self._run.engine.refusal(agent, part.about)
+        )
+
     def _new_sink(self, sender: str, part: Part) -> Sink:
         """A report of one part waits in memory, as long as there are not too many of them; others wait on disk."""
         held_bytes = self._held_bytes + part.size
@@ -234,8 +249,10 @@ class Intake:
             return MemorySink()
         return self._run.spool.new_sink(part.size)
 
-    def report_taken(self, report: Arrived) -> None:
-        """This report waits no longer."""
+    def report_taken(self, report: Arrived, *, is_refused: bool) -> None:
+        """This report waits no longer. A refused one is not read again."""
+        if is_refused:
+            self._refused[report.client] = report.digest
         self._reports[report.client] -= 1
         if isinstance(report.sink, MemorySink):
             self._held_bytes -= report.size
@@ -258,6 +275,7 @@ class Intake:
         """Drop the statuses of this agent that wait."""
         self._statuses.pop(agent, None)
         self._late.pop(agent, None)
+        self._refused.pop(agent, None)
         self._placement.forget(agent)
 
     def _drop(self, agent: str, why: str) -> None:

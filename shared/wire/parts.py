@@ -348,6 +348,11 @@ class Assembler:
         self._senders.pop(sender, None)
         return lost
 
+    def has_finished(self, sender: str, digest: bytes) -> bool:
+        """Was this content finished recently? Its parts are then dropped."""
+        own = self._senders.get(sender)
+        return own is not None and digest in own.finished
+
     def forget(self, sender: str, digest: bytes) -> None:
         """Accept a content from the beginning, although it was finished before or some of its parts are here."""
         own = self._senders.get(sender)

@@ -285,3 +285,27 @@ def test_a_replay_trains_with_what_the_run_trained_with(device: str, learner: st
 def test_a_run_of_several_learners_cannot_be_replayed(other: str) -> None:
     with pytest.raises(UserError, match="several kinds of devices"):
         learner_of_run({"devices": {"a": "cpu", "b": other}})
+
+
+def test_a_report_that_is_damaged_while_it_waits_in_a_buffer_is_asked_for_again(
+    tmp_path: Path,
+) -> None:
+    """The coordinator lives on, and finds the damage when it folds the buffer."""
+    scene = scenario("fedavg")
+
+    async def whole() -> Run:
+        async with fleet_of(tmp_path, scene) as fleet:
+            serving = asyncio.create_task(fleet.serve(started(tmp_path / "run", scene)))
+            await asyncio.sleep(0.25)  # the first report waits for the second
+            damage_reports(tmp_path / "run")
+            return await serving
+
+    assert clock.run(whole(), within_s=600).engine.round == 8
+
+
+def damage_reports(folder: Path) -> None:
+    """Change the last bit of the only report in the spool."""
+    (path,) = folder.glob("spool/*/reports")
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)

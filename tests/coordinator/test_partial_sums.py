@@ -23,7 +23,7 @@ from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.aggregates import AggregatorOrder, PartialSum
 from covey.shared.wire.codec import Codec, encode
-from covey.shared.wire.messages import OrderMessage, ReportContent
+from covey.shared.wire.messages import OrderMessage, ReportContent, digest
 from tests.coordinator.test_recovery import report_of
 from tests.small_run import clients, fingerprint, rules, scenario, setup
 
@@ -269,6 +269,21 @@ def test_a_sum_waits_for_others_and_is_offered_until_it_is_settled(tmp_path: Pat
     assert take(run, partial) is None, "a replay"
     assert run.engine.step is not None
     assert run.engine.step.reported == {"agent-0"}
+
+
+def test_a_settled_sum_is_offered_again_once_the_coordinator_has_lost_it(tmp_path: Path) -> None:
+    """The folder of the run was put back to what it was before the sum came."""
+    run, orders = opened(tmp_path)
+    reports = reports_of(run, orders)
+    this = summing(run, dict.fromkeys(reports, 24))
+    this.accept("agent-0", reports["agent-0"], 10.0)
+    content = this.take(10.0 + HOLD_S)
+    assert content is not None
+    step = PartialSum.from_bytes(content).step
+    this.follow(AggregatorOrder(run="r1", step=step, agents={}, settled=[digest(content)]))
+    assert this.unsettled == []
+    this.follow(AggregatorOrder(run="r1", step=step, agents={"agent-0": 24}, settled=[]))
+    assert this.unsettled == [content]
 
 
 # -- what the coordinator refuses ----------------------------------------------------------------------------------------

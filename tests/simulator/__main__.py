@@ -1,67 +1,120 @@
-"""Play many seeds: `python -m tests.simulator --seeds 1000`; or one, with its story: `--seed 7`."""
+"""Play many seeds: `python -m tests.simulator --seeds 1000`; or one, with its story: `--seed 7`, or `--plan JSON`."""
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
+from functools import partial
 
-from tests.simulator.plan import KINDS, Plan, plan
-from tests.simulator.world import play
+from tests.simulator.flaws import FIXES, without
+from tests.simulator.plan import KINDS, PACES, Plan, plan
+from tests.simulator.shrink import shrunk
+from tests.simulator.world import History, play
 from tests.small_run import METHODS
 
-
-def shrunk(this: Plan) -> list[int]:
-    """The numbers of the faults without which the plan still fails, switched off one by one."""
-    dropped: list[int] = []
-    for number in range(len(this.faults)):
-        if play(this.without([*dropped, number])).failure:
-            dropped.append(number)
-    return dropped
+REPORT_S = 60.0  # between two lines about the progress
 
 
-def main() -> int:
+def options_of() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.simulator", description=__doc__)
     parser.add_argument("--seeds", type=int, default=100, help="how many")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--minutes", type=float, help="stop after this time")
     parser.add_argument("--seed", type=int, help="play this one alone, and show its story")
+    parser.add_argument("--plan", help="play this plan alone, and show its story")
+    parser.add_argument("--shrink", action="store_true", help="look for a simpler plan that fails")
     parser.add_argument("--methods", nargs="+", default=sorted(METHODS), choices=sorted(METHODS))
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS)
-    parser.add_argument("--without", type=int, nargs="+", default=[], help="numbers of faults")
-    options = parser.parse_args()
-    if options.seed is not None:
-        this = plan(options.seed, options.methods, options.kinds)
-        print(f"{this.method}, {this.shards} brokers, aggregators: {this.aggregators}")
-        for number, fault in enumerate(this.faults):
-            print(f"  fault {number}{' (off)' if number in options.without else ''}: {fault}")
-        history = play(this.without(options.without))
-        print(*history.story, f"history {history.digest}", sep="\n")
-        print(history.failure or "every invariant held")
-        return bool(history.failure)
-    struck: Counter[str] = Counter()
-    failures = 0
-    began = time.monotonic()
-    for seed in range(options.first, options.first + options.seeds):
-        this = plan(seed, options.methods, options.kinds)
+    parser.add_argument("--paces", nargs="+", default=list(PACES), choices=PACES)
+    parser.add_argument(
+        "--without", default="", choices=FIXES, help="take out a fix of the product"
+    )
+    return parser.parse_args()
+
+
+def outcome(options: argparse.Namespace, seed: int) -> tuple[Plan, History]:
+    this = plan(seed, options.methods, options.kinds, options.paces)
+    with without(options.without):
         history = play(this)
+    history.story.clear()  # of thousands of histories
+    return this, history
+
+
+def outcomes(options: argparse.Namespace) -> Iterator[tuple[Plan, History]]:
+    seeds = range(options.first, options.first + options.seeds)
+    work = partial(outcome, options)
+    if options.jobs == 1:
+        yield from map(work, seeds)
+        return
+    with multiprocessing.Pool(options.jobs) as pool:
+        yield from pool.imap_unordered(work, seeds, chunksize=4)
+
+
+def show(options: argparse.Namespace) -> int:
+    """Play one plan, and tell its story."""
+    this = (
+        Plan.of_json(options.plan)
+        if options.plan
+        else plan(options.seed, options.methods, options.kinds, options.paces)
+    )
+    with without(options.without):
+        history = play(this)
+        if history.failure and options.shrink:
+            this = shrunk(this, lambda simpler: play(simpler).failure != "")
+            history = play(this)
+    aggregators = "with aggregators" if this.aggregators else "without aggregators"
+    print(f"{this.method}, {this.pace}, {this.shards} brokers {aggregators}")
+    for fault in this.faults:
+        print(f"  {fault}")
+    print(*history.story, f"history {history.digest}", sep="\n")
+    print(f"--plan '{this.to_json()}'")
+    print(history.failure or "every invariant held")
+    return bool(history.failure)
+
+
+def campaign(options: argparse.Namespace) -> int:
+    struck: Counter[str] = Counter()
+    played: Counter[str] = Counter()
+    failures = 0
+    began = shown = time.monotonic()
+    for this, history in outcomes(options):
+        played[this.pace] += 1
         struck += history.struck
+        now = time.monotonic()
         if history.failure:
             failures += 1
-            off = shrunk(this)
-            without = f" --without {' '.join(map(str, off))}" if off else ""
-            chosen = f" --methods {' '.join(options.methods)} --kinds " + " ".join(
-                f"'{kind}'" for kind in options.kinds
-            )
-            print(f"seed {seed} ({this.method}): {history.failure}")
-            print(f"  python -m tests.simulator --seed {seed}{without}{chosen}", flush=True)
+            fix = f" --without '{options.without}'" if options.without else ""
+            print(f"seed {this.seed} ({this.method}, {this.pace}): {history.failure}")
+            command = f"python -m tests.simulator{fix} --shrink --plan '{this.to_json()}'"
+            print(f"  {command}", flush=True)
+        if now > shown + REPORT_S:
+            shown = now
+            print(f"{played.total()} seeds, {failures} failed", flush=True)
+        if options.minutes is not None and now > began + 60 * options.minutes:
+            break
     minutes = (time.monotonic() - began) / 60
-    print(f"{options.seeds} seeds, {failures} failed, {options.seeds / minutes:.0f} a minute")
+    total = played.total()
+    print(
+        f"{total} seeds, {failures} failed, {total / minutes:.0f} a minute, {minutes:.1f} minutes"
+    )
+    print(", ".join(f"{pace}: {count}" for pace, count in sorted(played.items())))
     print(", ".join(f"{kind}: {struck[kind]}" for kind in options.kinds))
     missed = [kind for kind in options.kinds if not struck[kind]]
     if missed:
         print(f"never injected: {', '.join(missed)}; expected each kind at least once")
     return bool(failures or missed)
+
+
+def main() -> int:
+    options = options_of()
+    if options.seed is not None or options.plan:
+        return show(options)
+    return campaign(options)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The world of one history: a loop, brokers, and processes that can be killed."""
+"""The world of one history: brokers, and programs that are killed and started again."""
 
 from __future__ import annotations
 
@@ -8,101 +8,69 @@ import random
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
-from contextvars import ContextVar
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
-from uuid import UUID
 
+from covey.agent.device.identity import Identity
 from covey.agent.device.service import Agent
-from covey.broker.testing.memory_broker import HELD_S, MemoryBroker, MemoryLink
+from covey.agent.worker import frames
+from covey.agent.worker.memory_file import DiskFull, MemoryDamaged, load_memory, save_memory
 from covey.coordinator.aggregate.service import AggregatorService
 from covey.coordinator.aggregate.service import last_will as aggregator_will
+from covey.coordinator.run.buffered_run import BufferedRun, run_kind
+from covey.coordinator.run.effects import Effect
+from covey.coordinator.run.event_log import arrivals_of
 from covey.coordinator.run.notices import Notice
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.service import Service, last_will
 from covey.coordinator.serve.sharded_link import ShardedLink
+from covey.coordinator.simulate.replay import ReplayDriver
+from covey.coordinator.simulate.simulation import InProcess, Work
+from covey.shared.client import decode_model, execute_order
 from covey.shared.errors import UserError
-from covey.shared.mqtt.link import Message
+from covey.shared.files import obstacle, write_atomically
 from covey.shared.mqtt.shards import shard_of
-from covey.shared.wire.topics import Topics
-from tests import clock
-from tests.simulator.plan import HABITS, Fault, Plan
-from tests.small_fleet import PATIENT, Fleet
-from tests.small_run import clients, fingerprint, in_process, rules, scenario, setup
+from covey.shared.numerics.vectors import Layout
+from covey.shared.strategies.base import ClientId
+from covey.shared.wire.documents import CoordinatorStatus
+from covey.shared.wire.messages import OrderMessage, digest
+from covey.shared.wire.topics import AgentTopic, PlainTopic, Topics
+from tests.bowl import Trainer
+from tests.simulator.disk import Disk, Disks, State
+from tests.simulator.judge import BrokenError, Judge, rounds_of, watched
+from tests.simulator.life import OWNER, DeadError, Life
+from tests.simulator.loop import SeededLoop, one_seed
+from tests.simulator.network import FaultyBroker
+from tests.simulator.plan import (
+    AGENTS,
+    DEADLINE_S,
+    HABITS,
+    Fault,
+    Pace,
+    Plan,
+    rules_for,
+    scene_of,
+)
+from tests.small_fleet import Numpy
+from tests.small_run import clients, fingerprint, in_process, local_for, setup
 
 TOPICS = Topics("default")
-AGENTS = 3
-LIMIT_S = 30_000.0  # below the deadline of a step: a report that never comes is a stand-still
-WALL_S = 1_700_000_000.0  # what the wall clock shows at virtual zero
-LONGEST_CALL_S = 0.2  # off the loop
-
-
-@dataclass(eq=False)
-class Life:
-    """A process from its start to its kill."""
-
-    name: str
-    killed: bool = False
-
-
-OWNER: ContextVar[Life | None] = ContextVar("OWNER", default=None)  # whose call it is
-
-
-class SeededLoop(clock.VirtualLoop):
-    """Calls off the loop end after a delay; those of a killed process do nothing."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__()
-        self._delays = random.Random(f"delays {seed}")  # noqa: S311  bad luck, no secrets
-
-    def run_in_executor(  # type: ignore[override]  # as in the loop below
-        self, executor: Any, func: Callable[..., Any], *args: Any
-    ) -> asyncio.Future[Any]:
-        future: asyncio.Future[Any] = self.create_future()
-        owner = OWNER.get()
-
-        def end() -> None:
-            if owner is not None and owner.killed:
-                return
-            try:
-                result = func(*args)
-            except Exception as error:
-                if not future.done():
-                    future.set_exception(error)
-            else:
-                if not future.done():
-                    future.set_result(result)
-
-        self.call_later(self._delays.uniform(0.001, LONGEST_CALL_S), end)
-        return future
-
-
-class FaultyBroker(MemoryBroker):
-    """A broker whose deliveries go wrong."""
-
-    def __init__(self, seed: int, faults: tuple[Fault, ...], struck: Counter[str]) -> None:
-        super().__init__(seed)
-        self.habits = {fault.kind: fault.chance for fault in faults if fault.kind in HABITS}
-        self.struck = struck
-
-    def _strikes(self, kind: str) -> bool:
-        if not self._chance(self.habits.get(kind, 0.0)):
-            return False
-        self.struck[kind] += 1
-        return True
-
-    def _deliver(self, link: MemoryLink, message: Message) -> None:
-        if self._strikes("lost"):
-            link._lose("the broker lost the session")
-            return
-        late_s = self.random.uniform(0, HELD_S) if self._strikes("late") else 0.0
-        link._receive(message, late_s)
-        if self._strikes("doubled"):
-            link._receive(message, self.random.uniform(0, HELD_S))
+AFTER_S = 600.0  # the run is over this long after the last fault, at the latest
+AGAIN_S = 5.0  # a supervisor starts a program that ended by itself again
+# messages after which nobody starts a coordinator again
+GIVING_WAY = ("has taken up this run", "another coordinator is at work")
+WRITES_WITHIN_S = 5.0  # a program that is to be cut off in a write writes
+ROT_LOOKS, ROT_LOOK_S = 100, 0.05  # how often a file that is to rot is looked for, and how soon
+OBSTACLES: dict[str, State] = {
+    "full disk": "full",
+    "read-only disk": "read-only",
+    "no descriptors": "no descriptors",
+}
+SLOW_SHARE = 0.05  # of the jobs, where there is hurry: longer than the deadline
 
 
 @dataclass
@@ -119,137 +87,223 @@ class History:
         return hashlib.sha256("\n".join(self.story).encode()).hexdigest()
 
 
-class World(Fleet):
-    """A fleet with processes that are killed and started again according to the plan."""
+class Workers(Numpy):
+    """The agents' workers: numpy, in this process, with seeded durations."""
 
-    def __init__(self, folder: Path, plan: Plan, history: History) -> None:
-        scene = scenario(
-            plan.method, rounds={"count": 2, "participation": 1.0, "start_agents": AGENTS}
+    def __init__(self, people: Mapping[ClientId, Trainer], plan: Plan, judge: Judge) -> None:
+        super().__init__(people)
+        self._judge, self._is_patient = judge, plan.pace == "patient"
+        self._durations = random.Random(f"durations {plan.seed}")  # noqa: S311
+
+    async def call(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
+        self.takes_s = self._durations.uniform(0.05, 1.0)
+        if not self._is_patient and self._durations.random() < SLOW_SHARE:
+            self.takes_s = 1.5 * DEADLINE_S
+        try:
+            return await super().call(job, weight=weight)
+        except MemoryDamaged:
+            return {"memory_damaged": True}
+        except DiskFull as error:
+            return {"disk_full": str(error)}
+        except OSError as error:
+            why = obstacle(error, Path(job["report_out"]).parent)
+            if not why:
+                raise
+            return {"disk_full": why}
+
+    def _perform(self, job: frames.Job) -> frames.Job:
+        """Like the worker's own, with a learner in numpy."""
+        order, life, client = OrderMessage.from_bytes(job["order"]), OWNER.get(), job["client"]
+        assert life is not None
+        assert order.work is not None
+        self._judge.works(life.session, order)
+        layout = Layout.from_wire(order.work.layout)
+        models = []
+        for path in map(Path, job["models"]):
+            content = path.read_bytes()
+            if digest(content).hex() != path.stem:
+                return {"model_damaged": bytes.fromhex(path.stem)}
+            models.append(decode_model(content, layout))
+        memory = load_memory(Path(job["memory"]), job["memory_digest"]) if job["memory"] else {}
+        local = local_for(self.people)(client, order)
+        clock = asyncio.get_running_loop().time
+        report, kept = execute_order(order, models, local, memory, client=client, clock=clock)
+        report = report.model_copy(update={"client_state": job["client_state"]})
+        content = report.to_bytes()
+        seal = b""
+        if kept is not memory:
+            seal = save_memory(Path(job["memory_out"]), kept, durable=job["durable"])
+        write_atomically(
+            Path(job["report_out"]), content, durable=job["durable"], name_durable=False
         )
-        self.plan, self.history = plan, history
+        self._judge.made(digest(content), content, order)
+        return {
+            "digest": digest(content),
+            "size": len(content),
+            "fresh": seal != b"",
+            "memory_digest": seal,
+            "failed": None,
+        }
+
+
+class World:
+    """All programs of a fleet, and what befalls them according to the plan."""
+
+    def __init__(self, base: Path, plan: Plan, history: History, loop: SeededLoop) -> None:
+        self.plan, self.history, self._base, self._loop = plan, history, base, loop
+        self.ended: asyncio.Future[Run] = loop.create_future()
+        self.judge = Judge(self._fail)
+        self.people = clients(AGENTS, plan.scene)
+        self.pool = Workers(self.people, plan, self.judge)
+        self.disks = Disks(base)
         self.brokers = [
-            FaultyBroker(plan.seed * 10 + shard, plan.faults, history.struck)
+            FaultyBroker(
+                plan.seed * 10 + shard, shard, plan.faults, history.struck, self._published
+            )
             for shard in range(plan.shards)
         ]
-        people = clients(AGENTS, scene)
-        super().__init__(folder, scene, rules(scene, **PATIENT), self.brokers[0], people)
-        self._incarnation = 0
-        # round and models that each report counted for, by its digest
-        self._accepted: dict[str, dict[str, str]] = {}
-        self._coordinating: asyncio.Task[None] | None = None
-        self._owner = Life("coordinator")
-        self._links: list[MemoryLink] = []
-        self._aggregating: dict[int, tuple[asyncio.Task[None], list[MemoryLink]]] = {}
-        self.ended: asyncio.Future[Run] = asyncio.get_running_loop().create_future()
-        self.run_folder = folder / "run"
+        self._lives: dict[str, Life] = {}  # the newest of each program
+        self._count = 0  # of lives
+        self._folders: dict[str, Path] = {}  # of coordinators and agents
+        self._disks: dict[str, Disk] = {}
+        self._agents: dict[str, Agent] = {}
+        self._gave_way: set[str] = set()  # coordinators that nobody starts again
+        self._damaged: set[str] = set()  # coordinators whose checkpoint is not what it was
+        self._runs = 0  # that were begun from nothing
 
     def say(self, text: str) -> None:
-        now = asyncio.get_running_loop().time()
-        self.history.story.append(f"{now:10.3f}  {text}")
+        self.history.story.append(f"{self._loop.time():10.3f}  {text}")
 
-    def _keep(self, notice: Notice) -> None:
-        self.say(str(sorted(notice.to_json().items(), key=lambda item: item[0])))
+    def _fail(self, error: BaseException) -> None:
+        if not self.ended.done():
+            self.ended.set_exception(error)
 
-    # -- processes ---------------------------------------------------------------------------------
+    def _published(self, shard: int, client_id: str, topic: str, payload: bytes) -> None:
+        """Let the judge see what coordinators publish."""
+        if client_id not in self._folders or not payload:
+            return
+        match TOPICS.parse(topic):
+            case AgentTopic(agent, "order"):
+                life, order = self._lives[client_id], OrderMessage.from_bytes(payload)
+                self.judge.ordered(life.session, self._folders[client_id], agent, order)
+            case PlainTopic("coordinator/status"):
+                self.judge.called(shard, CoordinatorStatus.from_bytes(payload))
 
-    async def _live(self, client: str, agent: Agent) -> None:
-        OWNER.set(Life(client))
-        broker = self.brokers[shard_of(client, len(self.brokers))]
-        async with broker.link(client, agent.will) as link:
+    # -- programs ----------------------------------------------------------------------------------
+
+    def _place(self, name: str) -> Path:
+        """The folder of a program, on a disk of its own."""
+        if name not in self._folders:
+            folder = self._base / name
+            folder.mkdir(exist_ok=True)
+            self._folders[name] = folder
+            self._disks[name] = Disk(folder, f"{self.plan.seed} {name}")
+            self.disks.add(self._disks[name])
+        return self._folders[name]
+
+    def start(self, name: str) -> None:
+        """Start a program, for the first time or again."""
+        if name in self._gave_way or self.ended.done():
+            return
+        before = self._lives.get(name)
+        if before is not None and before.task is not None and not before.task.done():
+            return
+        self._count += 1
+        life = Life(name, f"{name}-{self._count}")
+        self._lives[name] = life
+        program = (
+            self._agent(life)
+            if name.startswith("agent")
+            else self._aggregator(life)
+            if name.startswith("aggregator")
+            else self._coordinator(life)
+        )
+        life.task = asyncio.create_task(self._live(life, program))
+
+    async def _live(self, life: Life, program: Coroutine[Any, Any, None]) -> None:
+        OWNER.set(life)
+        try:
+            await program
+        except UserError as error:
+            self.say(f"{life.name} ends: {error}")
+            if any(words in str(error) for words in GIVING_WAY):
+                self._gave_way.add(life.name)
+        except Exception as error:
+            if life.killed or self.ended.done():
+                return
+            self.say(f"{life.name} ends: {error!r}")
+            if not _is_of_disk(error):
+                self._fail(error)
+        except BaseException:
+            if not life.killed:
+                raise
+        finally:
+            if not life.killed:
+                for link in life.links:
+                    link._close(will=True)
+                self._loop.call_later(AGAIN_S, self.start, life.name)
+
+    async def _agent(self, life: Life) -> None:
+        name = life.name
+        state = self._place(name)
+        identity = Identity(name, TOPICS.federation, {"client": name}, state, durable=True)
+        agent = Agent(identity, self.pool, session=life.session)
+        self._agents[name] = agent
+        broker = self.brokers[shard_of(name, len(self.brokers))]
+        async with broker.link(name, agent.will) as link:
+            life.links.append(link)
             await agent.run(link)
 
-    def start_coordinator(self, name: str = "coordinator", *, fresh: bool = False) -> None:
-        self._owner, self._links = Life(name), []
-        self._coordinating = asyncio.create_task(
-            self._coordinate(self._owner, self._links, self.run_folder, fresh=fresh)
-        )
+    async def _aggregator(self, life: Life) -> None:
+        broker = self.brokers[int(life.name.rpartition("-")[2])]
+        async with broker.link(life.name, aggregator_will(TOPICS, life.session)) as link:
+            life.links.append(link)
+            await AggregatorService(link, TOPICS, life.session).run()
 
-    async def _coordinate(
-        self, owner: Life, links: list[MemoryLink], folder: Path, *, fresh: bool
-    ) -> None:
-        OWNER.set(owner)
-        now = asyncio.get_running_loop().time()
-        try:
-            if fresh:
-                start = setup(self.scene)
-                run, first = Run.start(folder, self.scene, start, self.rules, "r1", now), []
-            else:
-                run, effects = Run.resume(folder, self.scene, setup(self.scene), self.rules, now)
-                first = list(effects)
-            self._watch(run)
-            if run.facts.incarnation <= self._incarnation and not fresh:
-                raise AssertionError("an incarnation did not grow")
-            self._incarnation = run.facts.incarnation
-            async with AsyncExitStack() as stack:
-                for broker in self.brokers:
-                    link = broker.link(owner.name, last_will(TOPICS))
-                    links.append(await stack.enter_async_context(link))
-                link = links[0]
-                merged = (
-                    link
-                    if len(links) == 1
-                    else await stack.enter_async_context(ShardedLink(links, TOPICS))
-                )
-                service = Service(
-                    run, merged, observer=self._keep, aggregators=self.plan.aggregators
-                )
-                why = await service.serve(first)
-            if why is not None and not self.ended.done():
-                assert not why, why
-                self.ended.set_result(run)
-        except UserError as error:
-            self.say(f"{owner.name} ends: {error}")
-        except Exception as error:
-            if not owner.killed and not self.ended.done():
-                self.ended.set_exception(error)
+    async def _coordinator(self, life: Life) -> None:
+        folder, now, scene = self._place(life.name), self._loop.time(), self.plan.scene
+        kind, these = watched(run_kind(scene), self.judge), rules_for(self.plan)
+        first: Sequence[Effect] = ()
+        if (folder / "checkpoint" / "manifest.json").exists():
+            if life.name not in self._damaged:
+                self.judge.takes_up(folder)
+            run, first = kind.resume(folder, scene, setup(scene), these, now)
+        else:
+            self._runs += 1
+            run = kind.start(folder, scene, setup(scene), these, f"r{self._runs}", now)
+        async with AsyncExitStack() as stack:
+            for broker in self.brokers:
+                link = broker.link(life.name, last_will(TOPICS))
+                life.links.append(await stack.enter_async_context(link))
+            one = life.links[0]
+            merged = (
+                one
+                if len(self.brokers) == 1
+                else await stack.enter_async_context(ShardedLink(life.links, TOPICS))
+            )
+            service = Service(
+                run, merged, observer=self._observe, aggregators=self.plan.aggregators
+            )
+            why = await service.serve(list(first))
+        if why is not None and not self.ended.done():
+            assert not why, why
+            self.ended.set_result(run)
 
-    def _watch(self, run: Run) -> None:
-        """Compare what all coordinators of the run accept: a report belongs to the models that it came from."""
-        note = run.audit.note
+    def _observe(self, notice: Notice) -> None:
+        self.say(str(sorted(notice.to_json().items(), key=lambda item: item[0])))
 
-        def watched(event: str, **fields: Any) -> None:
-            note(event, **fields)
-            if event != "accept":
-                return
-            now = {"round": str(run.engine.round), **run.orders.digests()}
-            first = self._accepted.setdefault(fields["report"], now)
-            # models are encoded when an order names them: a key that one side lacks shows nothing
-            differs = [key for key in first.keys() & now.keys() if first[key] != now[key]]
-            if differs and not self.ended.done():
-                why = f"a report of {fields['agent']} counts for two: {sorted(differs)}"
-                self.ended.set_exception(AssertionError(why))
+    async def _kill(self, name: str) -> bool:
+        """Kill a program. False: it is not there."""
+        if not self._is_alive(name):
+            return False
+        await self._lives[name].kill()
+        self._freed(name)
+        return True
 
-        run.audit.note = watched  # type: ignore[method-assign]
-
-    async def kill_coordinator(self) -> None:
-        self._owner.killed = True
-        for link in self._links:
-            await link.abort()
-        if self._coordinating is not None:
-            self._coordinating.cancel()
-            await asyncio.wait({self._coordinating})
-
-    def aggregate(self, shard: int) -> None:
-        links: list[MemoryLink] = []
-        session = f"s{shard}-{len(self.history.story)}"
-        self._aggregating[shard] = (
-            asyncio.create_task(self._aggregate(shard, session, links)),
-            links,
-        )
-
-    async def _aggregate(self, shard: int, session: str, links: list[MemoryLink]) -> None:
-        OWNER.set(Life(session))
-        will = aggregator_will(TOPICS, session)
-        async with self.brokers[shard].link(f"aggregator-{session}", will) as link:
-            links.append(link)
-            await AggregatorService(link, TOPICS, session).run()
-
-    async def kill_aggregator(self, shard: int) -> None:
-        task, links = self._aggregating[shard]
-        for link in links:
-            await link.abort()
-        task.cancel()
-        await asyncio.wait({task})
+    def _freed(self, name: str) -> None:
+        """The system closes what a killed process had open."""
+        if name in self._agents:
+            self._agents[name].outbox.close()
 
     # -- the plan ----------------------------------------------------------------------------------
 
@@ -258,131 +312,317 @@ class World(Fleet):
         await asyncio.sleep(fault.at)
         if self.ended.done():
             return
+        if await self._struck(fault):
+            self.history.struck[fault.kind] += 1
+            self.say(f"fault: {fault}")
+
+    async def _struck(self, fault: Fault) -> bool:
+        """Whether there was something to strike."""
         shard = fault.target % len(self.brokers)
-        broker, client = self.brokers[shard], f"agent-{fault.target}"
+        broker = self.brokers[shard]
+        connected = broker.clients
+        victim = connected[fault.target % len(connected)] if connected else ""
+        agent, aggregator = f"agent-{fault.target % AGENTS}", f"aggregator-{shard}"
         match fault.kind:
             case "cut" | "part":
-                connected = broker.clients
-                if not connected:
-                    return
-                victim = connected[fault.target % len(connected)]
                 broker.part(victim, fault.lasts if fault.kind == "part" else 0.0)
+                return bool(victim)
+            case "stall":
+                return broker.hold_up(victim, fault.lasts, "")
+            case "half close up":
+                return broker.hold_up(victim, fault.lasts, "up")
+            case "half close down":
+                return broker.hold_up(victim, fault.lasts, "down")
             case "kill agent":
-                if self.agents[client].vanished:
-                    return
-                await self.vanish(client)
-                await asyncio.sleep(fault.lasts)
-                self.join(client)
+                return await self._killed_for(agent, fault.lasts)
             case "kill coordinator":
-                if self._owner.killed:
-                    return
-                await self.kill_coordinator()
-                await asyncio.sleep(fault.lasts)
-                self.start_coordinator()
+                return await self._killed_for(self._coordinator_at(fault), fault.lasts)
             case "kill aggregator":
-                if shard not in self._aggregating:
-                    return
-                await self.kill_aggregator(shard)
-                await asyncio.sleep(fault.lasts)
-                self.aggregate(shard)
+                return await self._killed_for(aggregator, fault.lasts)
             case "restart broker" | "clear retained":
                 broker.restart(fault.kind == "restart broker", away_s=fault.lasts)
+                return True
             case "power cut":  # of the machine with a broker and its aggregator, which stays away
-                if shard not in self._aggregating:
-                    return
                 broker.restart(away_s=fault.lasts)
-                await self.kill_aggregator(shard)
-                del self._aggregating[shard]
+                self._gave_way.add(aggregator)
+                return await self._kill(aggregator)
             case "copy folder":
-                if self._owner.killed or self.plan.faults.index(fault) != self._first_copy():
-                    return
-                for one in self.brokers:  # the old one loses its network, and comes back
-                    one.part(self._owner.name, fault.lasts)
-                copy = self.folder / "copy"
-                shutil.copytree(self.run_folder, copy)
-                self.run_folder = copy
-                self.start_coordinator("copy")
-        self.history.struck[fault.kind] += 1
-        self.say(f"fault: {fault}")
+                return await self._copy(fault)
+            case "put back folder":
+                return await self._put_back(fault)
+        return await self._disk_struck(fault)
 
-    def _first_copy(self) -> int:
-        kinds = [fault.kind for fault in self.plan.faults]
-        return kinds.index("copy folder")
+    async def _killed_for(self, name: str, seconds: float) -> bool:
+        if not await self._kill(name):
+            return False
+        await asyncio.sleep(seconds)
+        self.start(name)
+        return True
+
+    def _coordinator_at(self, fault: Fault) -> str:
+        """One of the coordinators that have not given way."""
+        names = [
+            name
+            for name in ("coordinator", "copy")
+            if name in self._lives and name not in self._gave_way
+        ]
+        return names[fault.target % len(names)] if names else "coordinator"
+
+    async def _copy(self, fault: Fault) -> bool:
+        """An operator starts another coordinator on a copy of the folder; the first has no network for a time."""
+        life, folder = self._lives["coordinator"], self._folders["coordinator"]
+        if "copy" in self._lives or life.killed or not self._may_resume(folder):
+            return False
+        for broker in self.brokers:
+            broker.part("coordinator", fault.lasts)
+        shutil.copytree(folder, self._base / "copy")
+        self.judge.copied(folder, self._base / "copy")
+        self.start("copy")
+        return True
+
+    async def _put_back(self, fault: Fault) -> bool:
+        """An operator puts the folder of a run back to what it was some time ago."""
+        name = self._coordinator_at(fault)
+        folder, backup = self._folders[name], self._base / f"backup-{fault.at}"
+        if not self._may_resume(folder):
+            return False
+        shutil.copytree(folder, backup)
+        self.judge.copied(folder, backup)
+        await asyncio.sleep(max(fault.lasts, 2.0))
+        if name in self._gave_way or not await self._kill(name):
+            return False
+        self._disks[name].put_back(backup)
+        self.judge.put_back(backup, folder)
+        self.start(name)
+        return True
+
+    @staticmethod
+    def _may_resume(folder: Path) -> bool:
+        return (folder / "checkpoint" / "manifest.json").exists()
+
+    async def _disk_struck(self, fault: Fault) -> bool:
+        """Whether the disk of a program has failed it."""
+        agent = f"agent-{fault.target % AGENTS}"
+        name = agent if fault.kind.endswith("agent") else self._coordinator_at(fault)
+        match fault.kind:
+            case "cut off coordinator" | "cut off agent":
+                return await self._cut_off(name, fault)
+            case "power cut of coordinator" | "power cut of agent":
+                return await self._cut_off(name, fault, power=True)
+            case "full disk" | "read-only disk" | "no descriptors":
+                disk = self._disks[agent if fault.target % 2 else name]
+                disk.state, disk.refused = OBSTACLES[fault.kind], 0
+                await asyncio.sleep(fault.lasts)
+                disk.state = ""
+                return disk.refused > 0
+            case "rotten report":
+                is_agents = fault.target % 2 == 1
+                victim = agent if is_agents else name
+                pattern = "report-*" if is_agents else "spool/*/reports"
+                return await self._rot(victim, pattern, fault)
+            case "rotten model":
+                return await self._rot(agent, "models/*", fault)
+            case "rotten memory":
+                pattern = "memory-*" if fault.target % 2 else "state.json"
+                return await self._rot(agent, pattern, fault)
+            case "rotten checkpoint":
+                return await self._rot_checkpoint(name, fault)
+        raise ValueError(f"{fault.kind} is not a fault")
+
+    async def _cut_off(self, name: str, fault: Fault, *, power: bool = False) -> bool:
+        """Kill a program in the middle of one of its next writes; with its disk, if its machine loses power."""
+        disk, died = self._disks[name], asyncio.Event()
+
+        def die() -> None:
+            with self._loop.here():
+                self._lives[name].die()
+                died.set()
+
+        disk.cut_off(fault.target, die)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(WRITES_WITHIN_S):
+                await died.wait()
+        disk.cut_off(0, None)
+        if not died.is_set() and not power:
+            return False
+        life = self._lives[name]
+        if life.task is None:
+            return False
+        await life.kill()
+        self._freed(name)
+        if power:
+            disk.lose_power()
+        await asyncio.sleep(fault.lasts)
+        self.start(name)
+        return True
+
+    async def _rot(self, name: str, pattern: str, fault: Fault) -> bool:
+        """Change a bit in one of a program's files, under its hands or while it is dead."""
+        for _ in range(ROT_LOOKS):  # for a file that lies there for a moment only
+            if self._disks[name].found(pattern):
+                break
+            await asyncio.sleep(ROT_LOOK_S)
+        if fault.target % 3 == 0:
+            path = self._disks[name].rot(pattern)
+        else:
+            if not await self._kill(name):
+                return False
+            path = self._disks[name].rot(pattern)
+            await asyncio.sleep(fault.lasts)
+            self.start(name)
+        if path:
+            self.say(f"rotten: {path}")
+            self.judge.rotten(self._folders[name])
+        return path != ""
+
+    async def _rot_checkpoint(self, name: str, fault: Fault) -> bool:
+        """Damage a checkpoint between two lives. It must be refused; then the operator restores the file."""
+        pattern = "checkpoint/arrays/*" if fault.target % 2 else "checkpoint/manifest.json"
+        if name in self._damaged or not await self._kill(name):
+            return False
+        disk, backup = self._disks[name], self._base / f"sound-{fault.at}"
+        shutil.copytree(self._folders[name], backup)
+        path = disk.rot(pattern)
+        if path:
+            self.say(f"rotten: {path}")
+            self._damaged.add(name)
+            self.start(name)
+            await asyncio.sleep(max(fault.lasts, 1.0))
+            if not self._is_alive(name):
+                disk.put_back(backup)
+            elif path.endswith("manifest.json"):
+                self._fail(BrokenError("a coordinator resumes with a damaged checkpoint"))
+            # else the bit is none of the values', which the judge has compared
+            self._damaged.discard(name)
+        self.start(name)
+        return path != ""
+
+    def _is_alive(self, name: str) -> bool:
+        life = self._lives.get(name)
+        return (
+            life is not None and not life.killed and life.task is not None and not life.task.done()
+        )
 
     async def whole(self) -> Run:
         """The history, from the first start to the end of the run."""
         if self.plan.aggregators:
             for shard in range(len(self.brokers)):
-                self.aggregate(shard)
-        async with self:
-            self.start_coordinator(fresh=True)
-            events = [fault for fault in self.plan.faults if fault.kind not in HABITS]
-            striking = [asyncio.create_task(self.strike(fault)) for fault in events]
-            try:
-                async with asyncio.timeout(LIMIT_S):
-                    run = await self.ended
-                    for task in striking:
-                        if task.done():
-                            task.result()
-            finally:
-                leftover = [*striking, *(task for task, _ in self._aggregating.values())]
-                if self._coordinating is not None:
-                    leftover.append(self._coordinating)
-                for task in leftover:
-                    task.cancel()
-                await asyncio.gather(*leftover, return_exceptions=True)
-            return run
+                self.start(f"aggregator-{shard}")
+        for client in self.people:
+            self.start(client)
+        self.start("coordinator")
+        events = [fault for fault in self.plan.faults if fault.kind not in HABITS]
+        striking = [asyncio.create_task(self.strike(fault)) for fault in events]
+        for task in striking:
+            task.add_done_callback(self._strike_ended)
+        try:
+            async with asyncio.timeout(self.plan.end + AFTER_S):
+                return await self.ended
+        finally:
+            for task in striking:
+                task.cancel()
+            self.ended.cancel()
+            for life in self._lives.values():
+                await life.kill()
+            self._loop.let_go()
+
+    def _strike_ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._fail(error)
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    def compare(self, run: Run) -> None:
+        """Compare the end of the run with that of a calm one, where the same agents took part."""
+        these = rounds_of(run.folder)
+        names = [(round_, phase) for round_, phase, _ in these]
+        twice = [name for name, times in Counter(names).items() if times > 1]
+        if self.plan.pace != "buffered" and twice:
+            raise BrokenError(f"these phases are folded twice: {twice}")
+        if _has_lost_memory(run.folder) or self.history.struck["rotten report"]:
+            return  # work that was done twice may have other bytes
+        if isinstance(run, BufferedRun):
+            expected = fingerprint(replayed(self._base / "replay", run))
+        else:
+            calm_rounds, expected = calm(self.plan.method, self.plan.pace)
+            if self.plan.pace == "hasty" and these != calm_rounds:
+                return
+        if fingerprint(run) != expected:
+            raise BrokenError("the bytes are not those of the calm run")
 
 
-@contextmanager
-def one_seed(loop: SeededLoop, seed: int) -> Iterator[None]:
-    """Wall clock, stop watch and tokens of the product come from the seed and the loop."""
-    draw = random.Random(f"tokens {seed}")  # noqa: S311  bad luck, no secrets
-    with (
-        patch("time.time", lambda: WALL_S + loop.time()),
-        patch("time.monotonic", loop.time),
-        patch("secrets.token_hex", lambda count=32: draw.randbytes(count).hex()),
-        patch("uuid.uuid4", lambda: UUID(bytes=draw.randbytes(16))),
-    ):
-        yield
+def _is_of_disk(error: BaseException) -> bool:
+    """Whether only the disk is to blame."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(_is_of_disk(one) for one in error.exceptions)
+    return isinstance(error, OSError)
 
 
-_calm: dict[str, list[bytes]] = {}
+def _has_lost_memory(folder: Path) -> bool:
+    return '"client_state"' in (folder / "rounds.jsonl").read_text()
 
 
-def calm(method: str) -> list[bytes]:
-    """The bytes of a method's run in one process, without any fault."""
-    if method not in _calm:
-        scene = scenario(method, rounds={"count": 2, "participation": 1.0, "start_agents": AGENTS})
-        with tempfile.TemporaryDirectory() as folder:
-            _calm[method] = fingerprint(in_process(Path(folder), scene, AGENTS))
-    return _calm[method]
+@cache
+def calm(method: str, pace: Pace) -> tuple[list[tuple[int, str, tuple[str, ...]]], list[bytes]]:
+    """The phases and the bytes of a method's run in one process, without any fault."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = in_process(Path(folder), scene_of(method, pace), AGENTS)
+        return rounds_of(Path(folder)), fingerprint(run)
+
+
+class _Replay(ReplayDriver, InProcess):
+    """The arrivals of a buffered run once more, with reports that are computed again."""
+
+    def prepare(self, work: Work) -> None:
+        """They compute at once."""
+
+    def deliver(self, client: ClientId, order: OrderMessage) -> Sequence[Effect]:
+        return self._answer(client, order)
+
+
+def replayed(folder: Path, run: Run) -> Run:
+    people = clients(AGENTS, run.scenario)
+    these = run.engine.rules
+    driver = _Replay(folder, run.scenario, setup(run.scenario), these, local_for(people))
+    assert isinstance(driver.run, BufferedRun)
+    driver.run.train_on()
+    samples = {client: (local.examples, local.examples) for client, local in people.items()}
+    return driver.replay(samples, arrivals_of(run.folder))
+
+
+def _unless_dead(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Report errors that nobody awaits, but not those that end a killed process."""
+    if not isinstance(context.get("exception"), DeadError | BaseExceptionGroup):
+        loop.default_exception_handler(context)
 
 
 def play(plan: Plan) -> History:
     """Play a plan to its end, and judge it."""
     history = History()
-    expected = calm(plan.method)
+    if plan.pace != "buffered":
+        calm(plan.method, plan.pace)  # outside of the virtual time
     memory = Path("/dev/shm")
     place = memory if memory.is_dir() else None
-    loop = SeededLoop(plan.seed)
+    loop = SeededLoop(plan.seed, pauses=any(fault.kind in OBSTACLES for fault in plan.faults))
     with (
         tempfile.TemporaryDirectory(dir=place) as folder,
         one_seed(loop, plan.seed),
         asyncio.Runner(loop_factory=lambda: loop) as runner,
     ):
+        loop.set_exception_handler(_unless_dead)
 
-        async def program() -> Run:
-            return await World(Path(folder), plan, history).whole()
+        async def program() -> None:
+            world = World(Path(folder), plan, history, loop)
+            with world.disks.watched():
+                run = await world.whole()
+            world.compare(run)
 
         try:
-            run = runner.run(program())
+            runner.run(program())
         except TimeoutError:
-            history.failure = f"stand-still: not over after {LIMIT_S:.0f} virtual seconds"
+            history.failure = f"stand-still: not over {AFTER_S:.0f} s after the last fault"
         except Exception as error:
             history.failure = f"{type(error).__name__}: {error}"
-        else:
-            if fingerprint(run) != expected:
-                history.failure = "the bytes are not those of the calm run"
         history.story = [line.replace(folder, "FOLDER") for line in history.story]
     return history

@@ -1,0 +1,67 @@
+"""Faults that the product once had, put back: the simulator must find each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from unittest.mock import patch
+
+from covey.coordinator.serve import reader
+from covey.coordinator.serve.aggregators import Aggregators, AggregatorSeen
+from covey.shared import files
+from covey.shared.mqtt.link import Message
+from covey.shared.wire.documents import CoordinatorStatus
+from covey.shared.wire.messages import Work
+from tests.simulator.plan import Fault, Plan
+
+# a fix of the product, and the simplest plan that shows what happens without it
+FOUND = {
+    "digest of the work": Plan(
+        100, "fedavg", "hasty", 1, False, (Fault("put back folder", at=5, lasts=34),)
+    ),
+    "live aggregators": Plan(2, "fedavg", "hasty", 1, True, (Fault("power cut", at=3),)),
+    "newest coordinator": Plan(
+        18, "fedavg", "hasty", 1, False, (Fault("copy folder", at=1, lasts=7),)
+    ),
+    "synced files": Plan(
+        0, "fedavg", "hasty", 1, False, (Fault("power cut of coordinator", at=3, lasts=5),)
+    ),
+}
+FIXES = ("", *FOUND)
+
+
+@contextmanager
+def without(fix: str) -> Iterator[None]:
+    """Take a fix of the product out; "": none."""
+    match fix:
+        case "digest of the work":  # a report is bound to its run and the number of its step only
+            with patch.object(Work, "digest", property(lambda work: bytes(16))):
+                yield
+        case "live aggregators":  # a retained "online" of one that died with its broker counts
+            status = Aggregators._status
+
+            def believed(self: Aggregators, message: Message) -> AggregatorSeen | None:
+                return status(self, replace(message, retained=False))
+
+            with (
+                patch.object(Aggregators, "lost", lambda self, shard: None),
+                patch.object(Aggregators, "_status", believed),
+            ):
+                yield
+        case "newest coordinator":  # of two coordinators the older session wins, whatever its state
+            with patch.object(reader, "CoordinatorStatus", _OfAnyRun()):
+                yield
+        case "synced files":  # programs write, and do not wait for the disk
+            with patch.object(files, "_sync", lambda path: None):
+                yield
+        case _:
+            yield
+
+
+class _OfAnyRun:
+    """Reads the statuses of coordinators as if none had this run."""
+
+    @staticmethod
+    def from_bytes(content: bytes) -> CoordinatorStatus:
+        return CoordinatorStatus.from_bytes(content).model_copy(update={"run": ""})

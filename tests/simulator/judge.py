@@ -1,0 +1,304 @@
+"""What must hold in every history, looked at after each event of a coordinator, and once the run is over.
+
+- A step is folded once, and each report once, in the history that one folder of the run has.
+- A report that its agent knows to be accepted is folded, unless its step is void or the report was taken back by name.
+- A report counts for the models, settings and round that it came from, and for no other.
+- The fold of a step has the bytes that its reports give without broker, spool, sums and restarts.
+- Checkpoints, rounds, steps, incarnations, orders and roll calls never go back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from covey.coordinator.run.buffered_run import BufferedRun
+from covey.coordinator.run.report_checks import read_report
+from covey.coordinator.run.run import Run
+from covey.shared.strategies.base import ClientId, Phase, Report, Reports
+from covey.shared.wire.documents import CoordinatorStatus
+from covey.shared.wire.messages import OrderMessage, ReportContent, Work
+
+
+class BrokenError(AssertionError):
+    """A history that broke an invariant; the text names which."""
+
+
+@dataclass
+class Lineage:
+    """What one folder of the run is known to hold."""
+
+    manifests: list[str] = field(default_factory=list)  # digests of the checkpoints, in their order
+    age: tuple[int, int] = (-1, -1)  # round and step of the newest
+    incarnation: int = -1
+    state: str = ""  # digest of the method's state in the newest
+    folds: dict[int, list[str]] = field(default_factory=dict)  # digests of reports, by step
+    pending: dict[int, list[str]] = field(default_factory=dict)  # folds that the next one has
+    accepted: dict[int, dict[ClientId, str]] = field(default_factory=dict)  # reports, by step
+    promised: dict[ClientId, int] = field(default_factory=dict)  # accepted steps in orders
+
+    def copy(self) -> Lineage:
+        return Lineage(
+            list(self.manifests),
+            self.age,
+            self.incarnation,
+            self.state,
+            {step: list(reports) for step, reports in self.folds.items()},
+            {step: list(reports) for step, reports in self.pending.items()},
+            {step: dict(reports) for step, reports in self.accepted.items()},
+            dict(self.promised),
+        )
+
+
+class Judge:
+    """Watches all coordinators of a run, and the work of its agents.
+
+    Args:
+        fail: gets each invariant that is broken, at once.
+    """
+
+    def __init__(self, fail: Callable[[Exception], None]) -> None:
+        self._fail = fail
+        self._lineages: dict[Path, Lineage] = {}
+        self._works: dict[str, set[str]] = {}  # what each report came from, by its digest
+        self._contents: dict[str, bytes] = {}  # of the reports, by their digests
+        self._newest: dict[tuple[str, ...], tuple[int, ...]] = {}  # of what only grows
+
+    def _expect(self, holds: bool, what: str) -> None:
+        if not holds:
+            self._fail(BrokenError(what))
+
+    def _grows(self, name: tuple[str, ...], age: tuple[int, ...]) -> None:
+        newest = self._newest.get(name, age)
+        self._expect(age >= newest, f"{name} goes back from {newest} to {age}")
+        self._newest[name] = age
+
+    # -- what agents and brokers see ---------------------------------------------------------------
+
+    def works(self, life: str, order: OrderMessage) -> None:
+        """An agent begins with the work of an order."""
+        self._grows(("an agent's work", life, order.run), (order.again,))
+
+    def made(self, digest: bytes, content: bytes, order: OrderMessage) -> None:
+        """An agent has made a report."""
+        assert order.work is not None
+        self._works.setdefault(digest.hex(), set()).add(_text(order.work))
+        self._contents[digest.hex()] = content
+
+    def ordered(self, life: str, folder: Path, client: ClientId, order: OrderMessage) -> None:
+        """A coordinator publishes an order: its agent may learn what was accepted."""
+        self._grows(("orders", life, client), order.age)
+        promised = self._lineages[folder].promised
+        promised[client] = max(promised.get(client, 0), order.accepted)
+
+    def called(self, shard: int, status: CoordinatorStatus) -> None:
+        """A coordinator publishes its status on a broker."""
+        session, _, call = status.epoch.rpartition(".")
+        if session:
+            self._grows(("roll calls", session, str(shard)), (int(call),))
+
+    # -- folders -----------------------------------------------------------------------------------
+
+    def copied(self, folder: Path, copy: Path) -> None:
+        """An operator copies the folder of a run."""
+        self._lineages[copy] = self._lineages[folder].copy()
+
+    def put_back(self, backup: Path, folder: Path) -> None:
+        """An operator puts an earlier copy of a folder in its place. Agents may still know of later steps."""
+        self._lineages[folder] = self._lineages[backup].copy()
+
+    def rotten(self, folder: Path) -> None:
+        """Accepted reports in this folder are damaged: they may have to come again."""
+        if folder in self._lineages:
+            self._lineages[folder].promised.clear()
+
+    def takes_up(self, folder: Path) -> None:
+        """A coordinator is about to resume the run in a folder."""
+        lineage = self._lineages.setdefault(folder, Lineage())
+        found = _manifest(folder)
+        if found in lineage.manifests:
+            self._expect(
+                found == lineage.manifests[-1], f"the checkpoint of {folder.name} is an older one"
+            )
+            lineage.pending.clear()
+        else:  # it was written, and the kill came before anything else
+            self._commit(lineage, found)
+            lineage.state = ""
+
+    def _commit(self, lineage: Lineage, manifest: str) -> None:
+        lineage.manifests.append(manifest)
+        lineage.folds |= lineage.pending
+        lineage.pending.clear()
+
+    # -- coordinators ------------------------------------------------------------------------------
+
+    def watch(self, run: Run) -> None:
+        """Look at everything that a coordinator does. Its run has just been made; it is started or resumed next."""
+        lineage = self._lineages.setdefault(run.folder, Lineage())
+        is_first = True  # checkpoint of this life
+        note, save, take = run.audit.note, run._save, run._take
+        take_back, discard = run.accepted.take_back, run.spool.discard
+
+        def noted(event: str, **about: Any) -> None:
+            note(event, **about)
+            if event == "accept":
+                self._accepted(run, lineage, about["agent"], about["step"], about["report"])
+            if event == "fold":
+                self._folded(run, lineage, about["step"], about["reporters"])
+
+        def saved() -> None:
+            nonlocal is_first
+            if is_first:
+                self._begins(run, lineage)
+            is_first = False
+            save()
+            self._saved(run, lineage)
+
+        def taken(phase: Phase, reports: Reports, outcome: Any, devices: Any) -> None:
+            try:
+                self._same_fold(run, lineage, reports, outcome)
+            except Exception as error:  # the run would take it for one of its own
+                self._fail(error)
+            take(phase, reports, outcome, devices)
+
+        def taken_back(client: ClientId) -> None:
+            lineage.promised.pop(client, None)
+            take_back(client)
+
+        def discarded(step: int, client: ClientId) -> None:
+            lineage.promised.pop(client, None)
+            discard(step, client)
+
+        run.audit.note = noted  # type: ignore[method-assign]
+        run._save = saved  # type: ignore[method-assign]
+        run._take = taken  # type: ignore[method-assign]
+        run.accepted.take_back = taken_back  # type: ignore[method-assign]
+        run.spool.discard = discarded  # type: ignore[method-assign]
+
+    def _begins(self, run: Run, lineage: Lineage) -> None:
+        """The first checkpoint of a life follows."""
+        if lineage.state:
+            self._expect(
+                _digest(run.state) == lineage.state, "the state is not that of the checkpoint"
+            )
+        incarnation = run.facts.incarnation
+        self._expect(
+            incarnation > lineage.incarnation,
+            f"the incarnation {incarnation} comes after {lineage.incarnation}",
+        )
+
+    def _accepted(
+        self, run: Run, lineage: Lineage, client: ClientId, step: int, report: str
+    ) -> None:
+        asked = _text(run.orders.work_of(client, step, run.state))
+        self._expect(
+            asked in self._works[report],
+            f"a report of {client} counts for other work than it came from: step {step}",
+        )
+        lineage.accepted.setdefault(step, {})[client] = report
+
+    def _folded(self, run: Run, lineage: Lineage, step: int, reporters: list[ClientId]) -> None:
+        self._expect(step not in lineage.folds, f"step {step} is folded twice")
+        if isinstance(run, BufferedRun):
+            lineage.pending[step] = []
+            return
+        lost = {client for client, known in lineage.promised.items() if known == step}
+        lost -= set(reporters)
+        self._expect(not lost, f"step {step} is folded without accepted reports of {sorted(lost)}")
+        accepted = lineage.accepted.get(step, {})
+        reports = [accepted[client] for client in reporters if client in accepted]
+        before = {report for earlier in lineage.folds.values() for report in earlier}
+        twice = sorted(before & set(reports))
+        self._expect(not twice, f"reports are folded twice: {twice}")
+        lineage.pending[step] = reports
+
+    def _same_fold(self, run: Run, lineage: Lineage, reports: Reports, outcome: Any) -> None:
+        """Fold the reports as the agents made them."""
+        step = run.engine.step
+        if isinstance(run, BufferedRun) or step is None:
+            return
+        accepted = lineage.accepted.get(step.number, {})
+        made: list[tuple[ClientId, Report]] = []
+        for client, _ in reports:
+            if client not in accepted:  # a kill came between the spool and the audit log
+                return
+            content = ReportContent.from_bytes(self._contents[accepted[client]], verified=True)
+            checked = read_report(
+                content, step.phase, run.scenario, train_samples=None, base=run.orders.base
+            )
+            made.append((client, checked))
+        again = run._trial(step).outcome(made)
+        self._expect(
+            _digest(again.state) == _digest(outcome.state),
+            f"step {step.number} is folded to other bytes than its reports give",
+        )
+
+    def _saved(self, run: Run, lineage: Lineage) -> None:
+        age = (run.engine.round, run.engine.number)
+        self._expect(age >= lineage.age, f"the checkpoint goes back from {lineage.age} to {age}")
+        self._expect(run.facts.incarnation >= lineage.incarnation, "the incarnation goes back")
+        lineage.age, lineage.incarnation = age, run.facts.incarnation
+        lineage.state = _digest(run.state)
+        self._commit(lineage, _manifest(run.folder))
+
+
+def watched(kind: type[Run], judge: Judge) -> type[Run]:
+    """The same kind of run, with the judge looking on from the beginning."""
+
+    class Watched(kind):  # type: ignore[valid-type,misc]
+        def __init__(self, *args: Any, **more: Any) -> None:
+            super().__init__(*args, **more)
+            judge.watch(self)
+
+    return Watched
+
+
+def rounds_of(folder: Path) -> list[tuple[int, str, tuple[ClientId, ...]]]:
+    """Round, phase and reporters of each fold in the record of a run."""
+    rows = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    return [
+        (row["round"], row["phase"], tuple(row["reported"]))
+        for row in rows
+        if row.get("event") == "phase"
+    ]
+
+
+def _text(work: Work) -> str:
+    """Everything that the work of an order depends on."""
+    return repr(sorted(work.model_dump().items()))
+
+
+def _manifest(folder: Path) -> str:
+    content = (folder / "checkpoint" / "manifest.json").read_bytes()
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def _digest(state: Any) -> str:
+    """Of everything in the state of a method."""
+    hasher = hashlib.blake2b(digest_size=16)
+    _feed(hasher, state)
+    return hasher.hexdigest()
+
+
+def _feed(hasher: Any, value: Any) -> None:
+    if is_dataclass(value):
+        for one in fields(value):
+            _feed(hasher, getattr(value, one.name))
+    elif isinstance(value, np.ndarray):
+        hasher.update(repr(value.shape).encode() + np.ascontiguousarray(value).tobytes())
+    elif isinstance(value, dict):
+        for key in sorted(value, key=repr):
+            hasher.update(repr(key).encode())
+            _feed(hasher, value[key])
+    elif isinstance(value, tuple | list):
+        hasher.update(f"[{len(value)}]".encode())
+        for item in value:
+            _feed(hasher, item)
+    else:
+        hasher.update(repr(value.item() if isinstance(value, np.generic) else value).encode())
