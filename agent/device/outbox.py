@@ -205,6 +205,7 @@ class Outbox:
         tree = state.to_json()
         if self._aside is not None:
             tree["aside"] = self._aside.to_json()
+        tree["seal"] = _seal_of(tree)
         content = json.dumps(tree).encode()
         try:
             if self._durable:
@@ -227,6 +228,9 @@ class Outbox:
         """The state and the one aside, without files that are missing or damaged."""
         try:
             tree: dict[str, Any] = json.loads(read_replaced(self._path))
+            seal = tree.pop("seal", None)  # earlier versions wrote none
+            if seal is not None and seal != _seal_of(tree):
+                raise ValueError("the content does not match its seal")
             tree_aside = tree.pop("aside", None)
             state = State.of_json(tree)
             aside = State.of_json(tree_aside) if tree_aside is not None else None
@@ -283,6 +287,12 @@ class Outbox:
             is_content = path.name.startswith(("report-", "memory-"))
             if is_content and path.suffix != ".damaged":
                 yield path
+
+
+def _seal_of(tree: dict[str, Any]) -> str:
+    """A digest that finds a damaged state: a changed number of a step would make the agent drop reports."""
+    content = json.dumps(tree, sort_keys=True).encode()
+    return hashlib.blake2b(content, digest_size=DIGEST_BYTES).hexdigest()
 
 
 def _has_digest(path: Path, digest: str) -> bool:

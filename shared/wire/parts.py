@@ -349,7 +349,7 @@ class Assembler:
         return lost
 
     def has_finished(self, sender: str, digest: bytes) -> bool:
-        """Was this content finished recently? Its parts are then dropped."""
+        """Whether this content was finished recently, so that its parts are dropped."""
         own = self._senders.get(sender)
         return own is not None and digest in own.finished
 

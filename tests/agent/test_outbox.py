@@ -306,3 +306,16 @@ def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
     with opened(tmp_path), pytest.raises(UserError, match="in use by another agent"):
         opened(tmp_path)
     opened(tmp_path).close()
+
+
+def test_a_state_with_a_changed_bit_is_damaged_and_never_another_state(tmp_path: Path) -> None:
+    with Outbox(tmp_path) as outbox:
+        outbox.switch("r1")
+        state = outbox.state
+    file = tmp_path / "state.json"
+    sound = file.read_bytes()
+    for place in range(len(sound)):
+        file.write_bytes(sound[:place] + bytes([sound[place] ^ 1]) + sound[place + 1 :])
+        with Outbox(tmp_path) as outbox:
+            assert outbox.state in (state, State())
+            assert outbox.state == state or outbox.damaged

@@ -176,10 +176,10 @@ class Disk:
                 os.unlink(path)
 
     def _left_of(self, synced: bytes, present: bytes) -> bytes:
-        """What is left of a content that was not synced: it, nothing of what was added, or a part."""
+        """The rest of a content that was not synced: all of it, nothing of what was added, or a part."""
         if synced == present:
             return present
-        if not present.startswith(synced):  # written anew, not appended
+        if not present.startswith(synced):  # written again, not appended
             return self._random.choice((synced, present, present[: len(present) // 2], b""))
         added = self._random.randint(len(synced), len(present))
         return present[: self._random.choice((len(synced), added, len(present)))]

@@ -1,4 +1,4 @@
-"""What must hold in every history, looked at after each event of a coordinator, and once the run is over.
+"""The invariants of every history, looked at after each event of a coordinator.
 
 - A step is folded once, and each report once, in the history that one folder of the run has.
 - A report that its agent knows to be accepted is folded, unless its step is void or the report was taken back by name.
@@ -32,7 +32,7 @@ class BrokenError(AssertionError):
 
 @dataclass
 class Lineage:
-    """What one folder of the run is known to hold."""
+    """The known contents of one folder of the run."""
 
     manifests: list[str] = field(default_factory=list)  # digests of the checkpoints, in their order
     age: tuple[int, int] = (-1, -1)  # round and step of the newest
@@ -267,6 +267,12 @@ def rounds_of(folder: Path) -> list[tuple[int, str, tuple[ClientId, ...]]]:
         for row in rows
         if row.get("event") == "phase"
     ]
+
+
+def rounds_ended(folder: Path) -> list[int]:
+    """The rounds that the record of a run has as ended, in its order."""
+    rows = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    return [row["round"] for row in rows if row.get("event") == "phase" and row["ends_round"]]
 
 
 def _text(work: Work) -> str:
