@@ -231,7 +231,7 @@ class Intake:
         return Arrived(agent, sink, part.digest, part.size)
 
     def _may_come_again(self, agent: str, part: Part) -> bool:
-        """Is this a report that was here before and counts only now?
+        """Whether this report was here before and counts only now.
 
         It came before its step was open, or the spool has lost it since.
         """
