@@ -42,7 +42,7 @@ def test_a_small_element_is_read() -> None:
 
 @pytest.mark.parametrize("value", ["a text", {"a": 1}, np.array([1, "a"], object), np.array([1j])])
 def test_anything_but_real_numbers_is_refused(value: Any) -> None:
-    with pytest.raises(MatlabError, match="no array of real numbers"):
+    with pytest.raises(MatlabError, match="not an array of real numbers"):
         read_arrays(written(True, X=value), ("X",), LIMIT)
 
 

@@ -106,7 +106,7 @@ def test_sockets_at_the_metrics_neither_end_a_run_nor_hold_it_up(tmp_path: Path)
                         client.sendall(b"GET /metr")
             assert len(rows(run)) < 200, "the attack came before the end"
             open_files = psutil.Process(this.process.pid).num_fds()
-            until(lambda: this.process.poll() is not None, of=this)
+            until(lambda: this.process.poll() is not None, within_s=300.0)
         finally:
             this.stop()
     assert this.process.returncode == 0, this.output[-3000:]

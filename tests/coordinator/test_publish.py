@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -93,7 +94,8 @@ async def test_a_serial_grows_even_if_another_clock_was_ahead(
     broker = MemoryBroker()
     async with broker.link("operator") as link:
         first = await publish(link, TOPICS, version(1), origin="run", part_bytes=PART_BYTES)
-        monkeypatch.setattr("covey.coordinator.deploy.publish.time.time", lambda: 1.0)
+        an_hour_ago = time.time() - 3600
+        monkeypatch.setattr("covey.coordinator.deploy.publish.time.time", lambda: an_hour_ago)
         again = await publish(link, TOPICS, version(1), origin="run", part_bytes=PART_BYTES)
     assert again.serial == first.serial + 1
 
