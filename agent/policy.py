@@ -388,8 +388,7 @@ class Rules:
         self._check_sizes(work.models, work.layout)
 
     def _check_sizes(self, models: Iterable[ModelRef], layout: Mapping[str, Any]) -> None:
-        policy = self.policy
-        largest = policy.largest_model_bytes
+        largest = self.policy.largest_model_bytes
         sizes = [ref.size for ref in models]
         if largest is not None and sizes and max(sizes) > largest:
             raise PolicyError(

@@ -87,8 +87,7 @@ def scenario(cell: Cell) -> Scenario:
     """The scenario that `coordinator run --in-process` would run."""
     strategy: Figures = {"name": cell.method}
     if cell.method == FROZEN:
-        count = DRIFT_ROUNDS[cell.mode]
-        strategy = {"name": "ifca", "freeze_after": int(FREEZE_AT * count)}
+        strategy = {"name": "ifca", "freeze_after": int(FREEZE_AT * DRIFT_ROUNDS[cell.mode])}
     if cell.method != "fedavg":
         strategy["n_clusters"] = GROUPS
     fleet: Figures = {
@@ -134,11 +133,9 @@ def fleet(seed: int, data_root: str) -> tuple[tuple[Dataset, ...], Split]:
     datasets: list[Dataset] = []
     for index in range(AGENTS):
         own = fit(client_dataset(data, split, index), scene.task)
-        draw = np.random.default_rng([seed, index])
-        tests = draw.permutation(len(own.test_targets))[:TESTS]
+        tests = np.random.default_rng([seed, index]).permutation(len(own.test_targets))[:TESTS]
         features = own.test_features[tests]
-        targets = own.test_targets[tests]
-        datasets.append(replace(own, test_features=features, test_targets=targets))
+        datasets.append(replace(own, test_features=features, test_targets=own.test_targets[tests]))
     return tuple(datasets), split
 
 
@@ -357,8 +354,7 @@ def drift_table(found: dict[str, Figures], seeds: Sequence[int]) -> str:
                 str(back[0]) if back else f"never in {after[-1][0] - cell['drift_round']}"
             )
         if figures:
-            medians = np.median(figures, axis=0)
-            texts = [f"{100 * median:.1f} %" for median in medians]
+            texts = [f"{100 * median:.1f} %" for median in np.median(figures, axis=0)]
             shown = (
                 rounds[:1] if len(set(rounds)) == 1 else rounds
             )  # equal figures of all seeds once
@@ -384,8 +380,7 @@ def main() -> None:
         if cell.key in found:
             continue
         found[cell.key] = measured(cell, options.data_root)
-        last = found[cell.key]["curve"][-1]
-        print(cell.key, last, found[cell.key]["cpu_s"], flush=True)
+        print(cell.key, found[cell.key]["curve"][-1], found[cell.key]["cpu_s"], flush=True)
         save(options.out, found)
     for table in (speed_table, end_table, staleness_table, drift_table):
         text = table(found, options.seeds)
@@ -395,8 +390,7 @@ def main() -> None:
 def save(out: Path, found: dict[str, Figures]) -> None:
     """Write the finished cells with the settings that all of them share."""
     settings = {"agents": AGENTS, "samples": SAMPLES, "groups": GROUPS, "buffer": BUFFER}
-    content = json.dumps({"settings": settings, "cells": found})
-    write_atomically(out, content.encode())
+    write_atomically(out, json.dumps({"settings": settings, "cells": found}).encode())
 
 
 if __name__ == "__main__":

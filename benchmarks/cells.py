@@ -65,8 +65,7 @@ def measure(times: int, cells: int) -> Row:
         many = compare(cells)
         further = cells - 1
         wall_s = (many.wall_s - one.wall_s) / further
-        cpu_s = (many.cpu_s - one.cpu_s) / further
-        products.append(Cost(wall_s, cpu_s))
+        products.append(Cost(wall_s, (many.cpu_s - one.cpu_s) / further))
     return Row("a further cell, to `import torch`", median(floors), median(products), times)
 
 

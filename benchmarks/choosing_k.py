@@ -76,8 +76,7 @@ def planted(case: Case) -> tuple[list[Vector], Labels]:
     truth = np.repeat(np.arange(groups), sizes)
     centres = draw.standard_normal((groups, DIMENSIONS))
     noise = draw.standard_normal((AGENTS, DIMENSIONS))
-    points = centres[truth] + case.noise * noise
-    return list(points.astype(np.float32)), truth
+    return list((centres[truth] + case.noise * noise).astype(np.float32)), truth
 
 
 def shares(case: Case) -> list[int]:
@@ -87,8 +86,7 @@ def shares(case: Case) -> list[int]:
         weights = 1.0 / (1 + np.arange(case.clusters))
     members = AGENTS - case.outliers
     exact_ends = np.cumsum(weights) / weights.sum() * members
-    ends = np.rint(exact_ends).astype(int)
-    sizes: list[int] = np.diff(ends, prepend=0).tolist()
+    sizes: list[int] = np.diff(np.rint(exact_ends).astype(int), prepend=0).tolist()
     return sizes
 
 
@@ -114,24 +112,21 @@ def by_best_silhouette(points: Sequence[Vector]) -> tuple[int, Labels]:
     """The default behind an open gate."""
     matrix = euclidean(points)
     k = best_silhouette(matrix).clusters
-    tree = agglomerative(matrix, "complete", n_clusters=k)
-    return k, tree.labels
+    return k, agglomerative(matrix, "complete", n_clusters=k).labels
 
 
 def by_silhouette_and_chance(points: Sequence[Vector]) -> tuple[int, Labels]:
     """The default without a gate: the best silhouette, if chance stays below."""
     matrix = euclidean(points)
     k = by_silhouette(matrix, "complete").clusters
-    tree = agglomerative(matrix, "complete", n_clusters=k)
-    return k, tree.labels
+    return k, agglomerative(matrix, "complete", n_clusters=k).labels
 
 
 def by_turned_clouds(points: Sequence[Vector]) -> tuple[int, Labels]:
     """`choose: rotations`."""
     matrix = euclidean(points)
     k = by_rotations(matrix).clusters
-    tree = agglomerative(matrix, "ward", n_clusters=k)
-    return k, tree.labels
+    return k, agglomerative(matrix, "ward", n_clusters=k).labels
 
 
 RULES: dict[str, Rule] = {
@@ -157,8 +152,7 @@ def answer(rule: str, points: Sequence[Vector], truth: Labels, case: Case) -> An
     is_member = truth < case.clusters  # no outlier
     found_labels = labels[is_member]
     true_labels = truth[is_member]
-    sizes = np.bincount(found_labels)
-    found = int((sizes >= MIN_MEMBERS).sum())
+    found = int((np.bincount(found_labels) >= MIN_MEMBERS).sum())
     rand = adjusted_rand(found_labels.tolist(), true_labels.tolist())
     return Answer(rule, wanted, found, round(rand, 4), round(seconds, 4))
 
@@ -218,8 +212,7 @@ def main() -> None:
         record[title] = counted(results, key)
         print(table(title, record[title]))
     for rule in RULES:
-        seconds = [one.seconds for _, one in results if one.rule == rule]
-        milliseconds = 1000 * np.mean(seconds)
+        milliseconds = 1000 * np.mean([one.seconds for _, one in results if one.rule == rule])
         print(f"{rule}: {milliseconds:.0f} ms of CPU each")
     write_atomically(options.out, json.dumps(record, indent=1).encode())
 

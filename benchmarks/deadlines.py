@@ -107,8 +107,7 @@ def measure(setting: str, seed: int, agents: int, rounds: int) -> Measured:
         async with fleet:
             run = await fleet.serve(observer=keep)
         figures = run.facts.evaluation.values()
-        accuracies = [one["server"]["accuracy"] for one in figures]
-        return statistics.fmean(accuracies)
+        return statistics.fmean([one["server"]["accuracy"] for one in figures])
 
     with tempfile.TemporaryDirectory() as name:
         accuracy = clock.run(whole(Path(name)))
@@ -127,8 +126,7 @@ def measure(setting: str, seed: int, agents: int, rounds: int) -> Measured:
 def table(found: Sequence[Measured]) -> Table:
     """A row per setting: means over the seeds, and the largest deviation of the seconds."""
     shown = Table(title="means over seeds")
-    columns = ("deadline", "seeds", "s per round", "invited", "reports", "accuracy")
-    for column in columns:
+    for column in ("deadline", "seeds", "s per round", "invited", "reports", "accuracy"):
         shown.add_column(column, justify="left" if column == "deadline" else "right")
     for setting in SETTINGS:
         own = [one for one in found if one.setting == setting]

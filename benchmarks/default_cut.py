@@ -207,8 +207,7 @@ def measured(cell: Cell, data_root: str) -> dict[str, Any]:
         assert work is not None
         training = Training.model_validate(work.training)
         rng = shuffle(work, client)
-        data = owned[client]
-        return TorchLocal(data, scene.task, setup.layout, training, rng, work.scaling)
+        return TorchLocal(owned[client], scene.task, setup.layout, training, rng, work.scaling)
 
     began = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
@@ -255,8 +254,7 @@ def judged(fleet: str, seed: int, data_root: str) -> dict[str, dict[str, Any]]:
                 for client, data in owned.items()
             ]
         before: Any = strategy.init(setup)
-        phase = strategy.clustering_phase(before)
-        state: Any = strategy.fold(before, phase, by_kind[kind])
+        state: Any = strategy.fold(before, strategy.clustering_phase(before), by_kind[kind])
         labels = list(state.assign.values())
         found[label] = {
             "sizes": sizes_of(labels),
@@ -309,8 +307,7 @@ def signed(
         setup.layout,
         setup.training,
     )
-    local = _local(client, data, scene, setup, scaling)
-    report, _ = strategy.work(job, local, {})
+    report, _ = strategy.work(job, _local(client, data, scene, setup, scaling), {})
     return report
 
 
@@ -372,8 +369,7 @@ def table(found: Found) -> str:
 
 def percent(found: Found, fleet: str, method: str, mode: str) -> float:
     """The mean over the seeds."""
-    shares = of(found, fleet, method, mode)
-    return 100 * float(np.mean(shares))
+    return 100 * float(np.mean(of(found, fleet, method, mode)))
 
 
 def behind(found: Found) -> dict[tuple[str, str], float]:
@@ -450,8 +446,7 @@ def main() -> None:
 def write_record(out: Path, rules: Found, found: Found) -> None:
     """Write the finished cells, with the number of rounds that all of them share."""
     record = {"rounds": ROUNDS, "rules": rules, "cells": found}
-    content = json.dumps(record, indent=1)
-    write_atomically(out, content.encode())
+    write_atomically(out, json.dumps(record, indent=1).encode())
 
 
 if __name__ == "__main__":

@@ -62,8 +62,7 @@ def rows(values: int, times: int) -> list[Row]:
 
 
 def encoded(vector: Vector, codec: Codec, base: Vector) -> object:
-    rng = np.random.default_rng(1)
-    return encode(vector, codec, base=base, base_digest=BASE_DIGEST, rng=rng)
+    return encode(vector, codec, base=base, base_digest=BASE_DIGEST, rng=np.random.default_rng(1))
 
 
 def encoded_without_torch(vector: Vector) -> object:
@@ -114,8 +113,7 @@ def main() -> None:
     configure_torch()
     with foreign_load() as load:
         found = rows(options.values, options.times)
-    title = f"a vector of {options.values:,} values"
-    show("encoding", title, found, load, options.out)
+    show("encoding", f"a vector of {options.values:,} values", found, load, options.out)
 
 
 if __name__ == "__main__":

@@ -121,8 +121,7 @@ def digits(sizes: str, shift: str, agents: int, seed: int) -> Verdicts:
     found = {"cards": kinship.shifts(cards, seed).any}
     for judge, kind in (("rotations", "final_layer"), ("rotations, update", "update")):
         strategy = strategies[kind]
-        state = strategy.form_clusters(strategy.init(setup), reports[kind])
-        found[judge] = len(state.models) > 1
+        found[judge] = len(strategy.form_clusters(strategy.init(setup), reports[kind]).models) > 1
     return found
 
 
@@ -172,8 +171,7 @@ def windows(sizes: str, shift: str, agents: int, seed: int) -> Verdicts:
         features, labels = series(count, draw)
         if shift != "none" and agent % 2:
             features[:, 1] += 0.5
-        overlap = ROWS // STEP - 1
-        data = Dataset(features, labels, features[:0], labels[:0], overlap=overlap)
+        data = Dataset(features, labels, features[:0], labels[:0], overlap=ROWS // STEP - 1)
         inputs = features.reshape(count, -1)
         cards.append(kinship.card([inputs], labels, REGIMES, units_of(data), seed, agent))
         single = np.arange(count)

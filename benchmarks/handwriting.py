@@ -61,8 +61,7 @@ def mosaic(datasets: Mapping[str, Dataset], assignment: Mapping[str, int], seed:
     bands: list[Pixels] = []
     for cluster in sorted(set(assignment.values())):
         members = sorted(agent for agent, own in assignment.items() if own == cluster)
-        draw = generator(seed, "handwriting", cluster)
-        order = draw.permutation(len(members))
+        order = generator(seed, "handwriting", cluster).permutation(len(members))
         rows: list[Pixels] = []
         for index in order[:AGENTS]:
             agent = members[index]
@@ -84,8 +83,7 @@ def row_of(data: Dataset) -> Pixels:
         cell = np.full((height, width), WHITE, np.uint8)
         own = np.flatnonzero(labels == label)
         if len(own):
-            first = images[own[0]].astype(np.uint8)
-            cell = WHITE - first
+            cell = WHITE - images[own[0]].astype(np.uint8)
         cells.append(cell)
     return np.concatenate(cells, axis=1)
 

@@ -126,8 +126,7 @@ def fleet(name: str, agents: int, seed: int) -> dict[ClientId, Dataset]:
     data, split = fleet_data(scene, None)
     datasets: dict[ClientId, Dataset] = {}
     for index in range(agents):
-        own = client_dataset(data, split, index)
-        datasets[agent_name(index, agents)] = fit(own, scene.task)
+        datasets[agent_name(index, agents)] = fit(client_dataset(data, split, index), scene.task)
     return datasets
 
 
@@ -187,9 +186,7 @@ class Hijacked(InProcess):
         work = order.work
         assert work is not None
         layout = self.run.setup.layout
-        models: list[Vector] = []
-        for ref in work.models:
-            models.append(decode_model(self.run.orders.content_of(ref.key), layout))
+        models = [decode_model(self.run.orders.content_of(ref.key), layout) for ref in work.models]
         local, held_back = self._locals(client, order)
         client_state = self._client_states.get(client, {})
         report, kept = execute_order(
@@ -331,10 +328,7 @@ def table(found: Found, seeds: Sequence[int]) -> str:
 
 def cost_table(found: Found, seeds: Sequence[int]) -> str:
     """Markdown: accuracy of honest fleets without and with the fallback, and how many agents fell back."""
-    lines = [
-        "| fleet | agents | plain | fallback | fell back |",
-        "|---|---:|---:|---:|---:|",
-    ]
+    lines = ["| fleet | agents | plain | fallback | fell back |", "|---|---:|---:|---:|---:|"]
     for name, agents in itertools.product(FLEETS, (20, 40)):
         row: list[str] = []
         fallen = 0

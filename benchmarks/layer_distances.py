@@ -105,11 +105,7 @@ def layer_spans(layout: Layout) -> list[slice]:
 
 
 def described(
-    layer: int,
-    layout: Layout,
-    start: Vector,
-    clients: Sequence[Client],
-    matrix: Matrix,
+    layer: int, layout: Layout, start: Vector, clients: Sequence[Client], matrix: Matrix
 ) -> Layer:
     """How well a layer's matrix shows the groups."""
     span = layer_spans(layout)[layer - 1]
@@ -154,11 +150,7 @@ def scenario(data: str, model: str, clients: int, samples: int, seed: int) -> Sc
 
 
 def trained(
-    plan: Scenario,
-    training: Training,
-    start: Vector,
-    layout: Layout,
-    data_root: Path | None,
+    plan: Scenario, training: Training, start: Vector, layout: Layout, data_root: Path | None
 ) -> Iterator[Client]:
     """Each client after its local training from the common start."""
     data, split = fleet_data(plan, data_root)
@@ -275,8 +267,7 @@ def matrix_table(document: dict[str, Any], at: int) -> Table:
         table.add_column(group, justify="right")
     for group, row in zip(groups, rows, strict=True):
         percents = [100 * value / largest for value in row]
-        cells = [f"{percent:.0f}" for percent in percents]
-        table.add_row(group, *cells)
+        table.add_row(group, *[f"{percent:.0f}" for percent in percents])
     return table
 
 

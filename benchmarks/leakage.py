@@ -82,11 +82,9 @@ def fleet_of(plan: Scenario) -> list[Dataset]:
     """Every agent's data."""
     assert plan.fleet is not None
     data, split = fleet_data(plan)
-    fleet: list[Dataset] = []
-    for index in range(plan.fleet.agents):
-        own = client_dataset(data, split, index)
-        fleet.append(fit(own, plan.task))
-    return fleet
+    return [
+        fit(client_dataset(data, split, index), plan.task) for index in range(plan.fleet.agents)
+    ]
 
 
 def signatures(plan: Scenario, fleet: Sequence[Dataset]) -> tuple[Vector, list[Vector]]:
@@ -98,8 +96,7 @@ def signatures(plan: Scenario, fleet: Sequence[Dataset]) -> tuple[Vector, list[V
     for index, data in enumerate(fleet):
         rng = generator(plan.seed, "shuffle", index)
         local = TorchLocal(data, plan.task, layout, training, rng)
-        end = local.train(start).end
-        found.append(end[final_layer].copy())
+        found.append(local.train(start).end[final_layer].copy())
     return start[final_layer].copy(), found
 
 
@@ -149,15 +146,13 @@ def read(seed: int, noises: Sequence[float]) -> list[Reading]:
             noise = Noise.simulated(seed, "leakage", index, str(amount))
             hidden.append(noised(own, base, settings, noise))
         steps = steps_from(base, hidden)
-        reading = Reading(seed, amount, by_biases(steps, truth), by_learning(steps, truth))
-        found.append(reading)
+        found.append(Reading(seed, amount, by_biases(steps, truth), by_learning(steps, truth)))
     return found
 
 
 def steps_from(base: Vector, signatures: Sequence[Vector]) -> Matrix:
     """How far each signature (S,) is from the start, (agents, S)."""
-    steps = [signature.astype(np.float64) - base for signature in signatures]
-    return np.stack(steps)
+    return np.stack([signature.astype(np.float64) - base for signature in signatures])
 
 
 def mean_in_span(seed: int) -> float:
@@ -172,8 +167,7 @@ def mean_in_span(seed: int) -> float:
             images = inputs[data.targets == label]
             mean = images.mean(axis=0, dtype=np.float64)
             in_span = own @ mean
-            share = np.sum(in_span**2) / np.sum(mean**2)
-            shares.append(float(share))
+            shares.append(float(np.sum(in_span**2) / np.sum(mean**2)))
     return float(np.mean(shares))
 
 

@@ -49,10 +49,8 @@ class LightPool:
         """The answer to a job of an agent: `inspect` or `perform`."""
         if job["job"] == "inspect":
             return {"samples": SAMPLES, "test_samples": SAMPLES, "labels": []}
-        order = OrderMessage.from_bytes(job["order"])
-        content = report_of(order, job["client"])
-        path = Path(job["report_out"])
-        write_atomically(path, content, durable=False)
+        content = report_of(OrderMessage.from_bytes(job["order"]), job["client"])
+        write_atomically(Path(job["report_out"]), content, durable=False)
         return {"digest": digest(content), "size": len(content), "fresh": False, "failed": ""}
 
 
@@ -83,11 +81,8 @@ def report_of(order: OrderMessage, client: str) -> bytes:
 
 def _model(work: Work, client: str) -> Encoded:
     """The model that an agent reports in a round, whichever attempt at the round it is."""
-    text = f"{client}/{work.phase}/{work.round}"
-    seed = zlib.crc32(text.encode())
-    rng = np.random.default_rng(seed)
-    layout = Layout.from_wire(work.layout)
-    weights = rng.standard_normal(layout.size, np.float32)
+    rng = np.random.default_rng(zlib.crc32(f"{client}/{work.phase}/{work.round}".encode()))
+    weights = rng.standard_normal(Layout.from_wire(work.layout).size, np.float32)
     encoded, _ = encode(weights, Codec(), base=None, base_digest=b"", error=None, rng=rng)
     return encoded
 
@@ -95,11 +90,8 @@ def _model(work: Work, client: str) -> Encoded:
 async def live(number: int, url: str, folder: Path, pool: LightPool) -> None:
     """The life of one agent."""
     name = agent_name(number)
-    source = {"index": number}
-    state = folder / name
-    identity = Identity(name, "default", source, state, durable=False)
-    rules = Rules(UNLIMITED, NO_CODE)
-    agent = Agent(identity, pool, rules=rules)
+    identity = Identity(name, "default", {"index": number}, folder / name, durable=False)
+    agent = Agent(identity, pool, rules=Rules(UNLIMITED, NO_CODE))
     async with MqttLink(url, client_id=agent.client_id, will=agent.will) as link:
         await agent.run(link)
 

@@ -26,8 +26,7 @@ def undisturbed_models(folder: Path, agents: int, out: Path) -> dict[str, bytes]
         out: an empty folder.
     """
     scenario = load(str(folder / "scenario.yaml"))
-    setup = started(folder, scenario)
-    run = Run.start(out, scenario, setup, rules_of(scenario), "reference", 0.0)
+    run = Run.start(out, scenario, started(folder, scenario), rules_of(scenario), "reference", 0.0)
     run.spool.durable = False
     waiting: deque[SendOrder] = deque()
     for number in range(agents):
@@ -39,8 +38,7 @@ def undisturbed_models(folder: Path, agents: int, out: Path) -> dict[str, bytes]
         step = run.engine.step
         if step is None or send.order.step != step.number:
             continue  # the order is out of date
-        content = report_of(send.order, send.client)
-        waiting += _orders(run.accept(send.client, content, 0.0))
+        waiting += _orders(run.accept(send.client, report_of(send.order, send.client), 0.0))
     write_models(run)
     return model_bytes(out)
 

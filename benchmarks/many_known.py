@@ -111,9 +111,7 @@ async def take_statuses(service: Service, agents: int) -> None:
             test_samples=10,
             version="0.1.0",
         )
-        topic = topics.status(name)
-        message = Message(topic, status.to_bytes())
-        item = service.reader.item(message)
+        item = service.reader.item(Message(topics.status(name), status.to_bytes()))
         assert isinstance(item, Seen)
         together.append(name)
         if len(together) == MAX_TOGETHER or number == agents - 1:

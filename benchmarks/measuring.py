@@ -74,8 +74,7 @@ def in_turns(what: str, floor: Measure, product: Measure, times: int) -> Row:
 
 def median(costs: Sequence[Cost]) -> Cost:
     wall_s = statistics.median(cost.wall_s for cost in costs)
-    cpu_s = statistics.median(cost.cpu_s for cost in costs)
-    return Cost(wall_s, cpu_s)
+    return Cost(wall_s, statistics.median(cost.cpu_s for cost in costs))
 
 
 def cost_of(work: Callable[[], object], repeats: int = 1) -> Cost:
@@ -125,8 +124,7 @@ def foreign_load() -> Iterator[dict[str, float]]:
     others_s = _busy_s() - _own_s() - before
     cores_s = (time.perf_counter() - wall) * (os.cpu_count() or 1)
     # the system counts in ticks of a hundredth of a second: a shorter block may have one tick or none
-    share = min(max(0.0, others_s / cores_s), 1.0)
-    found["foreign"] = round(share, 2)
+    found["foreign"] = round(min(max(0.0, others_s / cores_s), 1.0), 2)
 
 
 def _busy_s() -> float:

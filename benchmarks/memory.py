@@ -101,8 +101,7 @@ class Parrot:
         vectors = {}
         numbers: dict[str, Any] = {}
         if order.work.phase == "train":
-            layout = Layout.from_wire(order.work.layout)
-            vectors["model"] = self.weights(layout.size)
+            vectors["model"] = self.weights(Layout.from_wire(order.work.layout).size)
         if order.work.phase == "evaluate":
             # somebody must be evaluated, or the run does not end well
             numbers["server"] = {"n": 10, "correct": 1, "accuracy": 0.1, "f1": 0.1, "loss": 2.3}
@@ -214,8 +213,7 @@ def main() -> None:
         table.add_row(key, *row)
     Console().print(table)
     options.out.mkdir(parents=True, exist_ok=True)
-    out = options.out / "memory.json"
-    out.write_text(json.dumps(figures, indent=1))
+    (options.out / "memory.json").write_text(json.dumps(figures, indent=1))
 
 
 if __name__ == "__main__":

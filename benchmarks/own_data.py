@@ -58,8 +58,7 @@ class Recordings:
         """The recordings in har.npz."""
         with np.load(path) as file:
             windows = file["x"] * file["scale"]
-            names = np.char.lower(file["label_names"])
-            return cls(windows, names[file["y"]], file["subject"])
+            return cls(windows, np.char.lower(file["label_names"])[file["y"]], file["subject"])
 
     def of(self, person: int) -> Recordings:
         """Those of one person."""
@@ -120,8 +119,7 @@ def series_rows(person: Recordings) -> Iterator[Row]:
 def write_table(path: Path, rows: Sequence[Row], complete: Sequence[str], holes: float) -> None:
     """A CSV file with a share of its cells deleted, but none of the columns in `complete`."""
     columns = list(rows[0])
-    draw = generator(1, "holes", path.name)
-    is_hole = draw.random((len(rows), len(columns))) < holes
+    is_hole = generator(1, "holes", path.name).random((len(rows), len(columns))) < holes
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -166,10 +164,7 @@ class Handwriting:
 
 
 def write_images(
-    folder: Path,
-    data: Handwriting,
-    writers: int = WRITERS_OF_EACH,
-    min_images: int = MIN_IMAGES,
+    folder: Path, data: Handwriting, writers: int = WRITERS_OF_EACH, min_images: int = MIN_IMAGES
 ) -> None:
     """A folder per writer, in a folder per population, with a folder per digit."""
     cameras = 0

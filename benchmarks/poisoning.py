@@ -126,8 +126,7 @@ def fleet(seed: int, data_root: str) -> dict[ClientId, Dataset]:
     data, split = fleet_data(scene, data_root)
     datasets: dict[ClientId, Dataset] = {}
     for index in range(AGENTS):
-        own = client_dataset(data, split, index)
-        datasets[agent_name(index, AGENTS)] = fit(own, scene.task)
+        datasets[agent_name(index, AGENTS)] = fit(client_dataset(data, split, index), scene.task)
     return datasets
 
 
@@ -156,11 +155,7 @@ class Poisoned(InProcess):
     lies: int  # false reports so far
 
     def __init__(
-        self,
-        folder: Path,
-        cell: Cell,
-        setup: Setup,
-        datasets: dict[ClientId, Dataset],
+        self, folder: Path, cell: Cell, setup: Setup, datasets: dict[ClientId, Dataset]
     ) -> None:
         self.cell = cell
         self.datasets = datasets
@@ -180,17 +175,13 @@ class Poisoned(InProcess):
             self.lies += 1
         task = self.run.scenario.task
         training = Training.model_validate(work.training)
-        rng = shuffle(work, client)
-        return TorchLocal(data, task, self.run.setup.layout, training, rng)
+        return TorchLocal(data, task, self.run.setup.layout, training, shuffle(work, client))
 
     def _answer(self, client: ClientId, order: OrderMessage) -> list[Effect]:
         work = order.work
         assert work is not None
         layout = self.run.setup.layout
-        models: list[Vector] = []
-        for ref in work.models:
-            content = self.run.orders.content_of(ref.key)
-            models.append(decode_model(content, layout))
+        models = [decode_model(self.run.orders.content_of(ref.key), layout) for ref in work.models]
         local = self._local(client, order)
         client_state = self._client_states.get(client, {})
         report, kept = execute_order(order, models, local, client_state, client=client)
@@ -216,9 +207,7 @@ class Poisoned(InProcess):
 def measured(cell: Cell, data_root: str) -> dict[str, Any]:
     """E-server and E-tuned of the honest agents, and what happened to the liars."""
     datasets = fleet(cell.seed, data_root)
-    sizes: dict[ClientId, tuple[int, int]] = {}
-    for name, data in datasets.items():
-        sizes[name] = (len(data.targets), len(data.test_targets))
+    sizes = {name: (len(data.targets), len(data.test_targets)) for name, data in datasets.items()}
     scene = scenario(cell)
     starts: list[Vector] = []
     for place in range(scene.strategy.starts):
@@ -333,8 +322,7 @@ def save(out: Path, found: dict[str, dict[str, Any]]) -> None:
         "rounds": ROUNDS,
         "times": TIMES,
     }
-    content = json.dumps({"settings": settings, "cells": found}, indent=1)
-    write_atomically(out, content.encode())
+    write_atomically(out, json.dumps({"settings": settings, "cells": found}, indent=1).encode())
 
 
 if __name__ == "__main__":

@@ -100,8 +100,7 @@ class Cell:
     def group(self) -> str:
         """Names the cell but for its seed."""
         words = (self.data, self.kind, self.method, self.noise, self.signature)
-        texts = [str(word) for word in words]
-        return "/".join(texts)
+        return "/".join([str(word) for word in words])
 
     @property
     def key(self) -> str:
@@ -196,8 +195,7 @@ class Agents:
         self.targets = np.asarray(data.targets, np.int64)
         self.tests = []
         for group in range(GROUPS):
-            member = self.truth.index(group)
-            own = client_dataset(data, split, member)
+            own = client_dataset(data, split, self.truth.index(group))
             inputs = _with_ones(own.test_features, plan.task.scale)
             self.tests.append((inputs, own.test_targets))
 
@@ -216,13 +214,11 @@ class Agents:
         draw = generator(self.seed, "benchmark order", round_)
         for _ in range(training.epochs):
             orders = [draw.permutation(rows) for rows in self.rows]
-            longest = max(len(order) for order in orders)
-            for start in range(0, longest, training.batch):
+            for start in range(0, max(len(order) for order in orders), training.batch):
                 end = start + training.batch
                 batch = _padded([order[start:end] for order in orders])
                 errors = self._errors(models, batch)
-                examples = (batch >= 0).sum(axis=1)
-                sizes = np.maximum(examples, 1).astype(np.float32)
+                sizes = np.maximum((batch >= 0).sum(axis=1), 1).astype(np.float32)
                 total = np.matmul(errors.swapaxes(1, 2), self.inputs[batch])
                 models -= training.lr * total / sizes[:, None, None]
         return [_vector(model) for model in models]
@@ -237,8 +233,7 @@ class Agents:
         training = self.plan.training
         models = np.stack([_matrix(start) for start in starts])
         draw = generator(self.seed, "benchmark samples", round_)
-        steps = training.epochs * steps_per_epoch(self.rows, training.batch)
-        for _ in range(steps):
+        for _ in range(training.epochs * steps_per_epoch(self.rows, training.batch)):
             samples: list[Rows] = []
             for rows in self.rows:
                 rate = training.batch / len(rows)
@@ -248,8 +243,7 @@ class Agents:
             errors = self._errors(models, batch)
             inputs = self.inputs[batch]
             error_norms = np.linalg.norm(errors, axis=2)
-            input_norms = np.linalg.norm(inputs, axis=2)
-            norms = np.maximum(error_norms * input_norms, 1e-12)
+            norms = np.maximum(error_norms * np.linalg.norm(inputs, axis=2), 1e-12)
             shrink = np.minimum(1.0, clip / norms).astype(np.float32)
             errors *= shrink[:, :, None]
             total = np.matmul(errors.swapaxes(1, 2), inputs)
@@ -290,8 +284,7 @@ class Agents:
 @lru_cache(maxsize=1)
 def fleet_of(data: str, kind: str, seed: int, data_root: Path | None) -> Agents:
     """The agents that all cells of one data set, kind of privacy and seed have in common."""
-    cell = Cell(data, kind, "fedavg", None, seed)
-    return Agents(scenario(cell), data_root)
+    return Agents(scenario(Cell(data, kind, "fedavg", None, seed)), data_root)
 
 
 def steps_per_epoch(rows: Sequence[Rows], batch: int) -> int:
@@ -324,8 +317,7 @@ class LocalNoise:
         smallest = min(len(rows) for rows in agents.rows)
         rate = round(training.batch / smallest + 5e-4, 3)
         multiplier = multiplier_for(section.target_epsilon, rate, steps)
-        epsilon = sampled_epsilon(multiplier, rate, steps)
-        return cls(section.max_grad_norm, multiplier, epsilon)
+        return cls(section.max_grad_norm, multiplier, sampled_epsilon(multiplier, rate, steps))
 
 
 class Run:
@@ -409,8 +401,7 @@ class Run:
         clusters = self.strategy.assignment(self.state)
         if not clusters:
             return None
-        found = [clusters[name] for name in self.agents.names]
-        return adjusted_rand(found, self.agents.truth)
+        return adjusted_rand([clusters[name] for name in self.agents.names], self.agents.truth)
 
 
 def measured(cell: Cell, data_root: Path | None) -> dict[str, Any]:
@@ -483,8 +474,7 @@ def _vector(matrix: Floats) -> Vector:
 def _padded(batches: Sequence[Rows]) -> Rows:
     """Batches of different sizes as one table, padded with -1."""
     sizes = [len(batch) for batch in batches]
-    shape = (len(batches), max(1, *sizes))
-    table = np.full(shape, -1, np.int64)
+    table = np.full((len(batches), max(1, *sizes)), -1, np.int64)
     for row, batch in zip(table, batches, strict=True):
         row[: len(batch)] = batch
     return table
@@ -496,13 +486,9 @@ def table(rows: Sequence[dict[str, Any]], data: str, kind: str) -> list[str]:
     for row in rows:
         if (row["data"], row["kind"]) == (data, kind):
             settings = {name: row[name] for name in Cell.__dataclass_fields__}
-            cell = Cell(**settings)
-            groups.setdefault(cell.group, []).append(row)
+            groups.setdefault(Cell(**settings).group, []).append(row)
     first = "noise multiplier" if kind == "client" else "target epsilon"
-    lines = [
-        f"| method | {first} | epsilon | accuracy, % | ARI |",
-        "|---|---:|---:|---:|---:|",
-    ]
+    lines = [f"| method | {first} | epsilon | accuracy, % | ARI |", "|---|---:|---:|---:|---:|"]
     for own in groups.values():
         lines.append(_line(own))
     return lines

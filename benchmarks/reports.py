@@ -55,8 +55,7 @@ def scenario(agents: int, rounds: int) -> dict[str, Any]:
 def _weights(size: int) -> Encoded:
     """Random weights (size,), drawn and encoded once: all agents of a process report the same."""
     rng = np.random.default_rng(size)
-    values = rng.standard_normal(size, np.float32)
-    encoded, _ = encode(values, Codec(), rng=rng)
+    encoded, _ = encode(rng.standard_normal(size, np.float32), Codec(), rng=rng)
     return encoded
 
 
@@ -73,8 +72,7 @@ async def play(url: str, first: int, count: int) -> None:
     gate = asyncio.Semaphore(8)
     async with asyncio.TaskGroup() as group:
         for number in range(first, first + count):
-            parrot = LightParrot(f"parrot-{number:05d}", url)
-            group.create_task(parrot.live(gate))
+            group.create_task(LightParrot(f"parrot-{number:05d}", url).live(gate))
             if number % STARTS_PER_S == 0:
                 await asyncio.sleep(1.0)
 

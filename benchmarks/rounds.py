@@ -96,8 +96,7 @@ def scenario(kind: Kind, rounds: int) -> dict[str, Any]:
 
 
 def write_data(kind: Kind, path: Path, examples: int) -> None:
-    rng = np.random.default_rng(0)
-    features = rng.random((examples, *kind.features), dtype=np.float32)
+    features = np.random.default_rng(0).random((examples, *kind.features), dtype=np.float32)
     np.savez(path, x=features, y=np.arange(examples) % 10)
 
 
@@ -297,8 +296,7 @@ def main() -> None:
         return
     if options.lead:
         print("began", flush=True)
-        seconds = asyncio.run(lead(*options.lead))
-        print("seconds", seconds, flush=True)
+        print("seconds", asyncio.run(lead(*options.lead)), flush=True)
         time.sleep(5)  # until its processor time was read; then it is ended
         sys.exit()
     found = []

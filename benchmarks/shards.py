@@ -157,8 +157,7 @@ def federation(
             command.append("--aggregators")
             for number, url in enumerate(urls):
                 log = folder / f"aggregator-{number}.log"
-                aggregate = ["covey.coordinator.cli", "aggregate", "--broker", url]
-                program = Program(aggregate, log)
+                program = Program(["covey.coordinator.cli", "aggregate", "--broker", url], log)
                 stack.callback(program.stop)
                 aggregators.append(program)
         this = Program(command, folder / "log")

@@ -79,8 +79,7 @@ class Plan:
         """First agent and number of agents of each process."""
         found: list[tuple[int, int]] = []
         for first in range(0, self.agents, AGENTS_PER_PROCESS):
-            count = min(AGENTS_PER_PROCESS, self.agents - first)
-            found.append((first, count))
+            found.append((first, min(AGENTS_PER_PROCESS, self.agents - first)))
         return found
 
     def scenario(self) -> dict[str, Any]:
@@ -112,8 +111,7 @@ class RollCall:
     answered: set[str] = field(default_factory=set)
 
     def start(self) -> None:
-        thread = threading.Thread(target=lambda: asyncio.run(self._count()), daemon=True)
-        thread.start()
+        threading.Thread(target=lambda: asyncio.run(self._count()), daemon=True).start()
 
     async def _count(self) -> None:
         async with MqttLink(self.url, client_id="ten-thousand-watcher") as link:
@@ -366,8 +364,7 @@ def reports_in_the_spool(run: Path) -> int:
     """Reports of the open step that lie on disk."""
     total = 0
     for path in spooled.files(run):
-        file = ReportFile(path)
-        total += len(list(file.clients))
+        total += len(list(ReportFile(path).clients))
     return total
 
 
@@ -402,8 +399,7 @@ def show(found: Mapping[str, Any]) -> None:
         table.add_column("")
         for size in columns:
             table.add_column(size, justify="right")
-        names = next(iter(columns.values()))[0]
-        for name in names:
+        for name in next(iter(columns.values()))[0]:
             cells = [summary([run[name] for run in runs]) for runs in columns.values()]
             table.add_row(name, *cells)
         times = [str(len(runs)) for runs in columns.values()]

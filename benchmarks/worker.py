@@ -134,18 +134,14 @@ Memories = list[Memory]
 
 def median_of(memories: Memories) -> Memory:
     pss_mb = statistics.median(memory.pss_mb for memory in memories)
-    anonymous_mb = statistics.median(memory.anonymous_mb for memory in memories)
-    return Memory(pss_mb, anonymous_mb)
+    return Memory(pss_mb, statistics.median(memory.anonymous_mb for memory in memories))
 
 
 def run_worker(order: dict[str, Any], memories: Memories) -> None:
     """A new worker process does one order; `memories` gets its memory."""
     settings = worker_environment(threads="1")
     with subprocess.Popen(
-        [sys.executable, "-m", WORKER],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=settings,
+        [sys.executable, "-m", WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=settings
     ) as process:
         assert process.stdin is not None  # both are pipes
         assert process.stdout is not None

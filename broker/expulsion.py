@@ -43,10 +43,9 @@ async def publish(folder: BrokerFolder, agents: Mapping[str, str], why: str) -> 
     Returns:
         Why the coordinator could not be informed, or "". The credentials are revoked in any case.
     """
-    named = {}
-    for name, federation in agents.items():
-        if federation != ANY_FEDERATION:
-            named[name] = federation
+    named = {
+        name: federation for name, federation in agents.items() if federation != ANY_FEDERATION
+    }
     if not named:
         return "the federation of these agents is unknown, so the coordinator was not informed"
     try:
@@ -127,8 +126,7 @@ async def _answers(
 
 
 def _offline(name: str, session: str, why: str) -> bytes:
-    status = AgentStatus(agent=name, session=session, online=False, problem=why)
-    return status.to_bytes()
+    return AgentStatus(agent=name, session=session, online=False, problem=why).to_bytes()
 
 
 def _read(payload: bytes) -> AgentStatus | None:

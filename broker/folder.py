@@ -181,8 +181,7 @@ class BrokerFolder:
 
     def enroll(self, user: str, role: Role = "agent", federation: str = DEFAULT_FEDERATION) -> Path:
         """Add one user and return its credentials file. See `enroll_all`."""
-        files = self.enroll_all([user], role, federation)
-        return files[0]
+        return self.enroll_all([user], role, federation)[0]
 
     def enroll_all(
         self, users: Sequence[str], role: Role = "agent", federation: str = DEFAULT_FEDERATION
@@ -284,10 +283,7 @@ class BrokerFolder:
 
     def certificates(self) -> dict[str, str]:
         """When the certificates expire, as dates by file; empty if cryptography is not installed."""
-        dates = {}
-        for name, until in self._expiries().items():
-            dates[name] = f"{until:%Y-%m-%d}"
-        return dates
+        return {name: f"{until:%Y-%m-%d}" for name, until in self._expiries().items()}
 
     def _expiries(self) -> dict[str, datetime.datetime]:
         try:
@@ -324,8 +320,7 @@ class BrokerFolder:
         """The user's entry. Raises UserError for an unknown user."""
         entries = self.entries()
         if user not in entries or user not in passwords.read(self.passwords):
-            agents = sorted(entries.keys() - {COORDINATOR})
-            enrolled = ", ".join(agents) or "none"
+            enrolled = ", ".join(sorted(entries.keys() - {COORDINATOR})) or "none"
             raise UserError(f"{user}: no such agent; enrolled are {enrolled}")
         return entries[user]
 

@@ -48,8 +48,7 @@ def enroll_all(
         _check_elsewhere(folders, own, names)
     files: dict[str, Path] = {}
     for own, names in sorted(by_shard.items()):
-        written = folders[own].enroll_all(names, role, federation)
-        files |= dict(zip(names, written, strict=True))
+        files |= dict(zip(names, folders[own].enroll_all(names, role, federation), strict=True))
     return [files[user] for user in users]
 
 

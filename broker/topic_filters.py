@@ -38,8 +38,7 @@ def has_wildcard(text: str) -> bool:
 
 
 def _has_length_of_mqtt(text: str) -> bool:
-    size = len(text.encode(errors="replace"))
-    return 0 < size <= MAX_TEXT_BYTES
+    return 0 < len(text.encode(errors="replace")) <= MAX_TEXT_BYTES
 
 
 def matches(pattern: str, topic: str) -> bool:

@@ -7,12 +7,7 @@ from typing import Any
 
 Json = dict[str, Any]
 
-BOUNDS = {
-    "minimum": "≥",
-    "exclusiveMinimum": ">",
-    "maximum": "≤",
-    "exclusiveMaximum": "<",
-}
+BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 KINDS = {
     "integer": "integer",
     "number": "number",

@@ -315,10 +315,7 @@ ENTRIES = (
         "inside parts",
         "msgpack",
         "What the parts of a model make.",
-        {
-            "layout": "digest of the layout, 16 hexadecimal digits",
-            "vector": "the model's values",
-        },
+        {"layout": "digest of the layout, 16 hexadecimal digits", "vector": "the model's values"},
         wire.ModelContent(layout="0f1e2d3c4b5a6978", vector=VECTOR),
     ),
     Entry(

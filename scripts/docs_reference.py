@@ -69,10 +69,7 @@ def generated(name: str) -> str:
 
 
 # keys whose sections another heading of the page, or another page, lists
-ELSEWHERE = {
-    "compare.methods": ("strategy",),
-    "compare.partitions": ("partition",),
-}
+ELSEWHERE = {"compare.methods": ("strategy",), "compare.partitions": ("partition",)}
 
 # -- scenario ---------------------------------------------------------------------------------------------------------
 

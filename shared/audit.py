@@ -161,8 +161,7 @@ class AuditLog:
             "time": _timestamp(self._now()),
         }
         hash_ = _hash(record, self._key)
-        line = _canonical(record | {"hash": hash_})
-        self._waiting.append(line + b"\n")
+        self._waiting.append(_canonical(record | {"hash": hash_}) + b"\n")
         self._head = Head(sequence, hash_)
         if not self._writes_later:
             with contextlib.suppress(OSError):
@@ -195,8 +194,7 @@ class AuditLog:
         with self.path.open("ab", buffering=0) as file:
             size = file.tell()
             try:
-                written = file.write(content)
-                if written != len(content):
+                if file.write(content) != len(content):
                     raise OSError(errno.ENOSPC, "no space left on the device", str(self.path))
             except OSError:
                 file.truncate(size)  # half a line would damage the next one
@@ -334,8 +332,7 @@ class _Check:
             return f"it has number {record['sequence']}, expected {expected}: lines are missing or moved"
         bare = {name: value for name, value in record.items() if name != "hash"}
         computed = _hash(bare, self.key).encode()
-        stored = record["hash"].encode(errors="replace")
-        if not hmac.compare_digest(computed, stored):
+        if not hmac.compare_digest(computed, record["hash"].encode(errors="replace")):
             fault = "its hash does not match its content: the line was changed"
             if self.key is not None:
                 fault += ", or another key was used"
@@ -393,15 +390,13 @@ def _missing(check: _Check, head: Head | None) -> Break | None:
         return Break(check.lines + 1, fault)
     if check.found != head.hash:
         return Break(
-            head.sequence,
-            "it differs from the line that was written: the log was written again",
+            head.sequence, "it differs from the line that was written: the log was written again"
         )
     return None
 
 
 def _canonical(record: Mapping[str, Any]) -> bytes:
-    text = json.dumps(record, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return text.encode()
+    return json.dumps(record, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
 def _hash(record: Mapping[str, Any], key: bytes | None) -> str:
@@ -418,8 +413,7 @@ def _algorithm(key: bytes | None) -> str:
 def _timestamp(seconds: float) -> str:
     """A time for people and programs: UTC, with milliseconds."""
     moment = datetime.fromtimestamp(seconds, UTC)
-    text = moment.isoformat(timespec="milliseconds")
-    return text.replace("+00:00", "Z")
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 _KINDS = {"event": str, "fields": dict, "hash": str, "previous": str, "sequence": int, "time": str}
@@ -455,8 +449,7 @@ def _opened(path: Path) -> tuple[Head | None, int]:
         record = _parsed(file.read(whole - start))
         if record is None:  # damaged: `verify` names the line, and the log continues after it
             file.seek(0)
-            lines = sum(1 for _ in file)
-            return Head(lines, NO_HASH), end - whole
+            return Head(sum(1 for _ in file), NO_HASH), end - whole
     return Head(record["sequence"], record["hash"]), end - whole
 
 

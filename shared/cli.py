@@ -330,9 +330,7 @@ class Connection:
         return complete
 
 
-def with_connection(
-    broker: Any = LOCAL_BROKER,
-) -> Callable[[Callable[..., R]], Callable[..., R]]:
+def with_connection(broker: Any = LOCAL_BROKER) -> Callable[[Callable[..., R]], Callable[..., R]]:
     """Give a command the options `--broker`, `--ca`, `--cert`, `--key`, `--insecure` and `--credentials`.
 
     The command receives them as one argument, `connection`; its help lists them in that place.

@@ -251,9 +251,7 @@ def _differs(key: str, state: ClientState, before: ClientState) -> bool:
 
 def _with_array(state: ClientState, key: str, array: Vector) -> ClientState:
     """The state with another array in the place of this key. The old one is not read: it may still lie on the disk."""
-    changed: dict[str, Any] = {}
-    for name in state:
-        changed[name] = array if name == key else state[name]
+    changed = {name: array if name == key else state[name] for name in state}
     changed[key] = array
     return changed
 
@@ -280,10 +278,9 @@ def _without_error_feedback(state: ClientState) -> ClientState:
 
 def _with_error_feedback(state: ClientState, before: ClientState) -> ClientState:
     """Keep what is still unsent of vectors that this phase does not send."""
-    unsent = {}
-    for key in before:
-        if key.startswith(ERROR_FEEDBACK) and key not in state:
-            unsent[key] = before[key]
+    unsent = {
+        key: before[key] for key in before if key.startswith(ERROR_FEEDBACK) and key not in state
+    }
     if not unsent:
         return state
     return {**state, **unsent}
@@ -298,8 +295,7 @@ def _with_signature_noise(
         return report
     framed = strategy.framed(job, report)
     [(name, vector)] = framed.vectors.items()
-    base = strategy.signature_base(job, vector)
-    signature = noised(vector, base, settings, noise)
+    signature = noised(vector, strategy.signature_base(job, vector), settings, noise)
     # the number of steps and the loss depend on the data too, and have no noise: they are not sent
     return replace(framed, vectors={name: signature}, steps=0, loss=0.0)
 
@@ -310,8 +306,7 @@ def _with_privacy_account(
     """After DP-SGD, report epsilon and nothing else about the data, and store the ledger."""
     if not isinstance(local, Private) or local.ledger is None:
         return report, state
-    numbers = {LOCAL: local.spent()}
-    private_report = replace(report, numbers=numbers, steps=0, loss=0.0)
+    private_report = replace(report, numbers={LOCAL: local.spent()}, steps=0, loss=0.0)
     return private_report, {**state, PRIVACY_LEDGER: local.ledger}
 
 
@@ -344,10 +339,7 @@ def _evaluate(
         numbers[VOTE] = vote.to_wire()
     epochs = int(evaluation.get("tune_epochs", 0))
     if epochs > 0:
-        tuned = []
-        for weight, model in mixture:
-            result = local.train(model, epochs=epochs)
-            tuned.append((weight, result.end))
+        tuned = [(weight, local.train(model, epochs=epochs).end) for weight, model in mixture]
         numbers["tuned"] = measure(tuple(tuned), local)
     if LAST_MODEL in client_state:
         numbers["last"] = measure(((1.0, client_state[LAST_MODEL]),), local)

@@ -125,8 +125,7 @@ def consent() -> AllowedCode:
 @contextmanager
 def consented(allowed: AllowedCode) -> Iterator[None]:
     """Let the owner's words be in effect inside the block, on top of those that are."""
-    both = AllowedCode(consent().names | allowed.names)
-    before = _in_effect.set(both)
+    before = _in_effect.set(AllowedCode(consent().names | allowed.names))
     try:
         yield
     finally:

@@ -24,6 +24,5 @@ def copy_examples(folder: Path) -> list[Path]:
         raise UserError(f"{EXAMPLES} does not exist: install Covey again")
     if folder.exists():
         raise UserError(f"{folder} exists already; choose another folder with --out")
-    compiled = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(EXAMPLES, folder, ignore=compiled)
+    shutil.copytree(EXAMPLES, folder, ignore=shutil.ignore_patterns("__pycache__"))
     return sorted(folder.glob("*/device-*"))

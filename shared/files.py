@@ -19,11 +19,7 @@ PRIVATE_FOLDER = 0o700
 
 @contextlib.contextmanager
 def atomic_replace(
-    path: Path,
-    *,
-    durable: bool = True,
-    mark: str = "new",
-    name_durable: bool = True,
+    path: Path, *, durable: bool = True, mark: str = "new", name_durable: bool = True
 ) -> Iterator[Path]:
     """Replace a file as a whole: `with atomic_replace(path) as new:` write the content to `new`.
 

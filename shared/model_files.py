@@ -14,9 +14,7 @@ def model_file(models: Path, cluster: int) -> Path:
 
 def model_files(models: Path) -> list[Path]:
     """All model files in a folder, by number: cluster 10 comes after cluster 9."""
-    pattern = f"cluster-*{SUFFIX}"
-    found = models.glob(pattern)
-    return sorted(found, key=_by_number)
+    return sorted(models.glob(f"cluster-*{SUFFIX}"), key=_by_number)
 
 
 def _by_number(path: Path) -> tuple[int, str]:

@@ -21,8 +21,7 @@ class OrItsName:
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        section = handler(source)
-        return core_schema.no_info_before_validator_function(as_section, section)
+        return core_schema.no_info_before_validator_function(as_section, handler(source))
 
     def __get_pydantic_json_schema__(
         self, core: CoreSchema, handler: GetJsonSchemaHandler

@@ -33,12 +33,7 @@ def environment(**settings: str) -> dict[str, str]:
     folders = [str(HOME)]
     folders += [folder for folder in inherited if folder]
     path = os.pathsep.join(dict.fromkeys(folders))
-    return {
-        **os.environ,
-        "PYTHONPATH": path,
-        "PYTHONSAFEPATH": "1",
-        **settings,
-    }
+    return {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1", **settings}
 
 
 def worker_environment(threads: str) -> dict[str, str]:

@@ -20,18 +20,11 @@ def entropy(seed: int, purpose: str, *keys: Key) -> int:
     words += [str(key) for key in keys]
     text = SEPARATOR.join(words)
     # A key may be the name of a file whose bytes are not valid UTF-8: Python holds such bytes as lone surrogates.
-    encoded = text.encode(
-        "utf-8",
-        errors="surrogatepass",
-    )
-    digest = hashlib.blake2b(
-        encoded,
-        digest_size=ENTROPY_BYTES,
-    )
+    encoded = text.encode("utf-8", errors="surrogatepass")
+    digest = hashlib.blake2b(encoded, digest_size=ENTROPY_BYTES)
     return int.from_bytes(digest.digest(), "little")
 
 
 def generator(seed: int, purpose: str, *keys: Key) -> np.random.Generator:
     """The generator for one purpose, for example `generator(7, "cohort", round, attempt)`."""
-    bits = entropy(seed, purpose, *keys)
-    return np.random.default_rng(bits)
+    return np.random.default_rng(entropy(seed, purpose, *keys))

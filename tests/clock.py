@@ -73,9 +73,7 @@ def run(program: Coroutine[Any, Any, T], *, within_s: float | None = None) -> T:
         return runner.run(_limited(program, within_s))
 
 
-def virtual(
-    within_s: float,
-) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, T]]:
+def virtual(within_s: float) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, T]]:
     """Run an async test on a virtual clock, for at most `within_s` virtual seconds: see `run`.
 
     The test keeps its parameters, so pytest supplies its fixtures as usual.

@@ -104,8 +104,7 @@ def start(
     check_name("--federation", federation)
     urls = connection.urls(agent)
     source = {"data": resolve_data(data), "label": label}
-    folder = state_folder(state, agent)
-    identity = Identity(agent, federation, source, folder)
+    identity = Identity(agent, federation, source, state_folder(state, agent))
     limits = list(limit or ())
     if device is not None:
         limits.append(f"device={device}")

@@ -104,8 +104,7 @@ def superclasses(
     known_scaling = None if scaling is None else _scaling(scaling)
     plan = load_without_files(scenario)
     allowed = AllowedCode.parse(allow)
-    table = accuracies(plan, models, data_root, known_scaling, allowed)
-    print(json_text.dumps(table))
+    print(json_text.dumps(accuracies(plan, models, data_root, known_scaling, allowed)))
 
 
 def _scaling(text: str) -> dict[str, list[float]]:

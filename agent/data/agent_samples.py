@@ -22,22 +22,16 @@ class AgentSamples:
     populations: tuple[str, ...] = ()  # the names that `truth` counts
 
 
-def shared_out(
-    test_targets: Array,
-    agents: int,
-    rng: np.random.Generator,
-) -> list[Indices]:
+def shared_out(test_targets: Array, agents: int, rng: np.random.Generator) -> list[Indices]:
     """Equal parts of the test samples; with fewer samples than agents some serve twice."""
     order = rng.permutation(len(test_targets))
     count = max(len(order), agents)
-    repeated = np.resize(order, count)
-    return even_parts(repeated, agents)
+    return even_parts(np.resize(order, count), agents)
 
 
 def even_parts(samples: Indices, parts: int) -> list[Indices]:
     """Consecutive parts whose sizes differ by one at most."""
-    views = np.array_split(samples, parts)
-    return list(views)
+    return list(np.array_split(samples, parts))
 
 
 def cut(samples: Indices, counts: Indices) -> list[Indices]:

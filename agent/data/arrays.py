@@ -32,8 +32,7 @@ def load_npz(path: Path) -> Dataset:
 
     Raises DataError; pickled arrays are refused.
     """
-    arrays = read_npz(path)
-    return from_arrays(arrays, str(path))
+    return from_arrays(read_npz(path), str(path))
 
 
 def read_npz(path: Path) -> dict[str, Array]:
@@ -53,9 +52,7 @@ def from_arrays(arrays: Mapping[str, Any], source: str) -> Dataset:
     Raises:
         DataError: x or y is missing, or an array does not fit the others.
     """
-    found: dict[str, Array | None] = {}
-    for role, names in ALIASES.items():
-        found[role] = _first_of(arrays, names, source)
+    found = {role: _first_of(arrays, names, source) for role, names in ALIASES.items()}
     x = found["x"]
     y = found["y"]
     test_x = found["x_test"]
@@ -64,8 +61,7 @@ def from_arrays(arrays: Mapping[str, Any], source: str) -> Dataset:
         missing = "x" if x is None else "y"
         names_seen = ", ".join(sorted(str(name) for name in arrays)) or "nothing"
         raise DataError(
-            f"{source}: no array {missing!r}; it holds {names_seen}",
-            public=f"no array {missing!r}",
+            f"{source}: no array {missing!r}; it holds {names_seen}", public=f"no array {missing!r}"
         )
     if (test_x is None) != (test_y is None):
         fault = "x_test and y_test belong together, only one of them is there"

@@ -102,8 +102,7 @@ class BadCells:
         """The faulty cells: the first ones by name, and their number."""
         if self.count == 1:
             only = self._first[0]
-            text = f"{self._path}: {only.described()}; {only.advice}"
-            return DataError(text, public=only.public)
+            return DataError(f"{self._path}: {only.described()}; {only.advice}", public=only.public)
         named = len(self._first)
         heading = f"{self.count} faults"
         if self.count > named:

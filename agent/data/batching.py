@@ -98,7 +98,6 @@ class Batching:
     def _count(self, epochs: int, steps: int | None) -> None:
         self._rules.check_epochs(epochs)
         if steps is None:
-            batches = math.ceil(self._examples / self._training.batch)
-            steps = epochs * batches
+            steps = epochs * math.ceil(self._examples / self._training.batch)
         self._steps += steps
         self._rules.check_steps(self._steps)

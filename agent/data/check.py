@@ -76,10 +76,7 @@ class Finding:
 
 
 def load_local(
-    path: str | Path,
-    label: str | None = None,
-    task: Task | None = None,
-    seed: int = 0,
+    path: str | Path, label: str | None = None, task: Task | None = None, seed: int = 0
 ) -> Dataset:
     """The data of `agent start --data`.
 
@@ -98,11 +95,7 @@ def load_local(
     return with_test(data, seed=seed)
 
 
-def read_local(
-    path: str | Path,
-    label: str | None = None,
-    task: Task | None = None,
-) -> Dataset:
+def read_local(path: str | Path, label: str | None = None, task: Task | None = None) -> Dataset:
     """The data of `agent start --data` before it is compared with a task, which only names the columns of a table.
 
     Raises:
@@ -147,9 +140,7 @@ def inspect(dataset: Dataset, task: Task | None = None) -> Finding:
 
 
 def _disclosure(
-    data: Dataset,
-    classes: tuple[ClassCount, ...],
-    misfit: DataError | None,
+    data: Dataset, classes: tuple[ClassCount, ...], misfit: DataError | None
 ) -> Disclosure:
     """Of data that does not fit, only the public part of the problem leaves the device."""
     if misfit is not None:
@@ -197,11 +188,7 @@ def note_on_testing(data: Dataset) -> str:
     return f"no test part: 20 % of the samples, {which}, will be held back for testing"
 
 
-def _notes(
-    data: Dataset,
-    classes: tuple[ClassCount, ...],
-    task: Task | None,
-) -> tuple[str, ...]:
+def _notes(data: Dataset, classes: tuple[ClassCount, ...], task: Task | None) -> tuple[str, ...]:
     """Unusual properties of the data that do not keep it out."""
     notes: list[str] = []
     few = {one.name: one.train for one in classes if one.train < FEW}
@@ -226,8 +213,7 @@ def _notes(
     if not data.has_test:
         notes.append(note_on_testing(data))
     if task is not None and task.standardise == "none":
-        extremes = _extremes(numbers_of(data, task))
-        largest = max(abs(extreme) for extreme in extremes) * task.scale
+        largest = max(abs(extreme) for extreme in _extremes(numbers_of(data, task))) * task.scale
         if task.scale != 1 and largest < SMALL:
             notes.append(
                 f"features reach only {largest:.3g} after task.scale, usual is 1: check that this device's features have "

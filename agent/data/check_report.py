@@ -117,8 +117,7 @@ def show_proposal(sources: Sequence[str], target: str | None, *, as_json: bool) 
 def _print(finding: Finding, scenario: Path | None) -> None:
     """A table, then notes and problems, one a line."""
     table = Table(title=finding.source, show_header=False, title_justify="left")
-    rows = _rows(finding)
-    for name, value in rows.items():
+    for name, value in _rows(finding).items():
         table.add_row(name, value)
     out = Terminal(soft_wrap=True)
     out.print(table)
@@ -133,11 +132,8 @@ def _print(finding: Finding, scenario: Path | None) -> None:
 def _rows(finding: Finding) -> Mapping[str, str]:
     """The rows of the table."""
     smallest, largest = finding.value_range
-    lengths = [str(length) for length in finding.shape]
-    shape = "x".join(lengths)
-    classes: list[str] = []
-    for one in finding.classes:
-        classes.append(f"{one.name} ({one.train}+{one.test})")
+    shape = "x".join([str(length) for length in finding.shape])
+    classes = [f"{one.name} ({one.train}+{one.test})" for one in finding.classes]
     sent: list[str] = []
     disclosed = finding.disclosure.to_json()
     for name, value in disclosed.items():

@@ -84,16 +84,8 @@ def load_cifar(path: Path) -> Dataset:
     features = np.concatenate(image_parts)
     targets = np.concatenate(label_parts)
     test = _records(path, version.test, files[version.test], version)
-    text = files.get(version.class_names, b"")
-    labels = _class_names(path, text)
-    return dataset(
-        features,
-        targets,
-        test,
-        source=str(path),
-        labels=labels,
-        ordered=bool(labels),
-    )
+    labels = _class_names(path, files.get(version.class_names, b""))
+    return dataset(features, targets, test, source=str(path), labels=labels, ordered=bool(labels))
 
 
 def _is_train(name: str) -> bool:
@@ -127,16 +119,12 @@ def _records(path: Path, name: str, content: bytes, version: _Version) -> tuple[
     if not content or len(content) % size:
         fault = f"{len(content)} bytes are not a whole number of records of {size} bytes"
         raise DataError(
-            f"{path}/{name}: {fault}; copy it again",
-            public=f"a file of CIFAR is damaged: {fault}",
+            f"{path}/{name}: {fault}; copy it again", public=f"a file of CIFAR is damaged: {fault}"
         )
-    values = np.frombuffer(content, np.uint8)
-    records = values.reshape(-1, size)
+    records = np.frombuffer(content, np.uint8).reshape(-1, size)
     first_pixel = version.label_bytes
     labels = records[:, first_pixel - 1]
-    pixels = records[:, first_pixel:]
-    images = pixels.reshape(-1, *IMAGE_SHAPE)
-    return images, labels
+    return records[:, first_pixel:].reshape(-1, *IMAGE_SHAPE), labels
 
 
 def _folder_files(folder: Path) -> Files:
@@ -165,8 +153,7 @@ def _archive_files(path: Path) -> Files:
     except (tarfile.TarError, EOFError, OSError, ValueError, zlib.error) as error:
         fault = "cut short or not a tar archive"
         raise DataError(
-            f"{path}: {fault} ({error}); copy it again",
-            public=f"an archive is {fault}",
+            f"{path}: {fault} ({error}); copy it again", public=f"an archive is {fault}"
         ) from None
     return files
 
@@ -182,10 +169,7 @@ def _plain(raw: IO[bytes]) -> IO[bytes]:
 
 
 def _add_member(
-    path: Path,
-    files: dict[str, bytes],
-    archive: tarfile.TarFile,
-    member: tarfile.TarInfo,
+    path: Path, files: dict[str, bytes], archive: tarfile.TarFile, member: tarfile.TarInfo
 ) -> None:
     """Read a member into `files`. DataError for a second one of its name, and for too many."""
     name = Path(member.name).name

@@ -28,8 +28,7 @@ def column_notes(data: Dataset, task: Task) -> Iterator[str]:
         return
     missing: dict[str, int] = {}
     for place, column in enumerate(task.table_columns):
-        cells = data.features[:, place]
-        count = int(np.isnan(cells).sum())
+        count = int(np.isnan(data.features[:, place]).sum())
         if count:
             missing[column.name] = count
     if missing:
@@ -49,10 +48,7 @@ def numbers_of(data: Dataset, task: Task | None) -> Dataset:
     """The data with the columns of numbers alone, whose range means something; data of other kinds stays as it is."""
     if data.columns is None or task is None:
         return data
-    places: list[int] = []
-    for place, column in enumerate(task.table_columns):
-        if column.kind == "number":
-            places.append(place)
+    places = [place for place, column in enumerate(task.table_columns) if column.kind == "number"]
     return Dataset(
         data.features[:, places],
         data.targets,
@@ -68,9 +64,7 @@ def _unknown_words(data: Dataset, place: int, column: TableColumn) -> Iterator[s
     if data.columns is not None:
         words = data.columns.words.get(column.name, ())
     cells = data.features[:, place]
-    present = np.isfinite(cells)
-    codes = cells[present].astype(np.int64)
-    cells_by_code = np.bincount(codes, minlength=len(words))
+    cells_by_code = np.bincount(cells[np.isfinite(cells)].astype(np.int64), minlength=len(words))
     unknown: dict[str, int] = {}
     for word, count in zip(words, cells_by_code.tolist(), strict=True):
         if count and word not in column.words:
@@ -100,9 +94,7 @@ def _statistics(data: Dataset, task: Task) -> Iterator[str]:
 def counted_names(counts: dict[str, int]) -> str:
     """Names with their counts, the most frequent first."""
     ranked = Counter(counts).most_common()
-    shown: list[str] = []
-    for name, count in ranked[:MAX_NAMED]:
-        shown.append(f"{quoted(name)} {count}")
+    shown: list[str] = [f"{quoted(name)} {count}" for name, count in ranked[:MAX_NAMED]]
     rest = len(ranked) - MAX_NAMED
     if rest > 0:
         shown.append(f"and {rest} more")

@@ -149,10 +149,7 @@ def dataset(
     )
 
 
-def encode(
-    train: Sequence[str],
-    test: Sequence[str] = (),
-) -> tuple[Array, Array, tuple[str, ...]]:
+def encode(train: Sequence[str], test: Sequence[str] = ()) -> tuple[Array, Array, tuple[str, ...]]:
     """Targets as people spell them: (targets, test targets, names).
 
     Whole numbers become int64 and other numbers float32, both without names; anything else becomes
@@ -162,11 +159,9 @@ def encode(
     names: tuple[str, ...] = ()
     array = _as_numbers(spelled)
     if array is None:
-        different = set(spelled)
-        names = tuple(sorted(different))
+        names = tuple(sorted(set(spelled)))
         index_of = {name: index for index, name in enumerate(names)}
-        indices = [index_of[name] for name in spelled]
-        array = np.array(indices, np.int64)
+        array = np.array([index_of[name] for name in spelled], np.int64)
     cut = len(train)
     return array[:cut], array[cut:], names
 
@@ -250,8 +245,7 @@ def hold_back(data: Dataset, seed: int, client: str) -> tuple[Dataset, Dataset |
 def held_out(n: int, share: float) -> int:
     """How many of n samples test: the share, but at least one, and at least one stays for training."""
     exact = share * n
-    held = max(round(exact), 1)
-    return min(held, n - 1)
+    return min(max(round(exact), 1), n - 1)
 
 
 def take(data: Dataset, train: Indices) -> Dataset:
@@ -278,20 +272,13 @@ def _rows(entries: Array | None, rows: Indices) -> Array | None:
     return entries[rows]
 
 
-def _checked(
-    features: Array,
-    targets: Array,
-    source: str,
-    *,
-    missing: bool,
-) -> tuple[Array, Array]:
+def _checked(features: Array, targets: Array, source: str, *, missing: bool) -> tuple[Array, Array]:
     """Features and targets (n,) in the types of a Dataset. DataError names the first fault; NaN is one unless `missing`."""
     x = np.asarray(features)
     y = np.asarray(targets)
     if x.dtype.kind not in "uifb":
         raise DataError(
-            f"{source}: features are {x.dtype}; expected numbers",
-            public="features must be numeric",
+            f"{source}: features are {x.dtype}; expected numbers", public="features must be numeric"
         )
     if x.ndim < 2:
         fault = f"features have shape {x.shape}; expected (samples, ...) with at least 2 axes"
@@ -348,8 +335,7 @@ def _targets(y: Array, source: str) -> Array:
     finite = np.isfinite(y)
     missing = np.flatnonzero(~finite)
     if len(missing):
-        first = int(missing[0])
-        row = first + 1
+        row = int(missing[0]) + 1
         fault = f"row {row}: the target is missing or infinite; fill it in or leave the row out"
         raise DataError(f"{source}: {fault}", public=fault)
     return _whole(y)

@@ -49,8 +49,7 @@ def device_entries(folder: Path) -> tuple[DeviceEntry, ...]:
     for population in _visible(folder):
         if not population.is_dir():
             continue
-        inside = _devices_in(population)
-        found += _entries(inside, population.name)
+        found += _entries(_devices_in(population), population.name)
     return tuple(found)
 
 
@@ -61,8 +60,7 @@ def _entries(paths: Sequence[Path], population: str | None) -> tuple[DeviceEntry
         name = path.name
         if population is not None:
             name = f"{population}/{name}"
-        entry = DeviceEntry(path, name, population)
-        entries.append(entry)
+        entries.append(DeviceEntry(path, name, population))
     return tuple(entries)
 
 
@@ -70,8 +68,7 @@ def _devices_in(folder: Path) -> list[Path]:
     """Two or more entries with data of their own."""
     if is_loadable(folder):
         return []
-    visible = _visible(folder)
-    devices = [path for path in visible if is_loadable(path)]
+    devices = [path for path in _visible(folder) if is_loadable(path)]
     if len(devices) < 2:
         return []
     return devices
@@ -102,14 +99,12 @@ def load_devices(entries: Sequence[DeviceEntry], task: Task, source: str) -> Dat
     parts: list[Dataset] = []
     for entry in entries:
         loaded = load(entry.path, task=task)
-        fitted = fit(loaded, task)
-        parts.append(with_test(fitted))
+        parts.append(with_test(fit(loaded, task)))
     _check_shapes(entries, parts)
     parts = _with_common_words(parts, task)
     named: list[Dataset] = []
     for entry, part in zip(entries, parts, strict=True):
-        own = _named(part, entry)
-        named.append(own)
+        named.append(_named(part, entry))
     return _joined(named, source)
 
 
@@ -142,8 +137,7 @@ def _joined(parts: Sequence[Dataset], source: str) -> Dataset:
     arrays: dict[str, Any] = {}
     for name in ROWS:
         rows = [getattr(part, name) for part in parts]
-        known = rows[0] is not None
-        if known:
+        if rows[0] is not None:
             arrays[name] = np.concatenate(rows)
     return replace(parts[0], source=source, **arrays)
 
@@ -159,14 +153,12 @@ def _with_common_words(parts: Sequence[Dataset], task: Task) -> list[Dataset]:
         for column, words in vocabularies.items():
             known = common.setdefault(column, {})
             for word in words:
-                code = len(known)
-                known.setdefault(word, code)
+                known.setdefault(word, len(known))
     if not common:
         return list(parts)
     recoded: list[Dataset] = []
     for part in parts:
-        new = _recoded(part, common, task)
-        recoded.append(new)
+        recoded.append(_recoded(part, common, task))
     return recoded
 
 
@@ -185,20 +177,14 @@ def _recoded(part: Dataset, common: dict[str, dict[str, int]], task: Task) -> Da
     for column, words in columns.words.items():
         place = task.columns.index(column)
         known = common[column]
-        codes = [known[word] for word in words]
-        code_of = np.array(codes, np.float32)
+        code_of = np.array([known[word] for word in words], np.float32)
         for rows in (features, test_features):
-            cells = rows[:, place]
-            rows[:, place] = _coded(cells, code_of)
+            rows[:, place] = _coded(rows[:, place], code_of)
     merged: dict[str, tuple[str, ...]] = {}
     for column, known in common.items():
         merged[column] = tuple(known)
-    new_columns = replace(columns, words=merged)
     return replace(
-        part,
-        features=features,
-        test_features=test_features,
-        columns=new_columns,
+        part, features=features, test_features=test_features, columns=replace(columns, words=merged)
     )
 
 
@@ -206,6 +192,5 @@ def _coded(codes: Array, code_of: Array) -> Array:
     """Codes (n, ...) in the common words; NaN, a missing cell, stays."""
     coded = codes.copy()
     present = np.isfinite(codes)
-    old = codes[present].astype(np.int64)
-    coded[present] = code_of[old]
+    coded[present] = code_of[codes[present].astype(np.int64)]
     return coded

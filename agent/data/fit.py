@@ -127,9 +127,7 @@ def _values(data: Dataset) -> tuple[Array, Array]:
             f"{data.source}: the targets are class names ({names}), {expected}",
             public=f"the targets are class names, {expected}",
         )
-    targets = data.targets.astype(np.float32)
-    test_targets = data.test_targets.astype(np.float32)
-    return targets, test_targets
+    return data.targets.astype(np.float32), data.test_targets.astype(np.float32)
 
 
 def _class_indices(data: Dataset, task: Task) -> tuple[Array, Array]:
@@ -143,18 +141,14 @@ def _class_indices(data: Dataset, task: Task) -> tuple[Array, Array]:
         )
     table = _class_table(data, task)
     _check_classes(data, table, task)
-    targets = _mapped(data.targets, table)
-    test_targets = _mapped(data.test_targets, table)
-    return targets, test_targets
+    return _mapped(data.targets, table), _mapped(data.test_targets, table)
 
 
 def _first_fraction(data: Dataset) -> float:
     """The first target that is no whole number; regression data has at least one."""
-    parts = [data.targets, data.test_targets]
-    targets = np.concatenate(parts)
+    targets = np.concatenate([data.targets, data.test_targets])
     is_fraction = targets != np.trunc(targets)
-    fractions = targets[is_fraction]
-    return float(fractions[0])
+    return float(targets[is_fraction][0])
 
 
 def _class_table(data: Dataset, task: Task) -> ClassTable:
@@ -229,10 +223,7 @@ def _check_classes(data: Dataset, table: ClassTable, task: Task) -> None:
             f"{data.source}: row {first.row}: class {first.name!r} is {expected}",
             public=f"row {first.row}: its class is {expected}",
         )
-    names: list[str] = []
-    for one in unknown:
-        names.append(str(one))
-    found = some(names, MAX_NAMES)
+    found = some([str(one) for one in unknown], MAX_NAMES)
     count = len(unknown)
     raise DataError(
         f"{data.source}: {count} classes are {expected}; the unknown ones are {found}: rename or remove them",

@@ -75,13 +75,7 @@ def load_idx(path: Path) -> Dataset:
     upright_test = None
     if test is not None:
         upright_test = _emnist(path, prefix, test, classes)
-    return dataset(
-        *upright,
-        upright_test,
-        source=str(path),
-        labels=tuple(classes),
-        ordered=True,
-    )
+    return dataset(*upright, upright_test, source=str(path), labels=tuple(classes), ordered=True)
 
 
 def read_idx(path: Path) -> Array:
@@ -102,8 +96,7 @@ def read_idx(path: Path) -> Array:
     except (EOFError, OSError, zlib.error) as error:
         fault = "cut short or not a gzip file"
         raise DataError(
-            f"{path}: {fault} ({error}); copy it again",
-            public=f"an IDX file is {fault}",
+            f"{path}: {fault} ({error}); copy it again", public=f"an IDX file is {fault}"
         ) from None
     if len(content) != size or excess:
         seen = str(len(content))
@@ -112,9 +105,7 @@ def read_idx(path: Path) -> Array:
         fault = f"{seen} bytes of values, its header asks for {size}: cut short or damaged"
         raise DataError(f"{path}: {fault}; copy it again", public=f"an IDX file holds {fault}")
     flat = np.frombuffer(content, dtype)
-    values = flat.reshape(shape)
-    native = dtype.newbyteorder("=")
-    return values.astype(native)
+    return flat.reshape(shape).astype(dtype.newbyteorder("="))
 
 
 def _plain(path: Path, raw: IO[bytes]) -> IO[bytes]:
@@ -132,8 +123,7 @@ def _header(path: Path, file: Unpacked) -> tuple[np.dtype[Any], Shape]:
     if len(magic) < 4 or zeros != b"\0\0" or magic[2] not in TYPES:
         start = magic.hex() or "nothing"
         raise DataError(
-            f"{path}: not an IDX file (it starts with {start})",
-            public="not an IDX file",
+            f"{path}: not an IDX file (it starts with {start})", public="not an IDX file"
         )
     axes = magic[3]
     if not 1 <= axes <= MAX_AXES:
@@ -145,8 +135,7 @@ def _header(path: Path, file: Unpacked) -> tuple[np.dtype[Any], Shape]:
         fault = "cut short in its header"
         raise DataError(f"{path}: {fault}; copy it again", public=f"an IDX file is {fault}")
     shape = np.frombuffer(lengths, ">u4").tolist()
-    dtype = np.dtype(TYPES[magic[2]])
-    return dtype, tuple(shape)
+    return np.dtype(TYPES[magic[2]]), tuple(shape)
 
 
 def _set_prefix(path: Path) -> str:
@@ -214,10 +203,7 @@ def _emnist_classes(path: Path, prefix: str) -> str:
 
 
 def _emnist(
-    path: Path,
-    prefix: str,
-    pair: tuple[Array, Array],
-    classes: str,
+    path: Path, prefix: str, pair: tuple[Array, Array], classes: str
 ) -> tuple[Array, Array]:
     """Upright images, and labels from 0."""
     images, labels = pair

@@ -35,7 +35,5 @@ class Form:
 
     def of_image(self, image: Image) -> Image:
         """A grey or RGB image in this form, stretched without regard to its proportions."""
-        mode = MODE_OF[self.channels]
-        coloured = image.convert(mode)
-        size = (self.width, self.height)
-        return coloured.resize(size, resample=self.resample)
+        coloured = image.convert(MODE_OF[self.channels])
+        return coloured.resize((self.width, self.height), resample=self.resample)

@@ -155,9 +155,7 @@ def resized(path: Path, side: int) -> Pixels:
     """
     image = _open(path)
     square = image.resize((side, side), resample=BICUBIC)
-    coloured = square.convert("RGB")
-    pixels = np.asarray(coloured, np.uint8)
-    return _channels_first(pixels)
+    return _channels_first(np.asarray(square.convert("RGB"), np.uint8))
 
 
 def _check_shape(source: ImageSource, number: int, image: Pixels, first: Pixels) -> None:
@@ -194,8 +192,7 @@ def _open(source: ImageSource) -> Image:
     """The unpacked image, with palettes and black-and-white resolved. DataError for anything else than an image."""
     with _opened(source) as opened:
         own_mode = opened.mode
-        mode = EQUIVALENT_MODES.get(own_mode, own_mode)
-        return opened.convert(mode)
+        return opened.convert(EQUIVALENT_MODES.get(own_mode, own_mode))
 
 
 @contextmanager

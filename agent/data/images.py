@@ -86,8 +86,7 @@ def new_images(place: Path) -> list[Path]:
     for path in sorted(place.rglob("*")):
         inside = path.relative_to(place)
         hidden = any(name.startswith(".") for name in inside.parts)
-        is_image = is_image_name(path) and path.is_file()
-        if is_image and not hidden:
+        if (is_image_name(path) and path.is_file()) and not hidden:
             found.append(path)
     return found
 
@@ -98,10 +97,7 @@ def is_image_name(path: Path) -> bool:
 
 
 def _paths(files: Sequence[ImageFile]) -> list[Path]:
-    paths: list[Path] = []
-    for file in files:
-        paths.append(file.path)
-    return paths
+    return [file.path for file in files]
 
 
 def _class_folders(folder: Path) -> list[Path]:
@@ -118,11 +114,7 @@ def _class_folders(folder: Path) -> list[Path]:
 
 def _images_in(folder: Path) -> list[Path]:
     """Files with the suffix of an image, sorted by name."""
-    found: list[Path] = []
-    for path in sorted(folder.iterdir()):
-        if is_image_name(path):
-            found.append(path)
-    return found
+    return [path for path in sorted(folder.iterdir()) if is_image_name(path)]
 
 
 def _image_files(folder: Path) -> list[ImageFile]:

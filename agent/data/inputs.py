@@ -62,10 +62,8 @@ def inputs(raw: Array, words: Words, task: Task) -> Float32:
             case "time":
                 found.append(circular(values))
             case "number":
-                filled = _filled(values, column, task)
-                found.append(filled[:, None])
-    joined = np.concatenate(found, axis=1)
-    return np.ascontiguousarray(joined, np.float32)
+                found.append(_filled(values, column, task)[:, None])
+    return np.ascontiguousarray(np.concatenate(found, axis=1), np.float32)
 
 
 def _filled(values: Float32, column: TableColumn, task: Task) -> Float32:
@@ -89,8 +87,7 @@ def _one_hot(values: Float32, words: Sequence[str], column: TableColumn) -> Floa
     other = column.room
     input_of_code = [input_of.get(word, other) for word in words]
     input_of_code.append(other)  # for missing cells
-    code_of_missing = len(words)
-    codes = np.nan_to_num(values, nan=code_of_missing)
+    codes = np.nan_to_num(values, nan=len(words))
     codes = codes.astype(np.int64)
     places = np.array(input_of_code)[codes]
     found = np.zeros((len(values), column.width, *values.shape[1:]), np.float32)

@@ -62,8 +62,7 @@ class User:
     def error(self, text: str, public: str) -> DataError:
         """The refusal of this user's samples."""
         return DataError(
-            f"{self.path}: user {self.name!r}: {text}",
-            public=f"user {self.number}: {public}",
+            f"{self.path}: user {self.name!r}: {text}", public=f"user {self.number}: {public}"
         )
 
 
@@ -91,12 +90,7 @@ def load_leaf(path: Path) -> Dataset:
     train = _read_part(train_files, base)
     test_files = _json_files(path / "test")
     if not test_files:
-        return dataset(
-            train.features,
-            train.targets,
-            source=str(path),
-            groups=train.users,
-        )
+        return dataset(train.features, train.targets, source=str(path), groups=train.users)
     test = _read_part(test_files, base)
     return dataset(
         train.features,
@@ -132,11 +126,7 @@ def _read_part(files: Sequence[Path], base: Path) -> UserRows:
     features = [block.features for block in blocks]
     targets = [block.targets for block in blocks]
     users = [block.users for block in blocks]
-    return UserRows(
-        np.concatenate(features),
-        np.concatenate(targets),
-        np.concatenate(users),
-    )
+    return UserRows(np.concatenate(features), np.concatenate(targets), np.concatenate(users))
 
 
 def _read_file(path: Path, base: Path) -> list[UserRows]:
@@ -146,13 +136,9 @@ def _read_file(path: Path, base: Path) -> list[UserRows]:
     names = content["users"]
     counts = content["num_samples"]
     blocks: list[UserRows] = []
-    users = zip(names, counts, strict=True)
-    for number, (name, count) in enumerate(users, start=1):
+    for number, (name, count) in enumerate(zip(names, counts, strict=True), start=1):
         if count:
-            user = User(path, number, name)
-            data = data_of.get(name)
-            rows = _user_rows(base, user, data, count)
-            blocks.append(rows)
+            blocks.append(_user_rows(base, User(path, number, name), data_of.get(name), count))
     return blocks
 
 
@@ -163,15 +149,13 @@ def _read_json(path: Path) -> Mapping[str, Any]:
     except (ValueError, OSError) as error:
         fault = "not JSON, or cut short"
         raise DataError(
-            f"{path}: {fault} ({error}); copy it again",
-            public=f"a LEAF file is {fault}",
+            f"{path}: {fault} ({error}); copy it again", public=f"a LEAF file is {fault}"
         ) from None
     sections: dict[str, Any] = {}
     if isinstance(content, dict):
         sections = content
     for key, kind in SECTIONS.items():
-        section = sections.get(key)
-        if not isinstance(section, kind):
+        if not isinstance(sections.get(key), kind):
             fault = f"no {key!r}; expected LEAF's users, num_samples and user_data"
             raise DataError(f"{path}: {fault}", public=fault)
     _check_users(path, content["users"], content["num_samples"])
@@ -183,8 +167,7 @@ def _check_users(path: Path, users: list[Any], counts: list[Any]) -> None:
     if len(users) != len(counts):
         fault = f"{len(users)} users, but num_samples has {len(counts)} entries; expected one each"
         raise DataError(f"{path}: {fault}", public=fault)
-    entries = zip(users, counts, strict=True)
-    for number, (user, count) in enumerate(entries, start=1):
+    for number, (user, count) in enumerate(zip(users, counts, strict=True), start=1):
         if not isinstance(user, str) or len(user) > MAX_USER_NAME:
             fault = f"user {number}: its name is not a text of at most {MAX_USER_NAME} characters"
             raise DataError(f"{path}: {fault}", public=fault)
@@ -216,8 +199,7 @@ def _user_rows(base: Path, user: User, data: Any, count: int) -> UserRows:
     targets = _numbers(user, "y", y, 1)
     users = np.full(ys, user.name)
     if _is_image_name(x[0]):
-        images = _images(user, base, x)
-        return UserRows(images, targets, users)
+        return UserRows(_images(user, base, x), targets, users)
     features = _numbers(user, "x", x, 2)
     if features.shape[1:] == (FEMNIST_VALUES,):
         features = features.reshape(-1, 1, 28, 28)
@@ -227,8 +209,7 @@ def _user_rows(base: Path, user: User, data: Any, count: int) -> UserRows:
 def _is_image_name(value: Any) -> bool:
     if not isinstance(value, str):
         return False
-    suffix = Path(value).suffix
-    return suffix.lower() in SUFFIXES
+    return Path(value).suffix.lower() in SUFFIXES
 
 
 def _numbers(user: User, key: str, values: list[Any], axes: int) -> Array:
@@ -259,12 +240,8 @@ def _numbers(user: User, key: str, values: list[Any], axes: int) -> Array:
 def _not_numbers(user: User, key: str, values: list[Any], axes: int) -> DataError:
     """The refusal of x or y that is something else."""
     expected = "expected numbers" if axes == 1 else "expected rows of numbers"
-    first = repr(values[0])
-    seen = first[:MAX_SHOWN]
-    return user.error(
-        f"{key} holds {seen}; {expected}",
-        f"{key} holds no numbers; {expected}",
-    )
+    seen = repr(values[0])[:MAX_SHOWN]
+    return user.error(f"{key} holds {seen}; {expected}", f"{key} holds no numbers; {expected}")
 
 
 def _only_numbers(values: list[Any]) -> bool:
@@ -281,12 +258,9 @@ def _only_numbers(values: list[Any]) -> bool:
 def _images(user: User, base: Path, names: list[Any]) -> Array:
     """The user's images (n, 3, 84, 84), from the first of the usual folders that has the first of them."""
     folder = _image_folder(user, base, names[0])
-    count = len(names)
-    shape = (count, 3, SIDE, SIDE)
-    images = np.empty(shape, np.uint8)
+    images = np.empty((len(names), 3, SIDE, SIDE), np.uint8)
     for row, name in enumerate(names):
-        path = _image_path(user, name, folder)
-        images[row] = resized(path, SIDE)
+        images[row] = resized(_image_path(user, name, folder), SIDE)
     return images
 
 
@@ -310,8 +284,7 @@ def _is_file_name(name: Any) -> bool:
     """Whether a file system could hold a file of this name."""
     if not isinstance(name, str) or "\0" in name:
         return False
-    encoded = name.encode(errors="replace")
-    return len(encoded) <= MAX_IMAGE_NAME
+    return len(name.encode(errors="replace")) <= MAX_IMAGE_NAME
 
 
 def _image_path(user: User, name: Any, folder: Path) -> Path:
@@ -320,8 +293,7 @@ def _image_path(user: User, name: Any, folder: Path) -> Path:
         fault = "x holds something that is not the name of an image"
         raise user.error(fault, fault)
     path = folder / str(name)
-    target = path.resolve()
-    if not target.is_relative_to(folder.resolve()):
+    if not path.resolve().is_relative_to(folder.resolve()):
         raise user.error(
             f"image {name!r} leads out of {folder}; only files below it are read",
             "the name of an image leads out of the data folder",

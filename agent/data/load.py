@@ -113,8 +113,7 @@ def _folder(folder: Path, label: str | None, task: Task | None) -> Dataset:
         )
     if is_image_folder(folder):
         return load_image_folder(folder, task)
-    found = sorted(path.name for path in folder.iterdir())
-    seen = ", ".join(found[:5]) or "nothing"
+    seen = ", ".join(sorted(path.name for path in folder.iterdir())[:5]) or "nothing"
     raise DataError(
         f"{folder}: found {seen}; expected {ACCEPTED}",
         public="the data folder holds data of an unknown kind",

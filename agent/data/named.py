@@ -49,11 +49,7 @@ def find_root(option: str | Path | None = None) -> Path | None:
     return None
 
 
-def load_named(
-    name: str,
-    root: str | Path | None = None,
-    task: Task | None = None,
-) -> Dataset:
+def load_named(name: str, root: str | Path | None = None, task: Task | None = None) -> Dataset:
     """The data set that a scenario names.
 
     Args:
@@ -129,9 +125,7 @@ def _digits() -> Dataset:
     except (PackageNotFoundError, FileNotFoundError):
         fault = f"data set 'digits' comes with scikit-learn: {install('coordinator')}"
         raise DataError(fault, public=fault) from None
-    images = rows[:, :64].reshape(-1, 1, 8, 8)
-    digits = rows[:, 64].astype(np.int64)
-    return dataset(images, digits, source="digits")
+    return dataset(rows[:, :64].reshape(-1, 1, 8, 8), rows[:, 64].astype(np.int64), source="digits")
 
 
 def _har(path: Path) -> Dataset:

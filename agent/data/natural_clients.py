@@ -34,11 +34,7 @@ class _Chosen:
 
 
 def by_group(
-    cfg: ByGroup,
-    targets: Array,
-    clients: NaturalClients,
-    agents: int,
-    rng: np.random.Generator,
+    cfg: ByGroup, targets: Array, clients: NaturalClients, agents: int, rng: np.random.Generator
 ) -> AgentSamples:
     """One agent per natural client, chosen on the seed if there are more of them than agents.
 
@@ -69,27 +65,14 @@ def by_group(
         if clients.overlap:
             apart = apart_from(np.concatenate(test), clients.groups, clients.overlap)
             train = [own[apart[own]] for own in train]
-    return AgentSamples(
-        train,
-        test,
-        chosen.truth,
-        test_of=test_of,
-        populations=chosen.populations,
-    )
+    return AgentSamples(train, test, chosen.truth, test_of=test_of, populations=chosen.populations)
 
 
 def _chosen_clients(
-    cfg: ByGroup,
-    clients: NaturalClients,
-    agents: int,
-    rng: np.random.Generator,
+    cfg: ByGroup, clients: NaturalClients, agents: int, rng: np.random.Generator
 ) -> _Chosen:
     """As many clients with enough samples as there are agents: of any population, or by the rule's numbers of each."""
-    groups, first_rows, counts = np.unique(
-        clients.groups,
-        return_index=True,
-        return_counts=True,
-    )
+    groups, first_rows, counts = np.unique(clients.groups, return_index=True, return_counts=True)
     if clients.test_groups is not None:
         counts = counts + _samples_of_each(clients.test_groups, groups)
     min_samples = _min_samples(cfg)
@@ -150,8 +133,7 @@ def _min_samples(cfg: ByGroup) -> int:
 
 def _samples_of_each(of_sample: Array, groups: Array) -> Indices:
     """How many samples each group has, (groups,)."""
-    counts = [np.count_nonzero(of_sample == group) for group in groups]
-    return np.array(counts)
+    return np.array([np.count_nonzero(of_sample == group) for group in groups])
 
 
 def _rows_of_each(of_sample: Array, groups: Array) -> list[Indices]:
@@ -171,10 +153,7 @@ def _drawn(candidates: Indices, count: int, what: str, rng: np.random.Generator)
 
 
 def _held_back(
-    cfg: ByGroup,
-    own: Indices,
-    targets: Array,
-    rng: np.random.Generator,
+    cfg: ByGroup, own: Indices, targets: Array, rng: np.random.Generator
 ) -> tuple[Indices, Indices]:
     """(train, test) of one natural client, at least one sample each."""
     if len(own) < 2:  # its samples lie in the test part, which other clients are missing from

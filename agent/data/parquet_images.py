@@ -61,8 +61,7 @@ def image_column(path: Path) -> ImageColumn | None:
             is_file = kind.get_field_index(CONTENT) >= 0
         is_list = pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind)
         if is_file or is_list:
-            column = ImageColumn(field.name, is_encoded=is_file)
-            found.append(column)
+            found.append(ImageColumn(field.name, is_encoded=is_file))
     if len(found) != 1:
         return None
     return found[0]
@@ -88,8 +87,7 @@ def load_image_column(path: Path, label: str | None, task: Task | None) -> Datas
     rows = read_rows(path, wish, label_needed=True)
     features = pixels_of(path, rows, task)
     targets, _, names = encode(rows.labels)
-    source = f"{path}, label column {rows.label!r}"
-    return dataset(features, targets, source=source, labels=names)
+    return dataset(features, targets, source=f"{path}, label column {rows.label!r}", labels=names)
 
 
 def read_rows(path: Path, label: str | None, *, label_needed: bool) -> ImageRows:
@@ -116,22 +114,17 @@ def read_rows(path: Path, label: str | None, *, label_needed: bool) -> ImageRows
     labels: list[str] = []
     if label_name is not None:
         label_cells = table.column(label_name)
-        spellings = label_cells.to_pylist()
-        labels = _labels(path, label_name, spellings)
+        labels = _labels(path, label_name, label_cells.to_pylist())
     return ImageRows(column, label_name, cells, labels)
 
 
 def _label_name(path: Path, names: Sequence[str], column: ImageColumn, label: str | None) -> str:
     """The label column among the others. DataError if there is none."""
-    others: list[str] = []
-    for name in names:
-        if name != column.name:
-            others.append(name)
+    others = [name for name in names if name != column.name]
     if not others:
         fault = "images without a label column; add one, such as `label`"
         raise DataError(f"{path}: {fault}", public=fault)
-    where = str(path)
-    return label_column(others, label, where)
+    return label_column(others, label, str(path))
 
 
 def encoded_images(path: Path, rows: ImageRows) -> list[EncodedImage]:
@@ -141,9 +134,7 @@ def encoded_images(path: Path, rows: ImageRows) -> list[EncodedImage]:
         content = cell
         if isinstance(cell, Mapping):
             content = cell[CONTENT]
-        place = f"{path}: row {number}"
-        image = EncodedImage(place, content or b"")
-        found.append(image)
+        found.append(EncodedImage(f"{path}: row {number}", content or b""))
     return found
 
 
@@ -151,10 +142,8 @@ def pixels_of(path: Path, rows: ImageRows, task: Task | None) -> Array:
     """The features of all rows. DataError as `load_image_column`."""
     if not rows.column.is_encoded:
         return _lists(path, rows)
-    form = Form.of(task)
-    reader = ImageReader(path, form)
-    images = encoded_images(path, rows)
-    features = reader.read(images)
+    reader = ImageReader(path, Form.of(task))
+    features = reader.read(encoded_images(path, rows))
     reader.check()
     return features
 
@@ -162,10 +151,8 @@ def pixels_of(path: Path, rows: ImageRows, task: Task | None) -> Array:
 def _check_unpacked_size(path: Path, file: Any) -> None:
     stored_bytes = 0
     for group in range(file.metadata.num_row_groups):
-        rows = file.metadata.row_group(group)
-        stored_bytes += rows.total_byte_size
-    limit = unpacked_limit(path)
-    check_size(path, stored_bytes, limit)
+        stored_bytes += file.metadata.row_group(group).total_byte_size
+    check_size(path, stored_bytes, unpacked_limit(path))
 
 
 def _read_within(path: Path, file: Any, names: Sequence[str]) -> Any:
@@ -200,10 +187,7 @@ def _labels(path: Path, name: str, cells: Sequence[Any]) -> list[str]:
 
 def _lists(path: Path, rows: ImageRows) -> Array:
     """Lists of numbers as features (n, length). DataError names the first list of another length."""
-    lengths: list[int] = []
-    for cell in rows.cells:
-        own = cell or ()
-        lengths.append(len(own))
+    lengths = [len(cell or ()) for cell in rows.cells]
     for number, count in enumerate(lengths, start=1):
         length = lengths[0]
         if count != length or not count:

@@ -139,11 +139,7 @@ def partition(
 
 
 def _from_one_pool(
-    cfg: Partition,
-    targets: Array,
-    agents: int,
-    rng: np.random.Generator,
-    test_share: float,
+    cfg: Partition, targets: Array, agents: int, rng: np.random.Generator, test_share: float
 ) -> AgentSamples:
     """Hold out a test part of the pool first, then split both parts by the rule."""
     order = rng.permutation(len(targets))
@@ -301,8 +297,7 @@ def _turned(images: Array, turns: int, source: str) -> Array:
             f"{source}: samples of shape {images.shape[1:]} cannot be turned; the rule rotation "
             "needs square images"
         )
-    turned = np.rot90(images, turns, axes=(-2, -1))
-    return np.ascontiguousarray(turned)
+    return np.ascontiguousarray(np.rot90(images, turns, axes=(-2, -1)))
 
 
 def _joined(samples: AgentSamples) -> Split:
@@ -375,12 +370,7 @@ def _pointers(path: Path, arrays: Mapping[str, Array], part: str, agents: int) -
     return pointers.astype(np.int64)
 
 
-def _per_agent(
-    path: Path,
-    arrays: Mapping[str, Array],
-    name: str,
-    agents: int,
-) -> Array | None:
+def _per_agent(path: Path, arrays: Mapping[str, Array], name: str, agents: int) -> Array | None:
     """A stored array with one entry per agent; None if the file has none. Raises UserError."""
     array = arrays.get(name)
     if array is None:

@@ -34,11 +34,7 @@ Float64 = npt.NDArray[np.float64]
 
 
 def rule(
-    cfg: Partition,
-    targets: Array,
-    test_targets: Array,
-    agents: int,
-    rng: np.random.Generator,
+    cfg: Partition, targets: Array, test_targets: Array, agents: int, rng: np.random.Generator
 ) -> AgentSamples:
     """The partition by any rule that needs labels only.
 
@@ -60,8 +56,7 @@ def rule(
         )
     match cfg:
         case Iid():
-            order = rng.permutation(len(targets))
-            train = even_parts(order, agents)
+            train = even_parts(rng.permutation(len(targets)), agents)
             test = shared_out(test_targets, agents, rng)
             return AgentSamples(train, test)
         case Quantity():
@@ -88,26 +83,17 @@ def rule(
 
 
 def _rotation(
-    cfg: Rotation,
-    targets: Array,
-    test_targets: Array,
-    agents: int,
-    rng: np.random.Generator,
+    cfg: Rotation, targets: Array, test_targets: Array, agents: int, rng: np.random.Generator
 ) -> AgentSamples:
     """Samples are shared out evenly; group g turns its images by g * 360 / groups degrees."""
     group = _blocks(agents, cfg.groups)
-    order = rng.permutation(len(targets))
-    train = even_parts(order, agents)
+    train = even_parts(rng.permutation(len(targets)), agents)
     test = shared_out(test_targets, agents, rng)
-    quarter_turns = group * (4 // cfg.groups)
-    return AgentSamples(train, test, truth=group, turns=quarter_turns)
+    return AgentSamples(train, test, truth=group, turns=group * (4 // cfg.groups))
 
 
 def _label_skew(
-    cfg: LabelSkew,
-    targets: Array,
-    agents: int,
-    rng: np.random.Generator,
+    cfg: LabelSkew, targets: Array, agents: int, rng: np.random.Generator
 ) -> list[Indices]:
     """Agent i owns label i mod classes and q - 1 others; a label's samples are shared evenly by its owners."""
     labels = np.unique(targets)
@@ -117,19 +103,14 @@ def _label_skew(
     owned = np.zeros((agents, classes), bool)
     for agent in range(agents):
         first = agent % classes
-        others = np.delete(columns, first)
-        more = rng.choice(others, owned_labels - 1, replace=False)
+        more = rng.choice(np.delete(columns, first), owned_labels - 1, replace=False)
         owned[agent, first] = True
         owned[agent, more] = True
     return _shared_by_owners(targets, labels, owned, rng)
 
 
 def _grouped_labels(
-    cfg: GroupedLabels,
-    targets: Array,
-    test_targets: Array,
-    agents: int,
-    rng: np.random.Generator,
+    cfg: GroupedLabels, targets: Array, test_targets: Array, agents: int, rng: np.random.Generator
 ) -> AgentSamples:
     """Groups of agents own disjoint blocks of labels; the truth is the group."""
     labels = np.unique(targets)
@@ -144,15 +125,11 @@ def _grouped_labels(
     agent_column = group_of_agent[:, None]
     owned = agent_column == group_of_label
     train = _shared_by_owners(targets, labels, owned, rng)
-    samples = _with_test(cfg.test, train, targets, test_targets, rng)
-    return replace(samples, truth=group_of_agent)
+    return replace(_with_test(cfg.test, train, targets, test_targets, rng), truth=group_of_agent)
 
 
 def _shared_by_owners(
-    targets: Array,
-    labels: Array,
-    owned: npt.NDArray[np.bool_],
-    rng: np.random.Generator,
+    targets: Array, labels: Array, owned: npt.NDArray[np.bool_], rng: np.random.Generator
 ) -> list[Indices]:
     """Each label's samples in equal parts to its owners. `owned` (agents, labels)."""
     parts: list[list[Indices]] = [[] for _ in owned]
@@ -173,10 +150,7 @@ def _shared_by_owners(
 
 
 def _dirichlet(
-    cfg: Dirichlet,
-    targets: Array,
-    agents: int,
-    rng: np.random.Generator,
+    cfg: Dirichlet, targets: Array, agents: int, rng: np.random.Generator
 ) -> list[Indices]:
     """Each class is cut by proportions from Dir(alpha), drawn again until no agent has fewer than min_samples."""
     _check_enough(cfg.name, len(targets), agents, cfg.min_samples)
@@ -185,17 +159,12 @@ def _dirichlet(
     pieces: list[list[Indices]] = []
     for label, counts_of_label in zip(labels, counts, strict=True):
         has_label = targets == label
-        samples = _shuffled(has_label, rng)
-        pieces.append(cut(samples, counts_of_label))
-    parts = [rng.permutation(own) for own in joined(pieces)]
-    return _topped_up(parts, cfg.min_samples)
+        pieces.append(cut(_shuffled(has_label, rng), counts_of_label))
+    return _topped_up([rng.permutation(own) for own in joined(pieces)], cfg.min_samples)
 
 
 def _dirichlet_counts(
-    cfg: Dirichlet,
-    sizes: Array,
-    agents: int,
-    rng: np.random.Generator,
+    cfg: Dirichlet, sizes: Array, agents: int, rng: np.random.Generator
 ) -> Indices:
     """Samples of each class (classes, agents) of the first draw that gives every agent enough, or of the last."""
     for _ in range(MAX_ATTEMPTS):
@@ -211,20 +180,14 @@ def _dirichlet_counts(
     return counts
 
 
-def _drawn_counts(
-    cfg: Dirichlet,
-    sizes: Array,
-    agents: int,
-    rng: np.random.Generator,
-) -> Indices:
+def _drawn_counts(cfg: Dirichlet, sizes: Array, agents: int, rng: np.random.Generator) -> Indices:
     """Samples of each class (classes, agents); an agent that holds n / N samples gets no more."""
     whole_counts = _unbiased_counts
     if cfg.version == 1:
         whole_counts = _counts_rounded_down
     full = sizes.sum() / agents
     alphas = np.full(agents, cfg.alpha)
-    shape = (len(sizes), agents)
-    counts = np.zeros(shape, np.int64)
+    counts = np.zeros((len(sizes), agents), np.int64)
     for row, size in enumerate(sizes):
         held = counts.sum(axis=0)
         hungry = held < full
@@ -241,8 +204,7 @@ def _counts_rounded_down(proportions: Float64, size: int, rng: np.random.Generat
     The cumulative sum before the last agent is 0.999... for any share of it, however small. Rounded down, that leaves it a
     sample of nearly every class.
     """
-    shares = np.cumsum(proportions / proportions.sum())
-    exact_ends = shares * size
+    exact_ends = np.cumsum(proportions / proportions.sum()) * size
     ends = exact_ends.astype(np.int64)
     ends[-1] = size
     return np.diff(ends, prepend=0)
@@ -262,22 +224,12 @@ def _unbiased_counts(proportions: Float64, size: int, rng: np.random.Generator) 
     return counts
 
 
-def _quantity(
-    cfg: Quantity,
-    n: int,
-    agents: int,
-    rng: np.random.Generator,
-) -> list[Indices]:
+def _quantity(cfg: Quantity, n: int, agents: int, rng: np.random.Generator) -> list[Indices]:
     """Shares of all n samples by proportions from Dir(alpha)."""
     _check_enough(cfg.name, n, agents, cfg.min_samples)
-    alphas = np.full(agents, cfg.alpha)
-    proportions = rng.dirichlet(alphas)
-    shares = np.cumsum(proportions)
-    exact_ends = shares * n
+    exact_ends = np.cumsum(rng.dirichlet(np.full(agents, cfg.alpha))) * n
     ends = exact_ends.astype(np.int64)
-    order = rng.permutation(n)
-    parts = np.split(order, ends[:-1])
-    return _topped_up(parts, cfg.min_samples)
+    return _topped_up(np.split(rng.permutation(n), ends[:-1]), cfg.min_samples)
 
 
 def _topped_up(parts: Sequence[Indices], min_samples: int) -> list[Indices]:
@@ -328,8 +280,7 @@ def _with_test(
 
 def _shuffled(condition: npt.NDArray[np.bool_], rng: np.random.Generator) -> Indices:
     """The samples for which a condition (n,) holds, in random order."""
-    rows = np.flatnonzero(condition)
-    return rng.permutation(rows)
+    return rng.permutation(np.flatnonzero(condition))
 
 
 def _rows_with_labels_of(own_targets: Array, test_targets: Array) -> Indices:

@@ -45,8 +45,7 @@ def describe(data: str) -> DataDescription:
         return _tables(data, tables)
     if has_images(Path(data)):
         return _images(data)
-    loaded = load(data, allowed=AllowedCode.for_data(data))
-    return describe_arrays(loaded, data)
+    return describe_arrays(load(data, allowed=AllowedCode.for_data(data)), data)
 
 
 def _images(data: str) -> DataDescription:
@@ -153,8 +152,7 @@ def _bits(column: ColumnDescription) -> int | None:
     """The smallest power of two that is larger than every number of a column."""
     if column.smallest is None or column.largest is None:
         return None
-    largest = max(abs(column.smallest), abs(column.largest))
-    _, exponent = math.frexp(largest)
+    _, exponent = math.frexp(max(abs(column.smallest), abs(column.largest)))
     return max(exponent, 0)
 
 
@@ -174,10 +172,7 @@ def _values(column: ColumnDescription, *, is_number: bool) -> tuple[str, ...] | 
         return None
     if not is_number:
         return tuple(sorted(column.values))
-    different: set[float] = set()
-    for text in column.values:
-        if text not in column.strange:
-            different.add(float(text))
+    different = {float(text) for text in column.values if text not in column.strange}
     return tuple(spelled(number) for number in sorted(different))
 
 

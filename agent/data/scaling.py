@@ -46,16 +46,10 @@ class Scaling:
             return cls._standardising(task, fixed.mean, fixed.std)
         if task.scale == 1:
             return cls(None, None)
-        factor = np.array(task.scale, np.float32)
-        return cls(None, factor)
+        return cls(None, np.array(task.scale, np.float32))
 
     @classmethod
-    def _standardising(
-        cls,
-        task: Task,
-        means: Sequence[float],
-        stds: Sequence[float],
-    ) -> Scaling:
+    def _standardising(cls, task: Task, means: Sequence[float], stds: Sequence[float]) -> Scaling:
         """(x * scale - mean) / std per channel, as one factor and one shift."""
         mean = _per_channel(task, "mean", means)
         std = _per_channel(task, "std", stds)

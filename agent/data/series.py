@@ -36,9 +36,7 @@ class _Rows:
         codes = self.codes.setdefault(name, [])
         words = self.words.setdefault(name, {})
         for cell in cells:
-            word = spelled(cell)
-            code = words.setdefault(word, len(words))
-            codes.append(code)
+            codes.append(words.setdefault(spelled(cell), len(words)))
 
 
 def find_series(path: Path, table: TableDescription) -> SeriesFacts | None:

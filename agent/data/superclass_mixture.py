@@ -36,8 +36,7 @@ def superclass_mixture(
     largest_test_size = _largest_size(share, test_pools)
     test_size = min(size // 5, largest_test_size)
     train = _mixed(share, size, pools, rng)
-    test = _mixed(share, test_size, test_pools, rng)
-    return AgentSamples(train, test, truth)
+    return AgentSamples(train, _mixed(share, test_size, test_pools, rng), truth)
 
 
 def superclass(cfg: SuperclassMixture, targets: Array) -> Indices:
@@ -86,8 +85,7 @@ def _largest_size(share: Float64, pools: Sequence[Indices]) -> int:
     # the shares of two agents, one of each half, sum to one: a pool loses about agents * size / 2 samples
     size = 2 * min(pool_sizes) // agents
     while size:
-        counts = _mixture_counts(share, size)
-        needed = counts.sum(axis=0)
+        needed = _mixture_counts(share, size).sum(axis=0)
         if np.all(needed <= pool_sizes):
             break
         size -= 1
@@ -104,10 +102,7 @@ def _mixture_counts(share: Float64, size: int) -> Indices:
 
 
 def _mixed(
-    share: Float64,
-    size: int,
-    pools: Sequence[Indices],
-    rng: np.random.Generator,
+    share: Float64, size: int, pools: Sequence[Indices], rng: np.random.Generator
 ) -> list[Indices]:
     """`size` samples for each agent, from both pools by its share; no sample is drawn twice."""
     pieces: list[list[Indices]] = []
@@ -115,6 +110,5 @@ def _mixed(
     for pool, counts in zip(pools, counts_of_agents.T, strict=True):
         order = rng.permutation(pool)
         needed = counts.sum()
-        drawn = order[:needed]
-        pieces.append(cut(drawn, counts))
+        pieces.append(cut(order[:needed], counts))
     return joined(pieces)

@@ -89,26 +89,20 @@ def moments_of(task: Task, parts: Iterable[Array]) -> Moments:
         sums.append(values.sum(axis=1))
         squares.append(squared.sum(axis=1))
     return Moments(
-        np.full(channels, values_per_channel, np.float64),
-        _exact_sums(sums),
-        _exact_sums(squares),
+        np.full(channels, values_per_channel, np.float64), _exact_sums(sums), _exact_sums(squares)
     )
 
 
 def _by_channel(features: Array, channels: int) -> Float64:
     """The values of each channel, (channels, n * values per sample), from features (n, *features)."""
-    n = len(features)
-    samples = features.reshape(n, channels, -1)
-    channels_first = samples.swapaxes(0, 1)
-    rows = channels_first.reshape(channels, -1)
-    return np.ascontiguousarray(rows, np.float64)
+    channels_first = features.reshape(len(features), channels, -1).swapaxes(0, 1)
+    return np.ascontiguousarray(channels_first.reshape(channels, -1), np.float64)
 
 
 def _exact_sums(parts: list[Float64]) -> Float64:
     """Sums over the parts, correctly rounded: a channel that hardly changes has its spread in the last digits."""
     by_channel = zip(*parts, strict=True)
-    sums = [math.fsum(own) for own in by_channel]
-    return np.array(sums)
+    return np.array([math.fsum(own) for own in by_channel])
 
 
 def column_statistics(data: Dataset, task: Task) -> Numbers:
@@ -149,34 +143,26 @@ def _open_words(data: Dataset, task: Task) -> dict[str, list[str]]:
     for place, column in enumerate(task.table_columns):
         if column.name in task.open_categories:
             codes = _present(data, place)
-            known = vocabularies.get(column.name, ())
-            words[column.name] = _words(codes, known, column)
+            words[column.name] = _words(codes, vocabularies.get(column.name, ()), column)
     return words
 
 
 def _present(data: Dataset, place: int) -> Float64:
     """The cells of a column that are there."""
     cells = data.features[:, place]
-    present = np.isfinite(cells)
-    return cells[present].astype(np.float64)
+    return cells[np.isfinite(cells)].astype(np.float64)
 
 
 def target_statistics(targets: Array, task: Task) -> Numbers:
     """`target`: count, sum and sum of squares of the targets (n,), if the task standardises them over the fleet."""
     if task.target_scale != "federated":
         return {}
-    values = targets.astype(np.float64)
-    return {"target": _moments(values)}
+    return {"target": _moments(targets.astype(np.float64))}
 
 
 def _moments(values: Float64) -> Mapping[str, float]:
     """Sums, correctly rounded: a column that hardly changes has its spread in the last digits."""
-    squares = values**2
-    return {
-        "count": len(values),
-        "sum": math.fsum(values),
-        "square": math.fsum(squares),
-    }
+    return {"count": len(values), "sum": math.fsum(values), "square": math.fsum(values**2)}
 
 
 def _quantiles(values: Float64) -> list[float]:
@@ -186,8 +172,7 @@ def _quantiles(values: Float64) -> list[float]:
     levels: tuple[float, ...] = QUANTILE_LEVELS
     if len(values) < FEW_VALUES:
         levels = (0.5,)
-    found = np.quantile(values, levels)
-    return [float(value) for value in found]
+    return [float(value) for value in np.quantile(values, levels)]
 
 
 def _words(codes: Float64, known: tuple[str, ...], column: TableColumn) -> list[str]:
@@ -199,5 +184,4 @@ def _words(codes: Float64, known: tuple[str, ...], column: TableColumn) -> list[
         if count >= FEWEST_ROWS and is_word(word):
             frequent.append((-count, word))
     frequent.sort()
-    chosen = [word for _, word in frequent[: column.room]]
-    return sorted(chosen)
+    return sorted([word for _, word in frequent[: column.room]])

@@ -77,8 +77,7 @@ def _numbers(path: Path, y: Array | None, count: int) -> Array:
         fault = f"y is {seen}; expected one digit for each of {count} images"
         raise DataError(f"{path}: {fault}", public=fault)
     numbers = y.reshape(-1)
-    known = np.isin(numbers, DIGITS)
-    if not known.all():
+    if not np.isin(numbers, DIGITS).all():
         expected = "expected 1 to 10, with 10 for zero"
         smallest = numbers.min()
         largest = numbers.max()
@@ -92,13 +91,11 @@ def _numbers(path: Path, y: Array | None, count: int) -> Array:
 def _read(path: Path) -> dict[str, Any]:
     """The arrays X and y, as far as the file has them."""
     limit = unpacked_limit(path)
-    status = path.stat()
-    check_size(path, status.st_size, limit)
+    check_size(path, path.stat().st_size, limit)
     content = path.read_bytes()
     try:
         return read_arrays(content, ("X", "y"), limit)
     except MatlabError as error:
         raise DataError(
-            f"{path}: {error}; copy it again",
-            public=f"a file of SVHN cannot be read: {error}",
+            f"{path}: {error}; copy it again", public=f"a file of SVHN cannot be read: {error}"
         ) from None

@@ -54,8 +54,7 @@ class CellPlace:
                 continue
             if not missing:
                 advice = "fill it in, or set task.impute"
-                fault = self.bad_cell(block, index, "the cell is empty", "is empty", advice)
-                faults.add(fault)
+                faults.add(self.bad_cell(block, index, "the cell is empty", "is empty", advice))
             yield index, None
 
 
@@ -162,9 +161,7 @@ class Words:
             if cell is None:
                 found.append(math.nan)
                 continue
-            word = spelled(cell)
-            code = self.words.setdefault(word, len(self.words))
-            found.append(code)
+            found.append(self.words.setdefault(spelled(cell), len(self.words)))
         return np.array(found, np.float32)
 
 
@@ -202,7 +199,6 @@ def series_names(place: CellPlace, block: Block, faults: BadCells) -> list[str]:
     for index, cell in enumerate(block.cells[place.name]):
         if is_missing(cell):
             advice = "name the series of the row, or leave the row out"
-            fault = place.bad_cell(block, index, "the cell is empty", "is empty", advice)
-            faults.add(fault)
+            faults.add(place.bad_cell(block, index, "the cell is empty", "is empty", advice))
         found.append(spelled(cell))
     return found

@@ -53,11 +53,7 @@ class TableFile:
 
 
 @contextmanager
-def open_table(
-    path: Path,
-    names: Sequence[str] = (),
-    least: int = 2,
-) -> Iterator[TableFile]:
+def open_table(path: Path, names: Sequence[str] = (), least: int = 2) -> Iterator[TableFile]:
     """A `.csv`, `.tsv` or `.parquet` file, open while its rows are read.
 
     Args:
@@ -99,8 +95,7 @@ def _check_width(path: Path, count: int) -> None:
 
 def listed(names: Sequence[str]) -> str:
     """The first names, for a message."""
-    quoted = [repr(name) for name in names[:MAX_NAMES]]
-    shown = ", ".join(quoted)
+    shown = ", ".join([repr(name) for name in names[:MAX_NAMES]])
     rest = len(names) - MAX_NAMES
     if rest <= 0:
         return shown
@@ -137,8 +132,7 @@ class _CsvFile(TableFile):
                 yield number, line, cells
                 continue
             fault = f"{len(cells)} cells, the header has {width} columns"
-            kind = f"has {fault}"
-            faults.add(BadCell(number, -1, line, "", fault, kind, "correct the row"))
+            faults.add(BadCell(number, -1, line, "", fault, f"has {fault}", "correct the row"))
 
 
 @contextmanager
@@ -147,29 +141,21 @@ def _open_csv(path: Path, names: Sequence[str], least: int) -> Iterator[TableFil
         with path.open(newline="", encoding="utf-8-sig") as file:
             first_line = file.readline()
             file.seek(0)
-            delimiter = max(DELIMITERS, key=first_line.count)
-            rows = csv.reader(file, delimiter=delimiter)
+            rows = csv.reader(file, delimiter=max(DELIMITERS, key=first_line.count))
             columns = _csv_header(path, next(rows, []), names, least)
             yield _CsvFile(columns, rows)
     except UnicodeDecodeError as error:
         fault = "not UTF-8 text; save the table as UTF-8"
         raise DataError(
-            f"{path}: {fault} ({error.reason})",
-            public=f"the table is {fault}",
+            f"{path}: {fault} ({error.reason})", public=f"the table is {fault}"
         ) from None
     except csv.Error as error:
         raise DataError(
-            f"{path}: not a CSV table ({error}); save it as CSV",
-            public="the table is not CSV text",
+            f"{path}: not a CSV table ({error}); save it as CSV", public="the table is not CSV text"
         ) from None
 
 
-def _csv_header(
-    path: Path,
-    cells: list[str],
-    names: Sequence[str],
-    least: int,
-) -> tuple[str, ...]:
+def _csv_header(path: Path, cells: list[str], names: Sequence[str], least: int) -> tuple[str, ...]:
     """The first line of a CSV file. DataError if it is empty, holds numbers or names a column twice."""
     columns = tuple(cell.strip() for cell in cells)
     _check_width(path, len(columns))
@@ -191,8 +177,7 @@ def _csv_header(
         if column.lower() in LABEL_NAMES:
             has_a_known_name = True
     examined = columns if has_a_known_name else columns[:-1]
-    numeric = [is_number(column) for column in examined]
-    if all(numeric):
+    if all(is_number(column) for column in examined):
         fault = "the first line holds numbers; expected column names: add such a line"
         raise DataError(f"{path}: {fault}", public=fault)
     check_names(path, columns)

@@ -38,12 +38,7 @@ class Selection:
 
 
 def selected(
-    path: Path,
-    columns: Sequence[str],
-    wish: str | None,
-    task: Task | None,
-    *,
-    label_needed: bool,
+    path: Path, columns: Sequence[str], wish: str | None, task: Task | None, *, label_needed: bool
 ) -> Selection:
     """The columns of a table that a task needs.
 
@@ -91,10 +86,7 @@ def _usual_label(columns: Sequence[str]) -> str | None:
 
 
 def _all_columns(
-    path: Path,
-    columns: Sequence[str],
-    wish: str | None,
-    task: Task | None,
+    path: Path, columns: Sequence[str], wish: str | None, task: Task | None
 ) -> Selection:
     """Every column but the label and those that the task ignores is a number, in the order of the file."""
     ignored = () if task is None else task.ignore
@@ -118,12 +110,7 @@ def _features_only(path: Path, columns: Sequence[str], wish: str | None, task: T
 
 
 def _selected_by_task(
-    path: Path,
-    columns: Sequence[str],
-    wish: str | None,
-    task: Task,
-    *,
-    label_needed: bool,
+    path: Path, columns: Sequence[str], wish: str | None, task: Task, *, label_needed: bool
 ) -> Selection:
     """The columns that the task names, wherever they are in the file. Missing and unknown ones are its faults."""
     faults: list[DataError] = []

@@ -12,20 +12,13 @@ from covey.agent.data.bad_cells import BadCells
 from covey.agent.data.dataset import Array, Dataset, RawColumns, dataset, encode
 from covey.agent.data.limits import check_size, unpacked_limit
 from covey.agent.data.table_columns import CellPlace, Words, labels, numbers, series_names
-from covey.agent.data.table_rows import (
-    Block,
-    TableFile,
-    listed,
-    open_table,
-)
+from covey.agent.data.table_rows import Block, TableFile, listed, open_table
 from covey.agent.data.table_selection import Selection, selected
 from covey.agent.data.times import instants, seconds_of_week
 from covey.agent.data.unknown_classes import add_unknown_classes
 from covey.agent.data.windows import labels_of, longest_series, window_rows, windows_of
 from covey.shared.errors import DataError
-from covey.shared.scenario.columns import (
-    Window,
-)
+from covey.shared.scenario.columns import Window
 from covey.shared.scenario.task import Task
 
 Float32 = npt.NDArray[np.float32]
@@ -51,9 +44,7 @@ class Table:
     @property
     def raw_columns(self) -> RawColumns:
         """What the features mean."""
-        words: dict[str, tuple[str, ...]] = {}
-        for name, vocabulary in self.vocabularies.items():
-            words[name] = tuple(vocabulary.words)
+        words = {name: tuple(vocabulary.words) for name, vocabulary in self.vocabularies.items()}
         moments = np.array(self.moments) if self.moments else None
         return RawColumns(words, self.left_out, moments)
 
@@ -66,10 +57,7 @@ class Table:
 
 
 def load_table(
-    path: Path,
-    label: str | None = None,
-    test: Path | None = None,
-    task: Task | None = None,
+    path: Path, label: str | None = None, test: Path | None = None, task: Task | None = None
 ) -> Dataset:
     """A `.csv`, `.tsv` or `.parquet` file.
 
@@ -182,11 +170,7 @@ def _check_same_columns(train: Table, test: Table, path: Path, test_path: Path) 
 
 
 def _read(
-    path: Path,
-    file: TableFile,
-    selection: Selection,
-    vocabularies: Vocabularies,
-    task: Task | None,
+    path: Path, file: TableFile, selection: Selection, vocabularies: Vocabularies, task: Task | None
 ) -> Table:
     """All rows below the header. DataError names columns that do not fit, and the first faulty cells, and counts all."""
     faults = BadCells(path)
@@ -239,8 +223,7 @@ def _windowed(table: Table, window: Window, path: Path) -> Table:
             f"no window: the longest series has {longest} rows, task.window.rows is {window.rows}"
         )
         raise DataError(f"{path}: {fault}; use shorter windows", public=f"the table gives {fault}")
-    size = rows.size * table.features.shape[1] * 4
-    check_size(path, size, unpacked_limit(path))
+    check_size(path, rows.size * table.features.shape[1] * 4, unpacked_limit(path))
     last_rows = rows[:, -1].tolist()
     return replace(
         table,

@@ -31,8 +31,7 @@ def seconds_of_week(place: CellPlace, block: Block, faults: BadCells, *, missing
         if second is None:
             advice = "write times as 2026-01-31 13:45, or as seconds since 1970"
             seen = f"{quoted(cell)} is not a time"
-            fault = place.bad_cell(block, index, seen, "is not a time", advice)
-            faults.add(fault)
+            faults.add(place.bad_cell(block, index, seen, "is not a time", advice))
             second = 0.0
         found.append(second)
     return np.array(found, np.float32)

@@ -11,11 +11,7 @@ from covey.shared.scenario.task import Task
 
 
 def add_unknown_classes(
-    place: CellPlace,
-    rows: Sequence[int],
-    labels: Sequence[str],
-    task: Task,
-    faults: BadCells,
+    place: CellPlace, rows: Sequence[int], labels: Sequence[str], task: Task, faults: BadCells
 ) -> None:
     """Add a fault for each label that the task does not know. A table without other faults is compared by `fit`.
 

@@ -62,8 +62,7 @@ def load_unlabelled(path: Path, task: Task, label: str | None = None) -> Samples
     if path.is_dir():
         place = only_file(path) or path
     if not task.has_own_columns and image_column(place) is not None:
-        cells = read_rows(place, label, label_needed=False)
-        features = pixels_of(place, cells, task)
+        features = pixels_of(place, read_rows(place, label, label_needed=False), task)
         rows = range(1, len(features) + 1)
         return _samples(features, rows, task, str(place))
     if place.suffix.lower() in TABLES:
@@ -96,8 +95,7 @@ def _images(place: Path, task: Task) -> Samples:
     folder = place if place.is_dir() else place.parent
     files = [path.relative_to(folder).as_posix() for path in paths]
     rows = range(1, len(paths) + 1)
-    samples = _samples(features, rows, task, str(place))
-    return replace(samples, files=files)
+    return replace(_samples(features, rows, task, str(place)), files=files)
 
 
 def _features_of(path: Path) -> Array:
@@ -110,11 +108,7 @@ def _features_of(path: Path) -> Array:
 
 
 def _samples(
-    features: Array,
-    rows: Sequence[int],
-    task: Task,
-    source: str,
-    columns: RawColumns | None = None,
+    features: Array, rows: Sequence[int], task: Task, source: str, columns: RawColumns | None = None
 ) -> Samples:
     """Samples with stand-ins for their targets: the first class, or 0."""
     repeated = features

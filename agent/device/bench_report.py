@@ -12,8 +12,7 @@ WIDTH = 36  # of the names of figures, in characters
 
 def round_s(result: Benchmark, epochs: int) -> float:
     """Seconds of local training in a round: every step of all epochs, without transfers."""
-    steps = epochs * math.ceil(result.samples / result.batch)
-    return steps * result.step_s
+    return (epochs * math.ceil(result.samples / result.batch)) * result.step_s
 
 
 def as_json(result: Benchmark, epochs: int) -> str:
@@ -36,15 +35,9 @@ def as_text(result: Benchmark, epochs: int) -> str:
         _line("import of the learner", f"{result.import_s:.2f} s"),
         _line(f"one step, batch of {result.batch}", f"{step_ms:.2f} ms"),
         _line("training, 1000 samples", f"{per_1000_s:.3f} s"),
-        _line(
-            f"evaluation, {result.test_samples} test samples",
-            f"{result.evaluation_s:.3f} s",
-        ),
+        _line(f"evaluation, {result.test_samples} test samples", f"{result.evaluation_s:.3f} s"),
         _line("memory of the training process", f"{result.memory_mb} MB"),
-        _line(
-            f"a round: {epochs} epochs, {result.samples} samples",
-            f"{expected_s:.1f} s",
-        ),
+        _line(f"a round: {epochs} epochs, {result.samples} samples", f"{expected_s:.1f} s"),
     ]
     return "\n".join(lines)
 

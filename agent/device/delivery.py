@@ -60,29 +60,15 @@ class Cause(Enum):
 NONE, WAITING, SENDING, SENDING_AGAIN, KEPT = ReportState
 # what becomes of a report: state -> cause -> next state; a pair that is missing cannot happen
 TRANSITIONS = {
-    NONE: {
-        Cause.MADE: WAITING,
-    },
-    WAITING: {
-        Cause.SEND: SENDING,
-        Cause.ACCEPTED: KEPT,
-        Cause.DISCARDED: NONE,
-    },
-    SENDING: {
-        Cause.ASKED_AGAIN: SENDING_AGAIN,
-        Cause.SENT: WAITING,
-        Cause.INTERRUPTED: WAITING,
-    },
+    NONE: {Cause.MADE: WAITING},
+    WAITING: {Cause.SEND: SENDING, Cause.ACCEPTED: KEPT, Cause.DISCARDED: NONE},
+    SENDING: {Cause.ASKED_AGAIN: SENDING_AGAIN, Cause.SENT: WAITING, Cause.INTERRUPTED: WAITING},
     SENDING_AGAIN: {
         Cause.ASKED_AGAIN: SENDING_AGAIN,
         Cause.SENT: WAITING,
         Cause.INTERRUPTED: WAITING,
     },
-    KEPT: {
-        Cause.MADE: WAITING,
-        Cause.RECALLED: WAITING,
-        Cause.DISCARDED: NONE,
-    },
+    KEPT: {Cause.MADE: WAITING, Cause.RECALLED: WAITING, Cause.DISCARDED: NONE},
 }
 IN_TRANSIT = frozenset({SENDING, SENDING_AGAIN})
 UNDECIDED = frozenset({WAITING, SENDING, SENDING_AGAIN})  # neither accepted nor discarded

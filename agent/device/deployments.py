@@ -67,8 +67,7 @@ class Deployments:
     @property
     def wake_at(self) -> float | None:
         timers = (self._share_due, self._stall.at, self._again_at)
-        due = [at for at in timers if at is not None]
-        return min(due, default=None)
+        return min([at for at in timers if at is not None], default=None)
 
     @property
     def subscribed(self) -> tuple[str, ...]:
@@ -197,8 +196,7 @@ class Deployments:
         return share.cluster
 
     def _fetch(self, deployment: Deployment, now: float) -> Actions:
-        digests = [ref.digest for ref in self._needed(deployment)]
-        needed = frozenset(digests)
+        needed = frozenset([ref.digest for ref in self._needed(deployment)])
         self._on_disk &= needed
         self._stall.reset()
         actions: Actions = [KeepDeployed(needed)]

@@ -207,8 +207,7 @@ class Fetching:
 
     def _watch_for_stall(self, now: float) -> None:
         if self.state is WorkState.FETCHING:
-            size = sum(ref.size for ref in self._missing())
-            self._stall.watch(now, size)
+            self._stall.watch(now, sum(ref.size for ref in self._missing()))
 
 
 def models_of(order: OrderMessage | None) -> list[ModelRef]:

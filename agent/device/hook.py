@@ -109,10 +109,9 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 def _environment(path: Path, version: Version) -> dict[str, str]:
-    variables: dict[str, str] = {}
-    for name, value in os.environ.items():
-        if not name.startswith(OWN_VARIABLES):
-            variables[name] = value
+    variables = {
+        name: value for name, value in os.environ.items() if not name.startswith(OWN_VARIABLES)
+    }
     variables["COVEY_MODEL"] = str(path)
     variables["COVEY_MODEL_RUN"] = version.run
     variables["COVEY_MODEL_ROUND"] = str(version.round)

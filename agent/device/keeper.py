@@ -165,8 +165,7 @@ class Keeper:
         """A deployment was dealt with. If the model in use is an operator's choice, models of orders do not replace it."""
         self._refused = None
         published = Version(deployment.run, deployment.round)
-        is_in_use = published.is_same_model(self.models.in_use)
-        pinned = is_in_use and deployment.origin == "operator"
+        pinned = published.is_same_model(self.models.in_use) and deployment.origin == "operator"
         try:
             self.models.settle(deployment.serial, pinned=pinned)
         except OSError as error:  # a full disk: the next start deals with it again
@@ -187,8 +186,7 @@ class Keeper:
 
     def _take(self, version: Version, why: str) -> None:
         path = self.models.take(version, why)
-        cluster = version.cluster
-        self._observer(ModelTaken(version.run, version.round, cluster, str(path), why))
+        self._observer(ModelTaken(version.run, version.round, version.cluster, str(path), why))
         if self._hook is not None:
             self._hook.start(path.absolute(), version)
 

@@ -44,8 +44,7 @@ class State:
     @property
     def files(self) -> set[str]:
         """The names of all files that belong to this state."""
-        names = {self.memory, self.before, self.report, self.report_memory}
-        return names - {""}
+        return {self.memory, self.before, self.report, self.report_memory} - {""}
 
     @property
     def outboxed(self) -> Outboxed:

@@ -104,8 +104,7 @@ class Performer:
         found = await self._call(job, weight=FIRST)
         problem = found.get("failure") or found.get("problem")
         if problem:
-            detail = found.get("detail", "")
-            return e.Inspected(task_digest, problem=problem, detail=detail)
+            return e.Inspected(task_digest, problem=problem, detail=found.get("detail", ""))
         samples = found["samples"]
         test_samples = found["test_samples"]
         labels: tuple[str, ...] = ()
@@ -186,8 +185,7 @@ class Performer:
 
     async def put_failure(self, order: OrderMessage, why: str) -> e.WorkDone:
         """Put a report into the outbox that names why there is no result."""
-        shortened = why[:MAX_FAILURE_CHARACTERS]
-        failure = ReportContent.failed(order, self._identity.agent, shortened)
+        failure = ReportContent.failed(order, self._identity.agent, why[:MAX_FAILURE_CHARACTERS])
         content = failure.to_bytes()
         report, _ = self._outbox.places(order.step)
         while why := self._obstacle_to(report, content):

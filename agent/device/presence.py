@@ -9,13 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from covey.agent.device.events import (
-    Actions,
-    Inspected,
-    Notify,
-    PublishStatus,
-    YieldId,
-)
+from covey.agent.device.events import Actions, Inspected, Notify, PublishStatus, YieldId
 from covey.shared.mqtt.duplicate_ids import DuplicateIds, Reaction
 from covey.shared.wire.documents import (
     AgentStatus,
@@ -52,11 +46,7 @@ class Presence:
     """
 
     def __init__(
-        self,
-        agent: str,
-        session: str,
-        version: str,
-        bench: Benchmark | None = None,
+        self, agent: str, session: str, version: str, bench: Benchmark | None = None
     ) -> None:
         self.agent = agent
         self._session = session
@@ -216,8 +206,7 @@ class Presence:
         self._live_session = status.session
         if status.epoch != self._epoch:
             self._epoch = status.epoch
-            delay_s = answer_delay_s(self.agent, status.epoch, status.spread_s)
-            self._roll_at = now + delay_s
+            self._roll_at = now + answer_delay_s(self.agent, status.epoch, status.spread_s)
             return True
         return before is not None and not before.online
 

@@ -49,14 +49,9 @@ class ReportSender:
         fingerprint = bytes.fromhex(state.digest)
         with path.open("rb") as file:
             parts = split(
-                file,
-                digest=fingerprint,
-                size=state.size,
-                part_bytes=state.part_bytes,
-                about=step,
+                file, digest=fingerprint, size=state.size, part_bytes=state.part_bytes, about=step
             )
             for part in parts:
-                payload = part.to_bytes(REPORT_VERSION)
-                if not await link.publish(self._topic, payload):
+                if not await link.publish(self._topic, part.to_bytes(REPORT_VERSION)):
                     return False
         return True

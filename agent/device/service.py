@@ -376,8 +376,7 @@ class Agent:
         self._timer = None
         wake_at = self.session.wake_at
         if wake_at is not None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_at(wake_at, self._tick)
+            self._timer = asyncio.get_running_loop().call_at(wake_at, self._tick)
 
     def _tick(self) -> None:
         try:
@@ -508,8 +507,7 @@ class Agent:
 
     async def _adopt(self, deployment: Deployment, clusters: tuple[int, ...]) -> None:
         if self._deployed is not None:
-            event = await self._performer.adopt(deployment, clusters, self._deployed)
-            self._feed(event)
+            self._feed(await self._performer.adopt(deployment, clusters, self._deployed))
 
     async def _inspect(self, task: dict[str, Any], task_digest: str) -> None:
         self._feed(await self._performer.inspect(task, task_digest))

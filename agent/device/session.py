@@ -138,13 +138,7 @@ class Session:
         """When to feed the next Tick; None for not at all, because the next event comes from outside."""
         if not self._presence.is_up:
             return None
-        machines = (
-            self._presence,
-            self._fetching,
-            self._briefs,
-            self._delivery,
-            self._deployments,
-        )
+        machines = (self._presence, self._fetching, self._briefs, self._delivery, self._deployments)
         timers: list[float] = []
         for machine in machines:
             if machine is not None and machine.wake_at is not None:

@@ -36,8 +36,7 @@ class StallTimer:
             size: bytes of the models that are not complete. The parts of large ones may come late, because those for other
                 agents come first; to subscribe again would bring all of them a second time.
         """
-        first = STALL_S + size // FETCHED_BYTES_PER_S
-        doubled = first * 2**self.stalls
+        doubled = (STALL_S + size // FETCHED_BYTES_PER_S) * 2**self.stalls
         self.at = now + min(doubled, STALL_LIMIT_S)
 
     def stop(self) -> None:

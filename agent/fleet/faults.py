@@ -37,9 +37,7 @@ class FaultPlan:
         chance = self._faults.die
         if chance <= 0:
             return False
-        name = agent_name(index, self._agents)
-        stream = generator(self._seed, "die", name, step)
-        drawn = float(stream.random())
+        drawn = float(generator(self._seed, "die", agent_name(index, self._agents), step).random())
         return drawn < chance
 
     @property
@@ -58,16 +56,12 @@ class FaultPlan:
         is_late = index in self._late
         if is_late and round_ < self._faults.late_round:
             return False
-        lines = self._timelines[index]
-        return all(_includes(line, round_) for line in lines)
+        return all(_includes(line, round_) for line in self._timelines[index])
 
     def _draw_agents(self, fault: str, share: float) -> frozenset[int]:
         """A share of the fleet, drawn from a stream of its own."""
         count = round(share * self._agents)
-        stream = generator(self._seed, fault)
-        order = stream.permutation(self._agents)
-        drawn = order[:count].tolist()
-        return frozenset(drawn)
+        return frozenset(generator(self._seed, fault).permutation(self._agents)[:count].tolist())
 
 
 def _by_agent(timeline: Iterable[Timeline]) -> defaultdict[int, list[Timeline]]:

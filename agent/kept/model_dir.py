@@ -110,8 +110,7 @@ class ModelDir:
             The path of the file.
         """
         before = self.index
-        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        kept = Kept(version, now, why)
+        kept = Kept(version, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), why)
         earlier: list[Kept] = []
         if before.in_use is not None:
             earlier.append(before.in_use)
@@ -136,8 +135,7 @@ class ModelDir:
         self._write(replace(self.index, serial=serial, pinned=pinned))
 
     def count_hook_failure(self) -> None:
-        failures = self.index.hook_failures + 1
-        self._write(replace(self.index, hook_failures=failures))
+        self._write(replace(self.index, hook_failures=self.index.hook_failures + 1))
 
     def _write(self, index: Index) -> None:
         text = json_text.dumps(index.to_json(), indent=1)
@@ -204,5 +202,4 @@ def _index_of(data: Any) -> Index:
 
 def _kept_of(data: Any) -> Kept:
     """One entry. Its file's name follows from its version: an index cannot name files elsewhere."""
-    version = Version.from_json(data)
-    return Kept(version, str(data["since"]), str(data["why"]))
+    return Kept(Version.from_json(data), str(data["since"]), str(data["why"]))

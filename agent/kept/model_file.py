@@ -68,13 +68,11 @@ def save_model(
     is_single = len(mixture) == 1
     for number, (weight, model) in enumerate(mixture):
         weights.append(float(weight))
-        named = layout.named(model)
-        for name, array in named.items():
+        for name, array in layout.named(model).items():
             key = name if is_single else f"{number}/{name}"
             arrays[key] = np.ascontiguousarray(array)
     facts = {"task": dict(task), **version.to_json(), "weights": weights}
-    text = json.dumps(facts, allow_nan=False)
-    metadata = {"facts": text}
+    metadata = {"facts": json.dumps(facts, allow_nan=False)}
     with atomic_replace(path) as temporary:
         save_file(arrays, temporary, metadata=metadata)
 
@@ -87,8 +85,7 @@ def task_with_scaling(task: Mapping[str, Any], scaling: Mapping[str, Any] | None
     """
     if scaling is None:
         return dict(task)
-    asked = Task.model_validate(task)
-    complete = resolved(asked, scaling)
+    complete = resolved(Task.model_validate(task), scaling)
     return complete.for_agents()
 
 
@@ -119,8 +116,7 @@ def _read(path: Path) -> tuple[dict[str, Any], Named]:
     """The facts and the arrays of a file."""
     arrays: Named = {}
     with safe_open(path, framework="numpy") as file:
-        metadata = file.metadata() or {}
-        facts = json_text.loads(metadata.get("facts", "null"))
+        facts = json_text.loads((file.metadata() or {}).get("facts", "null"))
         for name in file.keys():  # noqa: SIM118  it is no mapping
             arrays[name] = file.get_tensor(name)
     return facts, arrays

@@ -144,8 +144,7 @@ class NumpyLocal:
     def inputs(self) -> Float32:
         """Training samples (n_i, values of one) as their file has them."""
         features = self._samples["train"].features
-        rows = features.reshape(len(features), -1)
-        return rows.astype(np.float32)
+        return features.reshape(len(features), -1).astype(np.float32)
 
     def targets(self, split: DataSplit) -> Array:
         """Class indices (n,) int64, or values (n,) float32 in the units of the data for a regression task."""
@@ -169,8 +168,7 @@ class NumpyLocal:
 
     def loss(self, model: Vector) -> float:
         """F_i(model), summed in float64."""
-        losses = self.losses(model)
-        return float(losses.mean(dtype=np.float64))
+        return float(self.losses(model).mean(dtype=np.float64))
 
     def losses(self, model: Vector) -> Float32:
         """Loss of each training sample (n_i,), in data order."""
@@ -181,8 +179,7 @@ class NumpyLocal:
 
     def predict(self, model: Vector, split: DataSplit) -> Float32:
         """Logits (n, classes), or predicted values (n, 1) in the units of the data for a regression task."""
-        outputs = self._outputs(model, split)
-        return in_units_of_the_data(outputs, self._task)
+        return in_units_of_the_data(self._outputs(model, split), self._task)
 
     def memberships(self, model: Vector, clusters: int) -> NoReturn:
         """Refuse to count by a projection head: `linear` and `mlp` have none here."""
@@ -191,11 +188,7 @@ class NumpyLocal:
         )
 
     def gradient(
-        self,
-        model: Vector,
-        *,
-        batch: int | None = None,
-        rows: SampleIndices | None = None,
+        self, model: Vector, *, batch: int | None = None, rows: SampleIndices | None = None
     ) -> Vector:
         """Gradient of F_i at the model (d,).
 
@@ -296,8 +289,7 @@ class NumpyLocal:
 
     def _scaled(self, raw: Array) -> Float32:
         """Inputs from features of a file."""
-        single = raw.astype(np.float32, copy=False)
-        return self._scaling.apply(single)
+        return self._scaling.apply(raw.astype(np.float32, copy=False))
 
 
 def _check_layout(task: Task, layout: Layout) -> None:

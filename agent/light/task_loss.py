@@ -26,8 +26,7 @@ def cross_entropy(outputs: Float32, targets: Targets) -> LossesAndSlopes:
     shifted = outputs - _column(largest)  # so that no exponential overflows
     powers = np.exp(shifted)
     sums = powers.sum(1)
-    rows = np.arange(len(targets))
-    own_class = (rows, targets)
+    own_class = (np.arange(len(targets)), targets)
     losses = np.log(sums)
     losses -= shifted[own_class]
     slopes = powers
@@ -38,8 +37,7 @@ def cross_entropy(outputs: Float32, targets: Targets) -> LossesAndSlopes:
 
 def squared_error(outputs: Float32, targets: Targets) -> LossesAndSlopes:
     """The squared error of outputs (n, 1) against values (n,) float32; returns what `cross_entropy` does."""
-    values = outputs.ravel()
-    errors = values - targets
+    errors = outputs.ravel() - targets
     losses = errors**2
     doubled = 2 * errors
     slopes = _column(doubled)

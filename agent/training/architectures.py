@@ -67,11 +67,7 @@ class Headed(nn.Module):
         for name, layer in body:
             self.add_module(name, layer)
         width = final.in_features
-        self.head = nn.Sequential(
-            nn.Linear(width, width),
-            nn.ReLU(),
-            nn.Linear(width, clusters),
-        )
+        self.head = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, clusters))
         self.add_module(last, final)
 
     def features(self, x: Tensor) -> Tensor:
@@ -83,21 +79,16 @@ class Headed(nn.Module):
 
     def classify(self, features: Tensor) -> Tensor:
         """The task's outputs (n, outputs) from the features (n, width)."""
-        final = self.get_submodule(self._final)
-        return cast(Tensor, final(features))
+        return cast(Tensor, self.get_submodule(self._final)(features))
 
     def forward(self, x: Tensor) -> Tensor:
-        features = self.features(x)
-        return self.classify(features)
+        return self.classify(self.features(x))
 
 
 def linear(features: Features, outputs: int) -> nn.Module:
     """Multinomial logistic regression, or linear regression: 7 850 parameters for (1, 28, 28) and 10 classes."""
     width = math.prod(features)
-    return Net(
-        flatten=nn.Flatten(),
-        fc=nn.Linear(width, outputs),
-    )
+    return Net(flatten=nn.Flatten(), fc=nn.Linear(width, outputs))
 
 
 def mlp(features: Features, outputs: int, *, hidden: int | list[int] = 200) -> nn.Module:
@@ -242,11 +233,7 @@ def resnet9(features: Features, outputs: int) -> nn.Module:
 
 
 def _convolution(before: int, after: int) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Conv2d(before, after, 3, padding=1),
-        nn.GroupNorm(32, after),
-        nn.ReLU(),
-    )
+    return nn.Sequential(nn.Conv2d(before, after, 3, padding=1), nn.GroupNorm(32, after), nn.ReLU())
 
 
 def _pooled_convolution(before: int, after: int) -> nn.Sequential:

@@ -93,8 +93,7 @@ def shift(images: Tensor, draw: torch.Generator) -> Tensor:
 def shift_and_flip(images: Tensor, draw: torch.Generator) -> Tensor:
     """Shift as `shift` does, and mirror half of the images left to right."""
     mirrors = _chosen(len(images), FLIP_CHANCE, draw).to(images.device)
-    mirrored = torch.where(mirrors, images.flip(3), images)
-    return shift(mirrored, draw)
+    return shift(torch.where(mirrors, images.flip(3), images), draw)
 
 
 def augment_natural(images: Tensor, draw: torch.Generator) -> Tensor:
@@ -118,8 +117,7 @@ def augment_handwriting(images: Tensor, draw: torch.Generator) -> Tensor:
     sin = torch.sin(angle) / zoom
     # an image that is not square rotates in pixels, not in grid coordinates
     affine = _affine_matrices(
-        (cos, -sin * height / width, right),
-        (sin * width / height, cos, down),
+        (cos, -sin * height / width, right), (sin * width / height, cos, down)
     )
     return _resample(images, affine, padding="zeros")
 
@@ -138,20 +136,15 @@ def _crop(images: Tensor, draw: torch.Generator) -> Tensor:
     mirrored = torch.rand(n, generator=draw) < FLIP_CHANCE
     direction = torch.where(mirrored, -1.0, 1.0)
     zero = torch.zeros(n)
-    affine = _affine_matrices(
-        (crop_width * direction, zero, right),
-        (zero, crop_height, down),
-    )
+    affine = _affine_matrices((crop_width * direction, zero, right), (zero, crop_height, down))
     return _resample(images, affine, padding="reflection")
 
 
 def _jitter(images: Tensor, draw: torch.Generator) -> Tensor:
     """Change brightness, contrast and saturation by 0.6 to 1.4 and hue by up to a tenth of a turn, in random order."""
     steps = (_brightness, _contrast, _saturation, _hue)
-    order = torch.randperm(len(steps), generator=draw)
-    for index in order.tolist():
-        step = steps[index]
-        images = step(images, draw).clamp(0, 1)
+    for index in torch.randperm(len(steps), generator=draw).tolist():
+        images = steps[index](images, draw).clamp(0, 1)
     return images
 
 
@@ -168,8 +161,7 @@ def _contrast(images: Tensor, draw: torch.Generator) -> Tensor:
 
 def _saturation(images: Tensor, draw: torch.Generator) -> Tensor:
     """Away from the grey image, or towards it."""
-    grey = _grey(images)
-    return torch.lerp(grey, images, _jitter_factor(images, draw))
+    return torch.lerp(_grey(images), images, _jitter_factor(images, draw))
 
 
 def _hue(images: Tensor, draw: torch.Generator) -> Tensor:
@@ -185,8 +177,7 @@ def _hue(images: Tensor, draw: torch.Generator) -> Tensor:
     rotation[:, 2, 1] = sin
     rotation[:, 2, 2] = cos
     to_rgb = torch.linalg.inv(_YIQ)
-    matrix = (to_rgb @ rotation @ _YIQ).to(images.device)
-    return torch.einsum("nij,njhw->nihw", matrix, images)
+    return torch.einsum("nij,njhw->nihw", (to_rgb @ rotation @ _YIQ).to(images.device), images)
 
 
 def _grey(images: Tensor) -> Tensor:
@@ -198,14 +189,12 @@ def _grey(images: Tensor) -> Tensor:
 
 def _affine_matrices(across: tuple[Tensor, ...], down: tuple[Tensor, ...]) -> Tensor:
     """Matrices (n, 2, 3) from the three entries (n,) of each row."""
-    entries = torch.stack([*across, *down], dim=1)
-    return entries.view(-1, 2, 3)
+    return torch.stack([*across, *down], dim=1).view(-1, 2, 3)
 
 
 def _resample(images: Tensor, affine: Tensor, *, padding: str) -> Tensor:
     """What each image shows at the places that its matrix names."""
-    matrices = affine.to(images.device)
-    grid = functional.affine_grid(matrices, list(images.shape), align_corners=False)
+    grid = functional.affine_grid(affine.to(images.device), list(images.shape), align_corners=False)
     return functional.grid_sample(images, grid, padding_mode=padding, align_corners=False)
 
 
@@ -223,5 +212,4 @@ def _uniform(n: int, low: float, high: float, draw: torch.Generator) -> Tensor:
 
 def _chosen(n: int, chance: float, draw: torch.Generator) -> Tensor:
     """Which images are changed, bool (n, 1, 1, 1)."""
-    chosen = torch.rand(n, generator=draw) < chance
-    return chosen.view(-1, 1, 1, 1)
+    return (torch.rand(n, generator=draw) < chance).view(-1, 1, 1, 1)

@@ -25,9 +25,7 @@ def contrastive_loss(first: Tensor, second: Tensor, contrast: Contrast) -> Tenso
     """
     loss = _discrimination(first, second, contrast)
     if contrast.kappa:
-        first_gap = _entropy_gap(first)
-        second_gap = _entropy_gap(second)
-        entropy_loss = contrast.kappa * (first_gap + second_gap)
+        entropy_loss = contrast.kappa * (_entropy_gap(first) + _entropy_gap(second))
         loss = loss + entropy_loss
     return loss
 
@@ -47,16 +45,14 @@ def _discrimination(first: Tensor, second: Tensor, contrast: Contrast) -> Tensor
     itself = torch.eye(count, dtype=torch.bool, device=device)
     candidates = similarity.masked_fill(itself, -math.inf)
     # signature i of one view belongs to signature i of the other, half the list further on
-    own = torch.arange(count, device=device)
-    partner = own.roll(len(pair[0]))
+    partner = torch.arange(count, device=device).roll(len(pair[0]))
     return functional.cross_entropy(candidates, partner)
 
 
 def _entropy_gap(assigned: Tensor) -> Tensor:
     """ln K minus the entropy of the mean assignment: 0 if all clusters are used equally."""
     smallest = torch.finfo(assigned.dtype).tiny  # ln 0 would be infinite
-    mean = assigned.mean(dim=0)
-    share = mean.clamp(min=smallest)
+    share = assigned.mean(dim=0).clamp(min=smallest)
     clusters = assigned.shape[1]
     terms = share * share.log()
     negative_entropy = terms.sum()

@@ -105,8 +105,7 @@ def load(model: Path, allowed: AllowedCode = NO_CODE) -> tuple[Task, nn.Module]:
 
 def _pt2(program: torch.export.ExportedProgram, task: Task) -> bytes:
     content = io.BytesIO()
-    extra_files = {"task.json": task.model_dump_json()}
-    torch.export.save(program, content, extra_files=extra_files)
+    torch.export.save(program, content, extra_files={"task.json": task.model_dump_json()})
     return content.getvalue()
 
 

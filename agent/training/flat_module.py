@@ -68,8 +68,7 @@ class FlatModule:
         tensors = tensors_of(self.module)
         for entry, span in layout.spans():
             tensor = tensors[entry.name]
-            values = self.state[span]
-            tensor.data = values.view(entry.shape)
+            tensor.data = self.state[span].view(entry.shape)
             if isinstance(tensor, nn.Parameter):
                 own_gradient = self.gradient[span]
                 tensor.grad = own_gradient.view(entry.shape)
@@ -98,8 +97,7 @@ class FlatModule:
 
     def vector(self) -> Vector:
         """A copy of the state (d,) float32, on the CPU."""
-        values = self.state.cpu().numpy()
-        return cast(Vector, values.copy())
+        return cast(Vector, self.state.cpu().numpy().copy())
 
     @contextmanager
     def seeded(self, rng: np.random.Generator) -> Iterator[None]:
@@ -109,16 +107,13 @@ class FlatModule:
         """
         with torch.random.fork_rng(devices=[], enabled=self.draws_random_numbers):
             if self.draws_random_numbers:
-                seed = int(rng.integers(SEEDS))
-                torch.manual_seed(seed)
+                torch.manual_seed(int(rng.integers(SEEDS)))
             yield
 
 
 def _may_draw(layer: nn.Module) -> bool:
     """Whether a layer may draw random numbers: dropout does, and a user's own layer might."""
     kind = type(layer)
-    known = kind.__module__.startswith(KNOWN_MODULES)
-    if not known:
+    if not kind.__module__.startswith(KNOWN_MODULES):
         return True
-    name = kind.__name__.lower()
-    return "dropout" in name
+    return "dropout" in kind.__name__.lower()

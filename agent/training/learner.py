@@ -28,12 +28,7 @@ from covey.agent.training.image_views import Change, ImageViews, unchanged
 from covey.agent.training.input_scaling import InputScaling
 from covey.agent.training.models import build, headed
 from covey.agent.training.nets import Nets
-from covey.agent.training.objective import (
-    ContrastiveObjective,
-    Objective,
-    TaskLoss,
-    supervised,
-)
+from covey.agent.training.objective import ContrastiveObjective, Objective, TaskLoss, supervised
 from covey.agent.training.sgd import Sgd
 from covey.shared.errors import DataError, PublicError
 from covey.shared.numerics.kinship import Card
@@ -207,9 +202,7 @@ class TorchLocal:
 
     def inputs(self) -> Float32:
         """Training samples (n_i, values of one) as their file has them."""
-        features = self._samples["train"].features
-        rows = features.flatten(1)
-        return rows.to(torch.float32).numpy()
+        return self._samples["train"].features.flatten(1).to(torch.float32).numpy()
 
     def targets(self, split: DataSplit) -> npt.NDArray[Any]:
         """Class indices (n,) int64, or values (n,) float32 in the units of the data for a regression task."""
@@ -226,15 +219,13 @@ class TorchLocal:
     def moments(self) -> Moments:
         """Sums over the training set after `task.scale` and before standardisation, for federated scaling."""
         features = self._samples["train"].features
-        parts = [chunk.numpy() for chunk in _chunks(features, CHUNK)]
-        return moments_of(self._task, parts)
+        return moments_of(self._task, [chunk.numpy() for chunk in _chunks(features, CHUNK)])
 
     # -- evaluation mode -------------------------------------------------------------------------------------
 
     def loss(self, model: Vector) -> float:
         """F_i(model), evaluation mode, summed in float64."""
-        losses = self.losses(model)
-        return float(losses.mean(dtype=np.float64))
+        return float(self.losses(model).mean(dtype=np.float64))
 
     def losses(self, model: Vector) -> Float32:
         """Loss of each training sample (n_i,), in data order."""
@@ -252,8 +243,7 @@ class TorchLocal:
             outputs = list(self._outputs(model, split))
         if not outputs:
             return np.empty((0, self._task.outputs), np.float32)
-        found = torch.cat(outputs).cpu().numpy()
-        return in_units_of_the_data(found, self._task)
+        return in_units_of_the_data(torch.cat(outputs).cpu().numpy(), self._task)
 
     def memberships(self, model: Vector, clusters: int) -> npt.NDArray[np.int64]:
         """Training samples in each cluster (K,): hard counts by the head, evaluation mode, no augmentation."""
@@ -269,11 +259,7 @@ class TorchLocal:
         return np.bincount(clusters_of_samples, minlength=clusters)
 
     def gradient(
-        self,
-        model: Vector,
-        *,
-        batch: int | None = None,
-        rows: SampleIndices | None = None,
+        self, model: Vector, *, batch: int | None = None, rows: SampleIndices | None = None
     ) -> Vector:
         """Gradient of F_i at the model (d,); 0 in the buffers.
 
@@ -294,8 +280,7 @@ class TorchLocal:
             share_of_mean = losses.sum() / len(rows)
             share_of_mean.backward()  # type: ignore[no-untyped-call]
         result = np.zeros(self._layout.size, np.float32)
-        gradient = net.gradient.cpu().numpy()
-        result[: self._layout.parameters] = gradient
+        result[: self._layout.parameters] = net.gradient.cpu().numpy()
         return result
 
     def _outputs(self, model: Vector, split: DataSplit) -> Iterator[Tensor]:
@@ -390,10 +375,8 @@ class TorchLocal:
         private.spend(steps)
         with net.seeded(self._rng):
             for _ in range(steps):
-                rows = torch.from_numpy(private.sample())
-                inputs, targets = self._gathered(rows)
-                loss = partial(self._summed_loss, targets)
-                gradients = private.gradients(loss, inputs)
+                inputs, targets = self._gathered(torch.from_numpy(private.sample()))
+                gradients = private.gradients(partial(self._summed_loss, targets), inputs)
                 for view, gradient in zip(net.gradients, gradients, strict=True):
                     view.copy_(gradient)
                 sgd.step()
@@ -404,8 +387,7 @@ class TorchLocal:
         size = self._training.batch
         all_weights = None
         if weights is not None:
-            single = np.ascontiguousarray(weights, np.float32)
-            all_weights = torch.from_numpy(single)
+            all_weights = torch.from_numpy(np.ascontiguousarray(weights, np.float32))
         order = torch.from_numpy(self._batching.order())
         # gathering many batches at once costs less than gathering each
         for rows in _chunks(order, size * GATHERED_BATCHES):
@@ -439,8 +421,7 @@ class TorchLocal:
     def _views(self) -> ImageViews:
         """Changes of this agent's images, by a seed that is drawn here."""
         seed = int(self._rng.integers(SEEDS))
-        raw = self._samples["train"].features
-        return ImageViews.of(raw, self._task.scale, self._scaling, seed)
+        return ImageViews.of(self._samples["train"].features, self._task.scale, self._scaling, seed)
 
     def _summed_loss(self, targets: Tensor, outputs: Tensor) -> Tensor:
         losses = self._loss.per_sample(outputs, targets)
@@ -456,8 +437,7 @@ class TorchLocal:
     def _scaled(self, raw: Tensor) -> Tensor:
         """Inputs on the device from features of a file."""
         on_device = raw.to(self._device)  # before the conversion: bytes travel faster than floats
-        single = on_device.to(torch.float32)
-        return self._scaling.apply(single)
+        return self._scaling.apply(on_device.to(torch.float32))
 
 
 def _chunks(tensor: Tensor, size: int) -> tuple[Tensor, ...]:

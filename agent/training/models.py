@@ -32,11 +32,7 @@ Builder = Callable[..., Any]  # (features, outputs, **options) -> nn.Module
 
 
 def build(
-    task: Task,
-    seed: int,
-    allowed: AllowedCode = NO_CODE,
-    *,
-    values: int | None = None,
+    task: Task, seed: int, allowed: AllowedCode = NO_CODE, *, values: int | None = None
 ) -> nn.Module:
     """Build the task's model with torch's default initialisation. The state of torch's global generator is kept.
 
@@ -100,8 +96,7 @@ def layout_of(module: nn.Module) -> Layout:
     for name, tensor in [*parameters, *buffers]:
         if tensor.dtype != torch.float32:
             raise PublicError(f"task.model: {name} is {tensor.dtype}; use float32 throughout")
-        shape = tuple(tensor.shape)
-        entries.append(Entry(name, shape))
+        entries.append(Entry(name, tuple(tensor.shape)))
     if not parameters:
         raise PublicError("task.model: the model has no parameters; training needs at least one")
     return Layout(tuple(entries), len(parameters))
@@ -109,16 +104,11 @@ def layout_of(module: nn.Module) -> Layout:
 
 def tensors_of(module: nn.Module) -> dict[str, torch.Tensor]:
     """Parameters and buffers, integer ones included, by name. A layout uses the same names."""
-    parameters = dict(module.named_parameters())
-    buffers = dict(module.named_buffers())
-    return parameters | buffers
+    return dict(module.named_parameters()) | dict(module.named_buffers())
 
 
 def initial(
-    task: Task,
-    seed: int,
-    start: int = 0,
-    allowed: AllowedCode = NO_CODE,
+    task: Task, seed: int, start: int = 0, allowed: AllowedCode = NO_CODE
 ) -> tuple[Vector, Layout]:
     """An initial model and its layout.
 
@@ -195,8 +185,7 @@ def _built_with_head(builder: Builder, task: Task, options: Mapping[str, Any]) -
         raise PublicError(
             f"task.model.options.head is {clusters!r}; expected the number of clusters, 1 or more"
         )
-    layers = builder(task.features, task.outputs, **own_options)
-    return Headed(layers, clusters)
+    return Headed(builder(task.features, task.outputs, **own_options), clusters)
 
 
 def _check_size(builder: Builder, task: Task, values: int) -> None:

@@ -55,8 +55,7 @@ class Nets:
         if self._kept is not None and key == self._key:
             return self._kept
         self._kept = None  # first: two large modules may not fit into memory
-        module = build(task, 0, allowed, values=layout.size).to(device)
-        net = FlatModule(module, layout, device)
+        net = FlatModule(build(task, 0, allowed, values=layout.size).to(device), layout, device)
         if task.model.name in BUILT_IN:
             self._key = key
             self._kept = net

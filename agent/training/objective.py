@@ -48,8 +48,7 @@ class TaskLoss:
 
     def _loss(self, outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
         if self.regression:
-            values = outputs.squeeze(1)
-            return functional.mse_loss(values, targets, reduction=reduction)
+            return functional.mse_loss(outputs.squeeze(1), targets, reduction=reduction)
         return functional.cross_entropy(outputs, targets, reduction=reduction)
 
 
@@ -57,9 +56,7 @@ def supervised(module: nn.Module, loss: TaskLoss, change: Change = unchanged) ->
     """The task's loss alone."""
 
     def objective(inputs: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
-        changed = change(inputs)
-        outputs = module(changed)
-        return loss.of_batch(outputs, targets, weights)
+        return loss.of_batch(module(change(inputs)), targets, weights)
 
     return objective
 
@@ -82,14 +79,12 @@ class ContrastiveObjective:
         own_inputs = self.own(inputs)
         # one pass for all three: batches of B would cost more than one of 3 B
         all_inputs = torch.cat([own_inputs, first_view, second_view])
-        all_features = net.features(all_inputs)
-        own, first_features, second_features = all_features.chunk(3)
+        own, first_features, second_features = net.features(all_inputs).chunk(3)
         first_logits = net.head(first_features)
         first = functional.softmax(first_logits, dim=1)
         second_logits = net.head(second_features)
         second = functional.softmax(second_logits, dim=1)
-        outputs = net.classify(own)
-        supervised_loss = self.loss.of_batch(outputs, targets, weights)
+        supervised_loss = self.loss.of_batch(net.classify(own), targets, weights)
         clustering_loss = contrastive_loss(first, second, self.contrast)
         weighted = self.contrast.beta * clustering_loss
         return supervised_loss + weighted

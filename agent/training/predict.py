@@ -85,14 +85,11 @@ def predict(
     samples = load_unlabelled(data, file.task, label)
     learner = load_learner(rules.learner, rules.allowed)
     generator = np.random.default_rng(0)
-    training = Training()
-    local = learner.local(samples.data, file.task, layout, training, generator, rules)
+    local = learner.local(samples.data, file.task, layout, Training(), generator, rules)
     outputs: list[Outputs] = []
     for named in file.models:
-        vector = layout.vector(named)
-        raw = local.predict(vector, "train")
-        own = raw[: len(samples.rows)]
-        outputs.append(own.astype(np.float64))
+        raw = local.predict(layout.vector(named), "train")
+        outputs.append(raw[: len(samples.rows)].astype(np.float64))
     found = _predictions(outputs, samples.rows, file)
     if samples.files:
         return _with_files(found, samples.files)
@@ -117,11 +114,7 @@ def _layout(file: ModelFile, rules: Rules) -> Layout:
 
 
 def _with_files(predictions: Sequence[Prediction], files: Sequence[str]) -> list[Prediction]:
-    found: list[Prediction] = []
-    for one, file in zip(predictions, files, strict=True):
-        named = replace(one, file=file)
-        found.append(named)
-    return found
+    return [replace(one, file=file) for one, file in zip(predictions, files, strict=True)]
 
 
 def _predictions(
@@ -131,23 +124,16 @@ def _predictions(
     weights = list(file.weights)
     if file.task.classes is None:
         mixed = weighted_mean(weights, outputs)
-        values = mixed[:, 0]
-        return _values(values, rows)
-    probabilities: list[Outputs] = []
-    for output in outputs:
-        own = softmax(output)
-        probabilities.append(own)
-    mixed = weighted_mean(weights, probabilities)
+        return _values(mixed[:, 0], rows)
+    mixed = weighted_mean(weights, [softmax(output) for output in outputs])
     return _classes(mixed, rows, file.task)
 
 
 def _values(values: Outputs, rows: Sequence[int]) -> list[Prediction]:
     found: list[Prediction] = []
     for row, value in zip(rows, values.tolist(), strict=True):
-        short = f"{value:.{DIGITS}g}"
-        rounded = float(short)
-        prediction = Prediction(row, rounded)
-        found.append(prediction)
+        rounded = float(f"{value:.{DIGITS}g}")
+        found.append(Prediction(row, rounded))
     return found
 
 
@@ -157,9 +143,7 @@ def _classes(probabilities: Outputs, rows: Sequence[int], task: Task) -> list[Pr
         probability = max(own)
         index = own.index(probability)
         rounded = round(probability, DIGITS)
-        name = _class_name(task, index)
-        prediction = Prediction(row, name, rounded)
-        found.append(prediction)
+        found.append(Prediction(row, _class_name(task, index), rounded))
     return found
 
 
@@ -185,8 +169,5 @@ def as_csv(predictions: Sequence[Prediction]) -> str:
 
 def as_json_lines(predictions: Sequence[Prediction]) -> str:
     """One JSON object per line."""
-    lines: list[str] = []
-    for one in predictions:
-        content = one.to_json()
-        lines.append(json_text.dumps(content))
+    lines = [json_text.dumps(one.to_json()) for one in predictions]
     return "\n".join(lines) + "\n"

@@ -247,9 +247,7 @@ def _epsilon(ledger: Ledger, delta: float) -> float:
     if not len(ledger):
         return 0.0
     accountant = _opacus().accountants.RDPAccountant()
-    history: list[tuple[float, float, int]] = []
-    for multiplier, rate, steps in ledger.tolist():
-        history.append((multiplier, rate, int(steps)))
+    history = [(multiplier, rate, int(steps)) for multiplier, rate, steps in ledger.tolist()]
     accountant.history = history
     # Opacus warns when the best order is at the end of its range: epsilon is valid, only less tight
     with _without_warnings():

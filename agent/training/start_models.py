@@ -26,12 +26,10 @@ def write_start(scenario: Scenario, out: Path, allowed: AllowedCode = NO_CODE) -
     task = scenario.task
     strategy = scenario.strategy
     if strategy.head:
-        module = build(task, scenario.seed, allowed)
-        headed(module, strategy.head)
+        headed(build(task, scenario.seed, allowed), strategy.head)
     starts: list[Vector] = []
     for start in range(strategy.starts):
-        seed = entropy(scenario.seed, "init", start)
-        vector, layout = initial(task, seed, start, allowed)
+        vector, layout = initial(task, entropy(scenario.seed, "init", start), start, allowed)
         starts.append(vector)
     layout_text = json_text.dumps(layout.to_wire())
     out.parent.mkdir(parents=True, exist_ok=True)

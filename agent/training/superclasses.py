@@ -79,11 +79,7 @@ def accuracies(
         scaling,
         rules=replace(NO_CODE_RULES, allowed=allowed),
     )
-    rows: list[list[float]] = []
-    for path in found:
-        model = _vector(path, layout)
-        rows.append(_tested(local, model, of_sample))
-    return rows
+    return [_tested(local, _vector(path, layout), of_sample) for path in found]
 
 
 def _pooled(data: Dataset, split: Split) -> Dataset:
@@ -96,8 +92,7 @@ def _pooled(data: Dataset, split: Split) -> Dataset:
 
 def _tested(local: TorchLocal, model: Vector, of_sample: Array) -> list[float]:
     """The model's accuracy on the test samples of super-class 0 and of super-class 1."""
-    logits = local.predict(model, "test")
-    predicted = np.argmax(logits, axis=1)
+    predicted = np.argmax(local.predict(model, "test"), axis=1)
     truth = local.targets("test")
     scores: list[float] = []
     for number in range(2):

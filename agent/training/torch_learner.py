@@ -51,8 +51,7 @@ class TorchLearner:
         """See `Learner.layout`."""
         from covey.agent.training.models import build, layout_of
 
-        module = build(task, 0, allowed)
-        return layout_of(module)
+        return layout_of(build(task, 0, allowed))
 
     def local(
         self,

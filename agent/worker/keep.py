@@ -30,15 +30,7 @@ from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.messages import OrderMessage
 
 # what a task asks does not depend on these keys: models that differ in them alone can be compared
-NOT_THE_QUESTION = {
-    "model",
-    "scale",
-    "standardise",
-    "init",
-    "impute",
-    "categories",
-    "target_scale",
-}
+NOT_THE_QUESTION = {"model", "scale", "standardise", "init", "impute", "categories", "target_scale"}
 
 Answer = dict[str, Any]
 
@@ -196,8 +188,7 @@ def _is_same(candidate: Candidate, current: ModelFile) -> bool:
         return False
     if len(candidate.mixture) != len(current.models):
         return False
-    weights = tuple(float(weight) for weight, _ in candidate.mixture)
-    if weights != current.weights:
+    if tuple(float(weight) for weight, _ in candidate.mixture) != current.weights:
         return False
     for (_, model), named in zip(candidate.mixture, current.models, strict=True):
         if not candidate.layout.fits(named):
@@ -219,8 +210,7 @@ def _figures(current: ModelFile, task: Task, dataset: Dataset, rules: Rules) -> 
         local = learner.local(dataset, current.task, layout, Training(), generator, rules)
     except (CoveyError, ValueError):
         return None
-    mixture = tuple(zip(current.weights, models, strict=True))
-    return measure(mixture, local)
+    return measure(tuple(zip(current.weights, models, strict=True)), local)
 
 
 def _question(task: Task) -> dict[str, Any]:

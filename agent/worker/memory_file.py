@@ -127,12 +127,10 @@ def save_memory(path: Path, memory: ClientState, *, durable: bool = True) -> byt
 
 def _seal_of(archive: zipfile.ZipFile) -> bytes:
     """The digest of the list of arrays: names, lengths and the CRC-32 that the file has of each content."""
-    lines: list[str] = []
-    for member in archive.infolist():
-        line = f"{member.filename}:{member.file_size}:{member.CRC:08x}"
-        lines.append(line)
-    text = "\n".join(lines)
-    return digest(text.encode())
+    lines = [
+        f"{member.filename}:{member.file_size}:{member.CRC:08x}" for member in archive.infolist()
+    ]
+    return digest("\n".join(lines).encode())
 
 
 def _is_whole(path: Path, expected: bytes) -> bool:

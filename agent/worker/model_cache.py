@@ -51,8 +51,7 @@ class ModelCache:
         return found
 
     def _forget_all_but(self, names: Sequence[Name]) -> None:
-        kept = tuple(self._models)
-        for name in kept:
+        for name in tuple(self._models):
             if name not in names:
                 del self._models[name]
 
@@ -62,5 +61,4 @@ class ModelCache:
 
 
 def _name(path: str, layout: Layout) -> Name:
-    file = Path(path).name
-    return file, layout.digest
+    return Path(path).name, layout.digest

@@ -114,8 +114,7 @@ class Pool:
         for task in self._chores:
             task.cancel()
         await asyncio.gather(*self._chores, return_exceptions=True)
-        ends = [worker.end() for worker in self._alive]
-        await asyncio.gather(*ends)
+        await asyncio.gather(*[worker.end() for worker in self._alive])
 
     @property
     def processes(self) -> list[int]:

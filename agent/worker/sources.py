@@ -46,13 +46,7 @@ class LocalSource:
     def dataset(self, task: Task, round_: int = 0) -> Dataset:
         # data that has changed on the disk is read again
         files = fingerprint(self.data)
-        text = task.model_dump_json()
-        return _local(
-            self.data,
-            self.label,
-            text,
-            files,
-        )
+        return _local(self.data, self.label, task.model_dump_json(), files)
 
 
 @dataclass(frozen=True)
@@ -65,13 +59,11 @@ class FleetSource:
 
     def dataset(self, task: Task, round_: int = 0) -> Dataset:
         everything, split, shares = _fleet(self.scenario, self.data_root)
-        holders = _holders(self.scenario, self.data_root)
-        index = holders.index_in(round_, self.index)
+        index = _holders(self.scenario, self.data_root).index_in(round_, self.index)
         key = (index, task.model_dump_json())
         share = shares.get(key)
         if share is None:
-            own = client_dataset(everything, split, index)
-            share = fit(own, task)
+            share = fit(client_dataset(everything, split, index), task)
             shares.add(key, share)
         return share
 
@@ -142,15 +134,11 @@ def _local(data: str, label: str | None, task: str, files: Fingerprint | None) -
 def _holders(scenario: str, data_root: str | None) -> Holders:
     """Whose data the agents of a fleet have after a drift."""
     _, split, _ = _fleet(scenario, data_root)
-    path = Path(scenario)
-    loaded = load_without_files(path)
-    return holders_of(loaded, split.truth)
+    return holders_of(load_without_files(Path(scenario)), split.truth)
 
 
 @lru_cache(maxsize=1)
 def _fleet(scenario: str, data_root: str | None) -> tuple[Dataset, Split, _Shares]:
     """The data of a fleet, which samples belong to which agent, and the shares that were asked for."""
-    path = Path(scenario)
-    loaded = load_without_files(path)
-    everything, split = fleet_data(loaded, data_root)
+    everything, split = fleet_data(load_without_files(Path(scenario)), data_root)
     return everything, split, _Shares(SHARES_BYTES)

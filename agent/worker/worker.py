@@ -120,8 +120,7 @@ def _inspect(job: frames.Job) -> frames.Job:
     task = Task.model_validate(job["task"])
     try:
         with memory_limited(Rules.from_wire(job), learner_first=False):
-            data = source_of(job["source"]).dataset(task)
-            return describe(data, task)
+            return describe(source_of(job["source"]).dataset(task), task)
     except DataError as error:
         return {
             "samples": 0,
@@ -166,8 +165,7 @@ def _superclasses(job: frames.Job) -> frames.Job:
     root = source["data_root"]
     data_root = None if root is None else Path(root)
     models = Path(job["models"])
-    found = accuracies(scenario, models, data_root, job["scaling"], rules.allowed)
-    return {"accuracies": found}
+    return {"accuracies": accuracies(scenario, models, data_root, job["scaling"], rules.allowed)}
 
 
 def _adopt(job: frames.Job) -> frames.Job:
@@ -287,11 +285,7 @@ def _work(
         DiskFull: the new memory does not fit on the disk.
     """
     from covey.agent.worker.sources import is_simulated, source_of
-    from covey.shared.client import (
-        PRIVACY_LEDGER,
-        execute_order,
-        simulated_noise,
-    )
+    from covey.shared.client import PRIVACY_LEDGER, execute_order, simulated_noise
     from covey.shared.order_settings import layout_of, settings_of
     from covey.shared.privacy.noise import Noise
     from covey.shared.privacy.settings import AgentPrivacy, Budget, PrivacyFacet
@@ -316,8 +310,7 @@ def _work(
     if job["memory"]:
         memory = load_memory(Path(job["memory"]), job.get("memory_digest", ""))
     noise = simulated_noise(work, client) if simulated else Noise.secret()
-    source = source_of(job["source"])
-    local, held_back = _locals(source, work, layout, client, rules)
+    local, held_back = _locals(source_of(job["source"]), work, layout, client, rules)
     privacy = AgentPrivacy.from_wire(work.privacy)
     demand = rules.policy.privacy
     if demand.local_epsilon is not None and work.phase != EVALUATE and strategy.privacy is None:
@@ -387,8 +380,7 @@ def _model(path: Path, layout: Layout) -> Vector:
     """The model (d,) in a file. Raises ModelDamaged if the file does not match the digest in its name."""
     from covey.shared.client import decode_model
 
-    content = _model_content(path)
-    return decode_model(content, layout, verified=is_named_by_digest(path))
+    return decode_model(_model_content(path), layout, verified=is_named_by_digest(path))
 
 
 def _model_content(path: Path) -> bytes:
@@ -440,8 +432,7 @@ def _write(path: Path, content: bytes | memoryview, *, durable: bool) -> None:
         DiskFull: the disk has no room for it.
     """
     try:
-        mark = str(os.getpid())
-        write_atomically(path, content, durable=durable, mark=mark, name_durable=False)
+        write_atomically(path, content, durable=durable, mark=str(os.getpid()), name_durable=False)
     except OSError as error:
         why = obstacle(error, path.parent)
         if why:
@@ -459,8 +450,7 @@ def _explain(error: Exception, *, verbose: bool) -> str:
 
 def _line(text: str) -> str:
     """One line of at most MAX_LINE characters."""
-    words = text.split()
-    return " ".join(words)[:MAX_LINE]
+    return " ".join(text.split())[:MAX_LINE]
 
 
 if __name__ == "__main__":

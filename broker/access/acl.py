@@ -82,10 +82,7 @@ AGGREGATOR_RULES = (
     Rule("read", "covey/%f/agents/+/report/+"),
     Rule("read", "covey/%f/coordinator/status"),
 )
-COORDINATOR_RULES = (
-    Rule("read", "covey/%f/#"),
-    Rule("write", "covey/%f/#"),
-)
+COORDINATOR_RULES = (Rule("read", "covey/%f/#"), Rule("write", "covey/%f/#"))
 RULES: Mapping[Role, tuple[Rule, ...]] = MappingProxyType(
     {
         "coordinator": COORDINATOR_RULES,
@@ -118,8 +115,7 @@ def allows(user: str, action: Action, topic: str, members: Members | None = None
     member = member_of(user, members)
     if member is None:
         return False
-    patterns = _patterns(user, member, action)
-    return any(matches(pattern, topic) for pattern in patterns)
+    return any(matches(pattern, topic) for pattern in _patterns(user, member, action))
 
 
 def allows_subscription(user: str, requested: str, members: Members | None = None) -> bool:
@@ -129,8 +125,7 @@ def allows_subscription(user: str, requested: str, members: Members | None = Non
     member = member_of(user, members)
     if member is None:
         return False
-    patterns = _patterns(user, member, "read")
-    return any(_covers(pattern, requested) for pattern in patterns)
+    return any(_covers(pattern, requested) for pattern in _patterns(user, member, "read"))
 
 
 def render(members: Members | None = None) -> str:

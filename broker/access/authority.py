@@ -125,8 +125,7 @@ def _in_days(days: int) -> datetime.datetime:
     """This number of days from now, or the last day that a certificate can name (RFC 5280, section 4.1.2.5)."""
     now = datetime.datetime.now(datetime.UTC)
     last = datetime.datetime(9999, 12, 31, tzinfo=datetime.UTC)
-    most = (last - now).days
-    return now + datetime.timedelta(days=min(days, most))
+    return now + datetime.timedelta(days=min(days, (last - now).days))
 
 
 def _builder(

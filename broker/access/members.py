@@ -57,14 +57,10 @@ def load(path: Path) -> dict[str, Entry]:
 
 def read(path: Path) -> dict[str, Member]:
     """Role and federation of each user, as the access rules need them."""
-    members = {}
-    for name, entry in load(path).items():
-        members[name] = Member(entry.role, entry.federation)
-    return members
+    return {name: Member(entry.role, entry.federation) for name, entry in load(path).items()}
 
 
 def save(path: Path, entries: Mapping[str, Entry]) -> None:
     """Replace the file, whole or not at all. Only its owner may read it."""
-    file = _File(dict(entries))
-    text = file.model_dump_json(indent=1)
+    text = _File(dict(entries)).model_dump_json(indent=1)
     write_private(path, f"{text}\n".encode())

@@ -36,8 +36,7 @@ def verify(stored: str, password: str) -> bool:
         _, _, number, salt_text, expected_text = stored.split("$")
         salt = base64.b64decode(salt_text)
         expected = base64.b64decode(expected_text)
-        iterations = int(number)
-        digest = _digest(password, salt, iterations)
+        digest = _digest(password, salt, int(number))
     except (ValueError, binascii.Error):
         return False
     return hmac.compare_digest(digest, expected)
@@ -45,10 +44,7 @@ def verify(stored: str, password: str) -> bool:
 
 def write(path: Path, passwords: Mapping[str, str]) -> None:
     """Write a password file for these users and their passwords."""
-    hashes = {}
-    for user, password in passwords.items():
-        hashes[user] = hash_password(password)
-    save(path, hashes)
+    save(path, {user: hash_password(password) for user, password in passwords.items()})
 
 
 def save(path: Path, hashes: Mapping[str, str]) -> None:
@@ -66,8 +62,7 @@ def save(path: Path, hashes: Mapping[str, str]) -> None:
         if not _is_storable(user):
             raise UserError(f"user {user!r}: expected a name without ':' and without blanks")
         lines.append(f"{user}:{stored}\n")
-    text = "".join(lines)
-    write_private(path, text.encode())
+    write_private(path, "".join(lines).encode())
 
 
 def read(path: Path) -> dict[str, str]:
@@ -81,8 +76,7 @@ def read(path: Path) -> dict[str, str]:
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.startswith("#"):
             continue
-        entry = line.strip()
-        user, colon, stored = entry.partition(":")
+        user, colon, stored = line.strip().partition(":")
         if not colon or not _is_hash(stored):
             raise UserError(
                 f"{path}, line {number}: expected user:{SCHEME}..., as mosquitto_passwd writes it"

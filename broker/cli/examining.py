@@ -84,8 +84,7 @@ def doctor(
     everything = [finding for _, findings in examined for finding in findings]
     between = None
     if len(urls) > 1 and not any(finding.state == "missing" for finding in everything):
-        examining = examine_between(urls, patience_s=patience_s, federation=federation)
-        between = asyncio.run(examining)
+        between = asyncio.run(examine_between(urls, patience_s=patience_s, federation=federation))
         everything += between.findings
     if as_json:
         print(json_text.dumps(_as_json(examined, between), indent=2))

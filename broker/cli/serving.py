@@ -118,8 +118,7 @@ def up(
     memory: Annotated[
         int | None,
         typer.Option(
-            help="memory of the broker in MiB  [default: half of the machine's]",
-            show_default=False,
+            help="memory of the broker in MiB  [default: half of the machine's]", show_default=False
         ),
     ] = None,
     as_json: Annotated[

@@ -95,8 +95,7 @@ def enroll(
 def expel(names: Names, home: HomeFolder = HOME) -> None:
     """Revoke agents' credentials. A running broker ends their connections and informs the coordinator."""
     own = BrokerFolder(home)
-    gone = own.expel_all(names)
-    _publish_offline(own, gone, EXPELLED)
+    _publish_offline(own, own.expel_all(names), EXPELLED)
 
 
 @commands.command()
@@ -131,10 +130,7 @@ def renew(
 
 
 @commands.command("list")
-def list_users(
-    home: HomeFolder = HOME,
-    as_json: Json = False,
-) -> None:
+def list_users(home: HomeFolder = HOME, as_json: Json = False) -> None:
     """List users with role, federation and age of their credentials, and the certificates' expiry dates."""
     own = BrokerFolder(home)
     entries, certificates = own.entries(), own.certificates()
@@ -157,10 +153,7 @@ def list_users(
 
 def _publish_offline(home: BrokerFolder, users: Mapping[str, Entry], why: str) -> None:
     """Publish that these agents are offline. If that fails, print a note."""
-    agents = {}
-    for name, entry in users.items():
-        if entry.role == "agent":
-            agents[name] = entry.federation
+    agents = {name: entry.federation for name, entry in users.items() if entry.role == "agent"}
     if not agents:
         return
     problem = asyncio.run(expulsion.publish(home, agents, why))

@@ -68,8 +68,7 @@ class Users:
     def has_same(self, user: str, other: Users) -> bool:
         """Whether the other users hold this one with the same role and password."""
         own_member = acl.member_of(user, self.members)
-        other_member = acl.member_of(user, other.members)
-        if own_member != other_member:
+        if own_member != acl.member_of(user, other.members):
             return False
         own_hashes = self.hashes
         other_hashes = other.hashes
@@ -162,12 +161,7 @@ class Hub:
     # -- sessions ----------------------------------------------------------------------------------
 
     def open(
-        self,
-        connection: Client,
-        client_id: str,
-        user: str,
-        *,
-        clean: bool,
+        self, connection: Client, client_id: str, user: str, *, clean: bool
     ) -> tuple[Session, bool]:
         """The client's session, and whether it existed before. An older connection with this id ends.
 
@@ -196,10 +190,7 @@ class Hub:
         if not self._is_coordinator(user):
             max_bytes //= 4
         session = Session(
-            client_id,
-            clean=clean,
-            max_bytes=max_bytes,
-            max_messages=self.limits.queued_messages,
+            client_id, clean=clean, max_bytes=max_bytes, max_messages=self.limits.queued_messages
         )
         session.user = user
         return session
@@ -222,8 +213,7 @@ class Hub:
 
     def _forget_sessions(self) -> None:
         """Drop persistent sessions whose clients stay away for too long, and the oldest if there are too many."""
-        loop = asyncio.get_running_loop()
-        expired = loop.time() - SESSION_S
+        expired = asyncio.get_running_loop().time() - SESSION_S
         max_away = self.limits.connections
         while self._away:
             oldest = next(iter(self._away))
@@ -290,12 +280,7 @@ class Hub:
         for topic, payload in self.retained.matching(pattern):
             if not self.authorize(user, "read", topic):
                 continue
-            waiting = Waiting(
-                topic=topic,
-                payload=payload,
-                qos=qos,
-                retain=True,
-            )
+            waiting = Waiting(topic=topic, payload=payload, qos=qos, retain=True)
             session.add(waiting)
 
     def route(self, user: str, message: Publish) -> list[Client]:
@@ -316,11 +301,10 @@ class Hub:
             session = self.sessions[client_id]
             if not self.authorize(session.user, "read", topic):
                 continue
-            qos = min(granted, message.qos, MAX_QOS)
             waiting = Waiting(
                 topic=topic,
                 payload=message.payload,
-                qos=qos,
+                qos=min(granted, message.qos, MAX_QOS),
                 retain=False,
             )
             session.add(waiting)

@@ -151,8 +151,7 @@ def count_filters(body: bytes, *, after: int) -> int:
     position = 2  # after the packet id
     while position < len(body):
         length_field = body[position : position + 2]
-        length = int.from_bytes(length_field, "big")
-        position += 2 + length + after
+        position += 2 + int.from_bytes(length_field, "big") + after
         count += 1
     return count
 
@@ -168,13 +167,8 @@ def decode_publish(flags: int, body: bytes) -> Publish:
     packet_id = head.packet_id
     if qos == 3 or packet_id == 0 or not topic:
         raise ProtocolError("a PUBLISH with QoS 3, packet id 0 or no topic")
-    payload = body[reader.position :]
     return Publish(
-        topic=topic,
-        payload=payload,
-        qos=qos,
-        retain=retain,
-        packet_id=packet_id,
+        topic=topic, payload=body[reader.position :], qos=qos, retain=retain, packet_id=packet_id
     )
 
 
@@ -191,8 +185,7 @@ def publish_head(
         packet_id: None at QoS 0.
         again: was it sent before, without an acknowledgement?
     """
-    variable_header = PublishVariableHeader(topic, packet_id)
-    variable_bytes = bytes(variable_header.to_bytes())
+    variable_bytes = bytes(PublishVariableHeader(topic, packet_id).to_bytes())
     flags = again << 3 | qos << 1 | retain
     length = len(variable_bytes) + size
     fixed_header = MQTTFixedHeader(PUBLISH, flags, length)
@@ -201,8 +194,7 @@ def publish_head(
 
 def answer(kind: int, packet_id: int, flags: int = 0) -> bytes:
     """PUBACK, PUBREC, PUBREL, PUBCOMP or UNSUBACK for a packet id."""
-    variable_header = PacketIdVariableHeader(packet_id)
-    body = bytes(variable_header.to_bytes())
+    body = bytes(PacketIdVariableHeader(packet_id).to_bytes())
     fixed_header = MQTTFixedHeader(kind, flags, len(body))
     return bytes(fixed_header.to_bytes()) + body
 

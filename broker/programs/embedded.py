@@ -56,8 +56,7 @@ class EmbeddedBroker(BrokerProcess):
         self.url: BrokerUrl  # set once it is ready
 
     async def __aenter__(self) -> Self:
-        port = await start_on_port(self.options, self._start)
-        self.url = self.options.url(port)
+        self.url = self.options.url(await start_on_port(self.options, self._start))
         return self
 
     async def _start(self, port: int) -> None:

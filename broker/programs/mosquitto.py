@@ -145,8 +145,7 @@ class Mosquitto(BrokerProcess):
     async def __aenter__(self) -> Self:
         if self.options.data is not None:
             check_last_save(self.options.data)
-        port = await start_on_port(self.options, self._start)
-        self.url = self.options.url(port)
+        self.url = self.options.url(await start_on_port(self.options, self._start))
         self._is_ready = True
         with contextlib.suppress(OSError):
             self._reported = self._output.stat().st_size

@@ -66,10 +66,8 @@ class WebsocketGateway:
         return f"<WebsocketGateway to {self._broker}>"
 
     async def __aenter__(self) -> Self:
-        requested = replace(self._options, port=self._port)
-        port = await start_on_port(requested, self._listen, OPTION)
-        address = self._options.url(port)
-        self.url = replace(address, path=DEFAULT_PATH)
+        port = await start_on_port(replace(self._options, port=self._port), self._listen, OPTION)
+        self.url = replace(self._options.url(port), path=DEFAULT_PATH)
         return self
 
     async def _listen(self, port: int) -> None:

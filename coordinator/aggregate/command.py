@@ -17,11 +17,7 @@ from covey.shared.wire.topics import Topics
 
 
 async def serve(
-    url: BrokerUrl,
-    federation: str,
-    allowed: AllowedCode,
-    hold_s: float,
-    say: Callable[[str], None],
+    url: BrokerUrl, federation: str, allowed: AllowedCode, hold_s: float, say: Callable[[str], None]
 ) -> None:
     """Add up reports until Ctrl-C or SIGTERM.
 
@@ -45,12 +41,7 @@ async def serve(
         try:
             async with MqttLink(url, client_id=client_id, will=last_will(topics, session)) as link:
                 service = AggregatorService(
-                    link,
-                    topics,
-                    session,
-                    allowed=allowed,
-                    hold_s=hold_s,
-                    say=say,
+                    link, topics, session, allowed=allowed, hold_s=hold_s, say=say
                 )
                 await service.run()
         except asyncio.CancelledError:

@@ -62,8 +62,7 @@ def read_task(task: AggregatorTask, folder: Path, allowed: AllowedCode) -> OpenS
     layout = Layout.from_wire(task.layout)
     # only the kind of the state matters here, so any models will do
     zeros = [np.zeros(layout.size, np.float32)] * strategy.starts
-    setup = setup_of(scenario, zeros, layout)
-    kind = type(strategy.init(setup))
+    kind = type(strategy.init(setup_of(scenario, zeros, layout)))
     checkpoint = Checkpoint(folder)
     checkpoint.import_state(task.state, task.arrays)
     phase = json.loads(task.phase)

@@ -121,8 +121,7 @@ class AggregatorService:
         finally:
             reading.cancel()
             self._subscriptions.close()
-            status = AggregatorStatus(session=self._session, online=False)
-            await self._publish_status(status)
+            await self._publish_status(AggregatorStatus(session=self._session, online=False))
             self._room.cleanup()
 
     async def _read(self) -> None:
@@ -200,11 +199,9 @@ class AggregatorService:
             case PlainTopic("coordinator/status"):
                 await self._coordinator(message.payload)
             case PlainTopic("aggregator/status") if not message.retained:
-                status = AggregatorStatus.from_bytes(message.payload)
-                await self._other(status)
+                await self._other(AggregatorStatus.from_bytes(message.payload))
             case PlainTopic("aggregator/order"):
-                order = AggregatorOrder.from_bytes(message.payload)
-                await self._follow(order)
+                await self._follow(AggregatorOrder.from_bytes(message.payload))
             case PlainTopic("aggregator/task"):
                 await self._task_part(message.payload)
             case AgentTopic(agent, "report"):
@@ -282,8 +279,7 @@ class AggregatorService:
             return
         self._task = part.digest
         await self._leave_task()
-        content = taken(sink)
-        await asyncio.to_thread(self._open, content, order, _now())
+        await asyncio.to_thread(self._open, taken(sink), order, _now())
         await self._tell()
         early = list(self._early)
         self._early.clear()
@@ -330,9 +326,7 @@ class AggregatorService:
         now = _now()
         if not self.summing.expects(agent, now):
             return
-        size = len(message.payload)
-        largest = self._reports.largest_bytes
-        if not self._rates.part(agent, size, largest, now):
+        if not self._rates.part(agent, len(message.payload), self._reports.largest_bytes, now):
             return
         if now >= self._tidy_at:  # reports whose parts have stopped coming take room from others
             self._tidy_at = now + TIDY_S
@@ -347,8 +341,7 @@ class AggregatorService:
             return
         # an agent may have to send the same report again: after a sum that came to nothing, or a refusal
         self._reports.forget(agent, part.digest)
-        content = taken(sink)
-        await asyncio.to_thread(self.summing.accept, agent, content, now, part.digest)
+        await asyncio.to_thread(self.summing.accept, agent, taken(sink), now, part.digest)
 
     def _keep_early(self, message: Message) -> None:
         """Fast agents report while a large task is still on its way."""

@@ -143,11 +143,7 @@ class Summing:
             return
         self._touch(now)
         self._answered.add(client)
-        refused = RefusedReport(
-            client=client,
-            reason=error.reason,
-            detail=error.detail[:MAX_TEXT],
-        )
+        refused = RefusedReport(client=client, reason=error.reason, detail=error.detail[:MAX_TEXT])
         self._refusals.append(refused)
 
     def _accept(self, client: ClientId, content: bytes, content_digest: bytes, now: float) -> None:
@@ -163,15 +159,10 @@ class Summing:
             return
         if report.failure is not None:
             self._answered.add(client)
-            failed = FailedReport(client=client, why=report.failure)
-            self._failures.append(failed)
+            self._failures.append(FailedReport(client=client, why=report.failure))
             return
         checked = read_report(
-            report,
-            step.phase,
-            step.scenario,
-            train_samples=self._samples[client],
-            base=step.base,
+            report, step.phase, step.scenario, train_samples=self._samples[client], base=step.base
         )
         try:
             self._fold(step, client, report, checked, content_digest)
@@ -190,8 +181,7 @@ class Summing:
         terms = self._terms(step, client, report)
         norms = self._norms(step, client, report)
         for term in terms:
-            vector = report.vectors[term.vector]
-            self._sums.add(term.key, vector, term.weight)
+            self._sums.add(term.key, report.vectors[term.vector], term.weight)
         summed = SummedReport(
             client=client,
             digest=content_digest,
@@ -225,11 +215,7 @@ class Summing:
         if not is_limited or phase.name in phase_names.OF_THE_RUN:
             return {}
         steps = folding.steps_of(
-            step.scenario.strategy,
-            step.state,
-            phase,
-            [(client, report)],
-            self._base_norms,
+            step.scenario.strategy, step.state, phase, [(client, report)], self._base_norms
         )
         return {one.name: one.norm for one in steps}
 

@@ -158,8 +158,7 @@ def report(
     """
     from covey.coordinator.commands import report as command
 
-    request = command.Request(folders, html, svg or [], as_json)
-    command.report(request, out)
+    command.report(command.Request(folders, html, svg or [], as_json), out)
 
 
 @commands.command()

@@ -182,8 +182,7 @@ def replay(
     record: Annotated[Path, typer.Argument(help="the folder of a buffered run", metavar="RUN")],
     *,
     folder: Annotated[
-        Path | None,
-        typer.Option("--out", help="the folder of the replay  [default: RUN.replay]"),
+        Path | None, typer.Option("--out", help="the folder of the replay  [default: RUN.replay]")
     ] = None,
     data_root: DataRoot = None,
     allow: Allow = None,
@@ -201,18 +200,13 @@ def replay(
     from covey.shared.scenario.load import load
 
     beside = record.with_name(f"{record.name}.replay")
-    options = Options(
-        folder or beside,
-        data_root=data_root,
-        allowed=AllowedCode.parse(allow),
-    )
+    options = Options(folder or beside, data_root=data_root, allowed=AllowedCode.parse(allow))
     rounds = load(record / "scenario.yaml").rounds.count
     with nullcontext(ignore) if as_json else ProgressBar(out, rounds) as observer:
         replayed = command(record, options, observer)
     models = len(replayed.models)
     if as_json:
-        different = list(replayed.different)
-        json_line({"event": "replay", "models": models, "different": different})
+        json_line({"event": "replay", "models": models, "different": list(replayed.different)})
     if replayed.different:
         named = ", ".join(replayed.different)
         raise failed(

@@ -137,8 +137,7 @@ def _with_reason(failure: str, excluded: Sequence[AgentExcluded]) -> str:
 
 
 def _run(task: CellTask, folder: Path, observer: Observer) -> None:
-    document = yaml.safe_load(task.scenario)
-    scenario = Scenario.model_validate(document)
+    scenario = Scenario.model_validate(yaml.safe_load(task.scenario))
     data_root = Path(task.data_root) if task.data_root is not None else None
     allowed = AllowedCode.parse(task.allowed)
     options = Options(folder, data_root=data_root, allowed=allowed)

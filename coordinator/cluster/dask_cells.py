@@ -121,8 +121,7 @@ def _on_a_worker(task: CellTask) -> CellOutcome:
     """Run a cell on the machine that Dask chose."""
     from distributed import get_worker
 
-    worker = get_worker()
-    return run_cell(task, worker.address)
+    return run_cell(task, get_worker().address)
 
 
 def _place_of_worker(dask_worker: Any) -> Place:

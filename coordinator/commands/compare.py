@@ -34,9 +34,7 @@ from covey.coordinator.commands.comparison_files import (
 )
 from covey.coordinator.commands.tracked_run import finish_tracked, track_afterwards
 from covey.coordinator.compare.grid import Cell, chosen, grid
-from covey.coordinator.compare.rows import (
-    ComparisonRow,
-)
+from covey.coordinator.compare.rows import ComparisonRow
 from covey.coordinator.compare.summaries import no_better, summaries
 from covey.coordinator.compare.tables import tables
 from covey.coordinator.processes.workers import WorkerPool
@@ -92,14 +90,12 @@ def compare(
     if request.run and request.executor:
         run_on_cluster(scenario, options, request, known, console)
     elif request.run:
-        observing = _observing(scenario, options.folder, console)
-        in_process = request.in_process
         outcome = try_cells(
             scenario,
             options,
             request.cells,
-            observing,
-            in_process=in_process,
+            _observing(scenario, options.folder, console),
+            in_process=request.in_process,
             known=known,
             track=request.track,
         )
@@ -252,8 +248,7 @@ def _impossible(cells: Iterable[Cell]) -> dict[tuple[str, str], str]:
             why = str(error)
             reasons[method] = why
     for method, why in reasons.items():
-        words = "/".join(method)
-        log.warning("%s cannot be run: %s", words.strip("/"), why)
+        log.warning("%s cannot be run: %s", "/".join(method).strip("/"), why)
     return reasons
 
 

@@ -88,12 +88,9 @@ def _recorded(file: Path) -> dict[str, tuple[Identity, ComparisonRow]]:
     except OSError as error:
         raise UserError(f"--known {file}: {error.strerror}; {EXPECTED}") from None
     except (ValueError, KeyError, TypeError, UserError) as error:
-        lines = str(error).splitlines()
-        reason = lines[0]
+        reason = str(error).splitlines()[0]
         kind = type(error).__name__
-        raise UserError(
-            f"--known {file}: {EXPECTED}; {kind}: {reason}",
-        ) from None
+        raise UserError(f"--known {file}: {EXPECTED}; {kind}: {reason}") from None
 
 
 def _read_rows(file: Path) -> dict[str, tuple[Identity, ComparisonRow]]:
@@ -108,24 +105,18 @@ def _read_rows(file: Path) -> dict[str, tuple[Identity, ComparisonRow]]:
         key = (cell.split, cell.label, cell.seed)
         columns = by_cell.get(key)
         if columns is not None:
-            tuned_before = _tuned_before(scenario, cell)
-            row = ComparisonRow.from_json({**tuned_before, **columns})
-            identity = _identity(scenario, cell)
-            found[cell.name] = identity, row
+            row = ComparisonRow.from_json({**_tuned_before(scenario, cell), **columns})
+            found[cell.name] = _identity(scenario, cell), row
     return found
 
 
 def _tuned_before(scenario: Scenario, cell: Cell) -> dict[str, Any]:
     """The settings of fine-tuning of a row that has none: an earlier version took the method's own training."""
-    before = cell.scenario.model_copy(update={"evaluation": scenario.evaluation})
-    return tuning_of(before)
+    return tuning_of(cell.scenario.model_copy(update={"evaluation": scenario.evaluation}))
 
 
 def _identity(scenario: Scenario, cell: Cell) -> Identity:
-    digest = scenario_digest(cell.scenario)
-    compare = section(scenario)
-    target = target_of(compare, cell)
-    return digest, target
+    return scenario_digest(cell.scenario), target_of(section(scenario), cell)
 
 
 # -- tables --------------------------------------------------------------------------------------------------------
@@ -221,11 +212,9 @@ def write_page(scenario: Scenario, out: Path, rows: Sequence[ComparisonRow], pag
             state = "finished elsewhere"
             if found is None:
                 state = _progress_of(folder)
-        shown = ShownCell(cell, folder, state, found)
-        cells.append(shown)
+        cells.append(ShownCell(cell, folder, state, found))
     private_folder(out)
-    text = comparison_page(scenario, out, cells)
-    write_atomically(page, text.encode())
+    write_atomically(page, comparison_page(scenario, out, cells).encode())
 
 
 def _progress_of(folder: Path) -> str:
@@ -233,6 +222,5 @@ def _progress_of(folder: Path) -> str:
     checkpoint = Checkpoint(folder / "checkpoint")
     if not checkpoint.exists():
         return "not begun"
-    facts = checkpoint.facts()
-    rounds = facts["engine"]["round"]
+    rounds = checkpoint.facts()["engine"]["round"]
     return f"unfinished, {rounds} rounds are over"

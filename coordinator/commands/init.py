@@ -36,12 +36,8 @@ def init(request: Request) -> Proposal:
     Raises:
         UserError: a source cannot be read, or the data of the devices does not go together.
     """
-    descriptions = described(request.sources)
     return propose(
-        descriptions,
-        target=request.target,
-        agents=request.agents,
-        name=request.name,
+        described(request.sources), target=request.target, agents=request.agents, name=request.name
     )
 
 
@@ -53,8 +49,7 @@ def described(sources: Sequence[str]) -> list[DataDescription]:
     for source in files:
         found[source] = read_description(Path(source))
     if data:
-        descriptions = _described_by_agent(data)
-        found |= zip(data, descriptions, strict=True)
+        found |= zip(data, _described_by_agent(data), strict=True)
     return [found[source] for source in sources]
 
 
@@ -78,8 +73,7 @@ def _described_by_agent(data: Sequence[str]) -> list[DataDescription]:
     )
     if done.returncode != 0:
         raise UserError(_failure(done.stderr) or f"{first}: it cannot be described")
-    lines = done.stdout.splitlines()
-    return [DataDescription.model_validate_json(line) for line in lines]
+    return [DataDescription.model_validate_json(line) for line in done.stdout.splitlines()]
 
 
 def _failure(printed: str) -> str:

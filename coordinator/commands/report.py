@@ -61,8 +61,7 @@ def _report_runs(request: Request, console: Console) -> None:
         for result in found:
             json_line(result)
         return
-    words = results(found, labels(folders, found))
-    show_words(console, words, results_table)
+    show_words(console, results(found, labels(folders, found)), results_table)
     if request.html is not None:
         _print_place(request.html, console)
     elif len(folders) == 1:
@@ -71,10 +70,7 @@ def _report_runs(request: Request, console: Console) -> None:
 
 
 def _write_runs(
-    folders: Sequence[Path],
-    found: Sequence[dict[str, Any]],
-    html: Path | None,
-    svg: Sequence[str],
+    folders: Sequence[Path], found: Sequence[dict[str, Any]], html: Path | None, svg: Sequence[str]
 ) -> None:
     from covey.coordinator.report.curves import curves
     from covey.coordinator.report.html_report import page, write_pictures
@@ -138,8 +134,7 @@ def _scenario_of(folder: Path) -> Scenario:
         return load(file)
     table = folder / comparison_files.TABLE
     try:
-        document = json_text.loads(table.read_bytes())
-        return Scenario.model_validate(document["scenario"])
+        return Scenario.model_validate(json_text.loads(table.read_bytes())["scenario"])
     except (ValueError, KeyError, TypeError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(

@@ -54,7 +54,6 @@ def watch(hub: Hub, console: Console, emit: Callable[[Any], None] | None = None)
             if live is not None:
                 sources = hub.sources
                 state = dashboard_state(sources)
-                view = watch_view(state, sources.lines, console.height)
-                live.update(view, refresh=True)
+                live.update(watch_view(state, sources.lines, console.height), refresh=True)
     if emit is None and not console.is_terminal:
         console.print()  # ends the line of the view, which was written once

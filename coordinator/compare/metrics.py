@@ -56,6 +56,5 @@ def measure_of(compare: Compare, task: Task) -> Measure:
 def figure_of(averages: Mapping[str, Any], metric: Metric, measure: Measure) -> float | None:
     """The metric's figure out of averages by mode, as it is stored; None if they do not have it."""
     mode, average = METRICS[metric]
-    figures = averages.get(mode, {}).get(measure.name, {})
-    value: float | None = figures.get(average)
+    value: float | None = averages.get(mode, {}).get(measure.name, {}).get(average)
     return value

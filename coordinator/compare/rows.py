@@ -32,10 +32,7 @@ class ComparisonRow:
     @classmethod
     def from_json(cls, columns: Mapping[str, Any]) -> Self:
         """A row as compare.json has it. Raises KeyError if it does not name its cell."""
-        partition = columns["partition"]
-        method = columns["method"]
-        seed = columns["seed"]
-        return cls(partition, method, seed, columns)
+        return cls(columns["partition"], columns["method"], columns["seed"], columns)
 
     def to_json(self) -> dict[str, Any]:
         """The columns by name, in the order of the files."""
@@ -53,8 +50,7 @@ class ComparisonRow:
 
     def updated(self, columns: Mapping[str, Any]) -> Self:
         """The same row with other values, or further columns at its end."""
-        merged = {**self.columns, **columns}
-        return self.from_json(merged)
+        return self.from_json({**self.columns, **columns})
 
 
 def row_of(
@@ -96,21 +92,16 @@ def row_of(
         columns["J"] = notes["J"]
     target = target_of(compare, cell)
     if target is not None:
-        phases = []
-        for line in record:
-            if line["event"] == "phase":
-                phases.append(line)
+        phases = [line for line in record if line["event"] == "phase"]
         metric = columns["metric"]
         agents = result["agents"]
-        classes = task.outputs
-        columns |= columns_to_target(phases, metric, measure, target, agents, classes)
+        columns |= columns_to_target(phases, metric, measure, target, agents, task.outputs)
     return ComparisonRow.from_json(columns)
 
 
 def judged(row: ComparisonRow, compare: Compare, measure: Measure) -> ComparisonRow:
     """The row with this comparison's metric, and its figure in that metric."""
-    judgement = _judgement(row.columns, compare, measure)
-    return row.updated(judgement)
+    return row.updated(_judgement(row.columns, compare, measure))
 
 
 def with_same_columns(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
@@ -120,20 +111,14 @@ def with_same_columns(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
         empty |= dict.fromkeys(row.columns)
     padded = []
     for row in rows:
-        columns = {**empty, **row.columns}
-        whole = ComparisonRow.from_json(columns)
-        padded.append(whole)
+        padded.append(ComparisonRow.from_json({**empty, **row.columns}))
     return padded
 
 
 def tuning_of(scenario: Scenario) -> dict[str, Any]:
     """The settings of fine-tuning by column; None for each if E-tuned is not measured."""
     settings = scenario.fine_tuning or {}
-    columns = {}
-    for column in TUNING:
-        name = column.removeprefix("tune_")
-        columns[column] = settings.get(name)
-    return columns
+    return {column: settings.get(column.removeprefix("tune_")) for column in TUNING}
 
 
 def _averages_by_mode(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -154,8 +139,7 @@ def _figures(averages: Mapping[str, Any]) -> dict[str, float]:
         if not figures:
             continue
         for figure in FIGURES:
-            values = figures.get(figure, {})
-            for average, value in values.items():
+            for average, value in figures.get(figure, {}).items():
                 column = f"{mode}_{figure}_{average}"
                 columns[column] = value
         diverged = figures.get("diverged")
@@ -167,12 +151,10 @@ def _figures(averages: Mapping[str, Any]) -> dict[str, float]:
 
 def _judgement(columns: Mapping[str, Any], compare: Compare, measure: Measure) -> dict[str, Any]:
     """The metric of the row's method, and its figure of that measure in that metric."""
-    method = columns["method"]
-    metric = metric_of(compare, method)
+    metric = metric_of(compare, columns["method"])
     mode, average = METRICS[metric]
     column = f"{mode}_{measure.name}_{average}"
-    figure = columns.get(column)
-    judgement: dict[str, Any] = {"metric": metric, "figure": figure}
+    judgement: dict[str, Any] = {"metric": metric, "figure": columns.get(column)}
     if measure != ACCURACY:
         judgement["measure"] = measure.name
     return judgement

@@ -158,6 +158,5 @@ def _is_ahead(one: Summary, baseline: Summary) -> bool | None:
         figure = f"{mode}_{measure.name}_macro"
         if figure in one.figures and figure in baseline.figures:
             own = one.figures[figure].mean
-            better = measure.is_better(own, baseline.figures[figure].mean)
-            ahead = better or ahead is True
+            ahead = measure.is_better(own, baseline.figures[figure].mean) or ahead is True
     return ahead

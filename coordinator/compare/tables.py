@@ -61,8 +61,7 @@ def tables(scenario: Scenario, found: Sequence[Summary], average: str = "macro")
     for split in splits(scenario):
         own = [one for one in found if one.partition == split.label]
         if own:
-            table = _table(scenario, split, own, average)
-            made.append(table)
+            made.append(_table(scenario, split, own, average))
     return made
 
 
@@ -75,8 +74,7 @@ def markdown(scenario: Scenario, found: Sequence[Summary]) -> str:
     texts = []
     for average in averages:
         for table in tables(scenario, found, average):
-            text = table.markdown()
-            texts.append(text)
+            texts.append(table.markdown())
     return "\n".join(texts)
 
 
@@ -102,10 +100,8 @@ def _table(scenario: Scenario, split: Split, found: Sequence[Summary], average: 
     heading = f"{name}: {title}; mean ± population deviation over seeds"
     lines = []
     for one in found:
-        line = [column(one) for column in columns.values()]
-        lines.append(line)
-    headers = list(columns)
-    return TextTable(heading, headers, lines)
+        lines.append([column(one) for column in columns.values()])
+    return TextTable(heading, list(columns), lines)
 
 
 # -- groups of columns ---------------------------------------------------------------------------------------------
@@ -122,8 +118,7 @@ def _modes(found: Sequence[Summary], measure: Measure, average: str) -> tuple[st
         if _has(found, diverged):
             count_header = f"{header}, diverged"
             columns[count_header] = _mean(diverged, 1)
-    title = f"{measure.title}, {average} average"
-    return title, columns
+    return f"{measure.title}, {average} average", columns
 
 
 def _other_errors(
@@ -157,18 +152,13 @@ def _both_averages(metric: Metric, measure: Measure) -> tuple[str, Columns]:
         for name, label in labels.items():
             capital = average.capitalize()
             header = f"{capital}-{label}"
-            key = f"{mode}_{name}_{average}"
-            columns[header] = _figure(key, MEASURES[name])
+            columns[header] = _figure(f"{mode}_{name}_{average}", MEASURES[name])
     title = TITLES[mode]
     return f"{title} {unit}", columns
 
 
 def _labels_of_regression() -> dict[str, str]:
-    labels: dict[str, str] = {}
-    for name in SHOWN_OF_REGRESSION:
-        measure = MEASURES[name]
-        labels[name] = measure.label
-    return labels
+    return {name: MEASURES[name].label for name in SHOWN_OF_REGRESSION}
 
 
 def _shows_tuned(compare: Compare, columns: Columns) -> bool:
@@ -176,11 +166,7 @@ def _shows_tuned(compare: Compare, columns: Columns) -> bool:
     mode, _ = METRICS[compare.metric]
     if mode in TUNED:
         return True
-    for tuned in TUNED:
-        header = TITLES[tuned]
-        if header in columns:
-            return True
-    return False
+    return any(TITLES[tuned] in columns for tuned in TUNED)
 
 
 def _tuning(found: Sequence[Summary]) -> Columns:
@@ -287,8 +273,7 @@ def _setting(key: str) -> Column:
     """A setting of fine-tuning."""
 
     def words(one: Summary) -> str:
-        values = one.tuning[key]
-        return _per_seed(values)
+        return _per_seed(one.tuning[key])
 
     return words
 
@@ -299,8 +284,7 @@ def _method(one: Summary) -> str:
 
 def _seeds(one: Summary) -> str:
     """How many seeds the figures are the mean of."""
-    count = len(one.seeds)
-    return str(count)
+    return str(len(one.seeds))
 
 
 def _clusters(one: Summary) -> str:
@@ -340,7 +324,6 @@ def _per_seed(values: Sequence[Any]) -> str:
         if value is None:
             text = NONE
         words.append(text)
-    different = set(words)
-    if len(different) == 1:
+    if len(set(words)) == 1:
         return words[0]
     return ", ".join(words)

@@ -73,18 +73,15 @@ def curve(
         return _tracked_curve(phases, agents, guessed_among)
     points = []
     for phase in phases:
-        averages = phase.get("evaluation", {})
-        figure = figure_of(averages, metric, measure)
+        figure = figure_of(phase.get("evaluation", {}), metric, measure)
         if figure is not None:
-            point = _point(phase, metric, phase["round"], figure, agents)
-            points.append(point)
+            points.append(_point(phase, metric, phase["round"], figure, agents))
     return points
 
 
 def _is_tracked(phases: Iterable[Phase], measure: Measure) -> bool:
     """Whether the record has each agent's figure right after its training. It has accuracy or RMSE, and no other."""
-    regression = measure != ACCURACY
-    if measure != main_measure(regression=regression):
+    if measure != main_measure(regression=measure != ACCURACY):
         return False
     return any("tracked" in phase for phase in phases)
 
@@ -107,8 +104,7 @@ def _tracked_curve(phases: Iterable[Phase], agents: int, classes: int | None) ->
         figure = _mean_with_guesses(newest.values(), agents, classes)
         if figure is not None:
             rounds = phase["round"] + 1
-            point = _point(phase, "last, tracked", rounds, figure, agents)
-            points.append(point)
+            points.append(_point(phase, "last, tracked", rounds, figure, agents))
     return points
 
 

@@ -155,5 +155,4 @@ def _with_names(status: CoordinatorStatus, before: CoordinatorStatus | None) -> 
     """A last will holds neither the run's name nor its rounds: these are as they were."""
     if status.online or status.name or before is None:
         return status
-    changes = {"online": False, "phase": ""}
-    return before.model_copy(update=changes)
+    return before.model_copy(update={"online": False, "phase": ""})

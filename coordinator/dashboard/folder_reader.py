@@ -114,8 +114,7 @@ class FolderReader:
         return has_news
 
     def _read_page(self, number: int) -> bool:
-        file = roster_file(self.folder, number)
-        content = self._changed(file.name)
+        content = self._changed(roster_file(self.folder, number).name)
         if content is None:
             return False
         try:

@@ -112,12 +112,10 @@ def _main_means(row: Row) -> _Means:
     by_cluster: dict[str, float] = {}
     clusters = _mapping(row.get("by_cluster"))
     for cluster, means in clusters.items():
-        figures = _mapping(means)
-        value = _number(figures.get(measure.name))
+        value = _number(_mapping(means).get(measure.name))
         if value is not None:
             by_cluster[_text(cluster)] = value
-    overall = _number(averages.get("macro"))
-    return _Means(measure, overall, by_cluster)
+    return _Means(measure, _number(averages.get("macro")), by_cluster)
 
 
 def _event(row: Row) -> EventLine | None:
@@ -148,8 +146,7 @@ def _warnings(row: Row) -> tuple[str, ...]:
     notes = _mapping(row.get("notes"))
     for key, note in notes.items():
         if key.startswith(WARNING):
-            text = _text(note)
-            texts.append(text)
+            texts.append(_text(note))
     return tuple(texts)
 
 
@@ -190,5 +187,4 @@ def _count(value: Any) -> int:
 def _text(value: Any) -> str:
     if not isinstance(value, str | int | float):
         return ""
-    text = str(value)
-    return text[:MAX_TEXT]
+    return str(value)[:MAX_TEXT]

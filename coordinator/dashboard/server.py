@@ -192,8 +192,7 @@ class Handler(BaseHTTPRequestHandler):
         return False
 
     def _has_key(self) -> bool:
-        given = self.headers.get(KEY_HEADER, "")
-        if hmac.compare_digest(given.encode(), self.server.key.encode()):
+        if hmac.compare_digest(self.headers.get(KEY_HEADER, "").encode(), self.server.key.encode()):
             self.server.keep(self.connection)
             return True
         self._refuse(HTTPStatus.UNAUTHORIZED, "open the address that the command printed")
@@ -218,8 +217,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _refuse(self, status: HTTPStatus, why: str) -> None:
         self.close_connection = True
-        body = json.dumps({"error": why}).encode()
-        self._reply(status, body, "application/json")
+        self._reply(status, json.dumps({"error": why}).encode(), "application/json")
 
     def _reply(self, status: HTTPStatus, content: bytes, kind: str) -> None:
         self.send_response(status)
@@ -269,5 +267,4 @@ class Handler(BaseHTTPRequestHandler):
 
     def _send_event(self, name: str, data: Any) -> None:
         text = json.dumps(data, allow_nan=False, separators=(",", ":"))
-        event = f"event: {name}\ndata: {text}\n\n"
-        self.wfile.write(event.encode())
+        self.wfile.write(f"event: {name}\ndata: {text}\n\n".encode())

@@ -293,26 +293,22 @@ def _curve(points: Points) -> Points:
 
 def _losses(phases: Sequence[PhaseLine]) -> Points:
     """The training loss of each round. Phases between rounds train other agents or other models."""
-    points: list[tuple[float, float]] = []
-    for line in phases:
-        if line.ends_round and line.loss is not None:
-            points.append((line.rounds, line.loss))
+    points = [
+        (line.rounds, line.loss) for line in phases if line.ends_round and line.loss is not None
+    ]
     return _curve(points)
 
 
 def _totals(by_round: Mapping[int, int]) -> Points:
     """A total that grows, as it was at the end of each round."""
-    points = sorted(by_round.items())
-    return _curve(points)
+    return _curve(sorted(by_round.items()))
 
 
 def _bars(phases: Sequence[PhaseLine]) -> list[Bar]:
     """The reports of the newest phases; phases whose record names nobody are left out."""
-    bars: list[Bar] = []
-    for line in phases[-MAX_POINTS:]:
-        bar = Bar(line.rounds, line.phase, line.reported, line.missing)
-        bars.append(bar)
-    return bars
+    return [
+        Bar(line.rounds, line.phase, line.reported, line.missing) for line in phases[-MAX_POINTS:]
+    ]
 
 
 # -- agents and faults -----------------------------------------------------------------------------
@@ -388,8 +384,7 @@ def _newest_events(lines: Sequence[Line], over_select: float) -> list[EventLine]
         needed = invited / over_select if line.ends_round else invited
         if line.reported < needed:
             text = f"{line.phase}: closed with {line.reported} of {invited} reports"
-            event = EventLine("missing", line.round, text)
-            events.append(event)
+            events.append(EventLine("missing", line.round, text))
         for warning in line.warnings:
             if warning not in warned:
                 warned.add(warning)

@@ -77,10 +77,7 @@ def watch_view(state: DashboardState, lines: Sequence[Line], height: int = 24) -
     rows = history(lines)
     if rows:
         room = max(height - OTHER_LINES, MIN_ROWS)
-        newest = rows[-room:]
-        measure = MEASURES[state.measure]
-        table = _table(newest, measure)
-        parts.append(table)
+        parts.append(_table(rows[-room:], MEASURES[state.measure]))
     for event in state.events[:MAX_EVENTS]:
         when = f"round {event.round} or before" if event.or_before else f"round {event.round}"
         sentence = printable(f"{when}: {event.text}")
@@ -91,8 +88,7 @@ def watch_view(state: DashboardState, lines: Sequence[Line], height: int = 24) -
 
 
 def _title(state: DashboardState) -> Text:
-    names = [name for name in (state.name, state.method) if name]
-    name = ", ".join(names) or "Covey"
+    name = ", ".join([name for name in (state.name, state.method) if name]) or "Covey"
     title = Text(printable(name), style="bold")
     colour = COLOURS.get(state.state, "")
     title.append(f"  {state.state}", style=colour)
@@ -113,18 +109,15 @@ def _title(state: DashboardState) -> Text:
 
 def _bar(state: DashboardState) -> Table:
     bar = Table.grid(padding=(0, 1))
-    total = max(state.rounds, 1)
-    drawn = ProgressBar(total=total, completed=state.rounds_done, width=40)
-    count = Text(f"{state.rounds_done} of {state.rounds} rounds")
-    bar.add_row(drawn, count)
+    drawn = ProgressBar(total=max(state.rounds, 1), completed=state.rounds_done, width=40)
+    bar.add_row(drawn, Text(f"{state.rounds_done} of {state.rounds} rounds"))
     return bar
 
 
 def _facts(state: DashboardState) -> list[RenderableType]:
     sent = bytes_text(_newest(state.sent))
     received = bytes_text(_newest(state.received))
-    refused = [f"{reason} {count}" for reason, count in state.refusals.items()]
-    reasons = ", ".join(refused) or "none"
+    reasons = ", ".join([f"{reason} {count}" for reason, count in state.refusals.items()]) or "none"
     facts = {
         "agents": fleet_words(state.fleet),
         "clusters": sizes_text(state.sizes) or NONE,
@@ -132,11 +125,7 @@ def _facts(state: DashboardState) -> list[RenderableType]:
         "faults": faults_words(state.faults),
         "refused": printable(reasons),
     }
-    parts: list[RenderableType] = []
-    for name, words in facts.items():
-        line = _line(f"{name:<9} {words}", "")
-        parts.append(line)
-    return parts
+    return [_line(f"{name:<9} {words}", "") for name, words in facts.items()]
 
 
 def _newest(points: Points) -> float:
@@ -171,8 +160,7 @@ def faults_words(faults: Faults) -> str:
         "quarantines": faults.quarantined,
         "agents failed": faults.failed,
     }
-    words = [f"{count} {kind}" for kind, count in counts.items() if count]
-    return ", ".join(words) or "none"
+    return ", ".join([f"{count} {kind}" for kind, count in counts.items() if count]) or "none"
 
 
 def bytes_text(count: float) -> str:
@@ -189,19 +177,11 @@ def _table(rows: Sequence[RoundRow], measure: Measure) -> Table:
     """The newest rounds."""
     unit = " %" if measure.scale == PERCENT else ""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    headings = (
-        "round",
-        f"{measure.label}{unit}",
-        f"by cluster{unit}",
-        "loss",
-        "reports",
-        "s",
-    )
+    headings = ("round", f"{measure.label}{unit}", f"by cluster{unit}", "loss", "reports", "s")
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
-        cells = _cells(row, measure)
-        table.add_row(*cells)
+        table.add_row(*_cells(row, measure))
     return table
 
 
@@ -231,8 +211,7 @@ def _clusters(figures: Sequence[float], measure: Measure) -> str:
         lowest = _short(min(figures), measure)
         highest = _short(max(figures), measure)
         return f"{lowest} to {highest}"
-    each = [_short(figure, measure) for figure in figures]
-    return "  ".join(each)
+    return "  ".join([_short(figure, measure) for figure in figures])
 
 
 def _short(figure: float, measure: Measure) -> str:

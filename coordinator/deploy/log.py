@@ -51,8 +51,7 @@ def note(folder: Path, act: Act, version: ModelVersion, published: Published) ->
     if published.before is not None:
         before = published.before
         line = replace(line, before_run=before.run, before_round=before.round)
-    lines = [*publications(folder), line]
-    texts = [json_text.dumps(asdict(one)) + "\n" for one in lines]
+    texts = [json_text.dumps(asdict(one)) + "\n" for one in [*publications(folder), line]]
     write_atomically(folder / FILE, "".join(texts).encode())
 
 

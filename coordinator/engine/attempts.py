@@ -31,8 +31,7 @@ class Attempts:
     @property
     def pause_s(self) -> float:
         """Seconds before the next attempt, after this many void ones in a row."""
-        doublings = min(self._voids - 1, MAX_DOUBLINGS)
-        pause: float = FIRST_PAUSE_S * 2**doublings
+        pause: float = FIRST_PAUSE_S * 2 ** min(self._voids - 1, MAX_DOUBLINGS)
         return min(pause, LONGEST_PAUSE_S)
 
     def failed(self, step: Step, failure: str) -> tuple[str, str]:

@@ -200,13 +200,8 @@ class BufferedEngine(RoundEngine):
         self.stage = Stage.STREAMING
         self._train = phase
         self.stream.sizes = event.sizes
-        seed = self.rules.seed
         first_line = invitation_order(
-            self.known,
-            seed,
-            round_=0,
-            attempt=0,
-            purpose=TRAIN,
+            self.known, self.rules.seed, round_=0, attempt=0, purpose=TRAIN
         )
         self.stream.line_up(first_line)
         return self._stream(now)
@@ -239,8 +234,7 @@ class BufferedEngine(RoundEngine):
         if self._link_lost_at is not None:
             return []
         if self.stream.entries:
-            entry = self.stream.entries.pop(0)
-            return self._close_buffer(None, [entry], now)
+            return self._close_buffer(None, [self.stream.entries.pop(0)], now)
         cluster = self._ready(now)
         if cluster is not None:
             return self._close_cluster(cluster, now)
@@ -268,11 +262,7 @@ class BufferedEngine(RoundEngine):
         everybody = self.known - rules.newcomers
         for cluster in sorted(self.stream.buffers):
             is_mature = self.stream.is_mature(
-                cluster,
-                enough,
-                len(everybody),
-                now,
-                rules.deadline_s,
+                cluster, enough, len(everybody), now, rules.deadline_s
             )
             if is_mature:
                 return cluster
@@ -293,10 +283,8 @@ class BufferedEngine(RoundEngine):
                 deadline += rules.first_work_s
             self._called.add(client)
             self.stream.give(client, self.number, now, deadline)
-            order = (client, self.number)
-            orders.append(order)
-        give = Give(tuple(orders))
-        return [give]
+            orders.append((client, self.number))
+        return [Give(tuple(orders))]
 
     def _places(self) -> int:
         """How many agents may be at work at once."""
@@ -329,8 +317,7 @@ class BufferedEngine(RoundEngine):
         reasons = dict(self.stream.failed)
         self.stream.forgive()
         self.number += 1
-        clients = sorted(reasons)
-        step = self._step(self._train, clients, now)
+        step = self._step(self._train, sorted(reasons), now)
         step.reported.clear()
         step.reasons.update(reasons)
         return self._void(step, now)
@@ -338,8 +325,7 @@ class BufferedEngine(RoundEngine):
     # -- folds -------------------------------------------------------------------------------------
 
     def _close_cluster(self, cluster: int, now: float) -> Actions:
-        reports = self.stream.buffers.pop(cluster)
-        return self._close_buffer(cluster, reports, now)
+        return self._close_buffer(cluster, self.stream.buffers.pop(cluster), now)
 
     def _close_buffer(
         self, cluster: int | None, reports: list[WaitingReport], now: float
@@ -353,24 +339,14 @@ class BufferedEngine(RoundEngine):
             reporters.append(report.client)
             steps.append(report.step)
             staleness.append(0 if cluster is None else self.stream.staleness(report))
-        first = by_id[0]
-        phase = first.phase or self._train
+        phase = by_id[0].phase or self._train
         self.number += 1
         self.step = self._step(phase, reporters, now)
         self.stage = Stage.FOLDING
         self._folding = reports
         self._cluster = cluster
-        buffer = Buffer(
-            cluster=cluster,
-            steps=tuple(steps),
-            staleness=tuple(staleness),
-        )
-        close = Close(
-            step=self.number,
-            reporters=tuple(reporters),
-            missing=(),
-            buffer=buffer,
-        )
+        buffer = Buffer(cluster=cluster, steps=tuple(steps), staleness=tuple(staleness))
+        close = Close(step=self.number, reporters=tuple(reporters), missing=(), buffer=buffer)
         return [close]
 
     def _step(self, phase: Phase, clients: list[ClientId], now: float) -> Step:
@@ -435,8 +411,7 @@ class BufferedEngine(RoundEngine):
         if self._cluster is None:
             stream.entries = kept + stream.entries
         else:
-            later = stream.buffers.get(self._cluster, [])
-            stream.buffers[self._cluster] = kept + later
+            stream.buffers[self._cluster] = kept + stream.buffers.get(self._cluster, [])
         self._folding = []
         self._cluster = None
         self.step = None
@@ -453,8 +428,7 @@ class BufferedEngine(RoundEngine):
 
     def _restore(self, snapshot: Mapping[str, Any], lost: Collection[int], now: float) -> None:
         """Take up the stream; the time for which no coordinator was there does not count."""
-        saved = snapshot["stream"]
-        self.stream = Stream.from_json(saved, lost)
+        self.stream = Stream.from_json(snapshot["stream"], lost)
         stopped_at: float = snapshot["now"]
         gap = now - stopped_at
         self.stream.postpone(gap)

@@ -75,35 +75,21 @@ class Pool:
         """All whom the phase names and who are there."""
         needed = self._needed(phase)
         present = needed & (self.awake if phase.cohort == "all" else self.present)
-        return Cohort(
-            invited=sorted(present),
-            spare=[],
-            target=len(needed),
-        )
+        return Cohort(invited=sorted(present), spare=[], target=len(needed))
 
     def _sample(self, phase: Phase, over_select: float) -> Cohort:
         """A share of all known agents, from those of them who are there."""
         rules = self.rules
         known = self.admitted(self.known)
         purpose = phase.draw or phase.name
-        order = invitation_order(
-            known,
-            rules.seed,
-            self.round,
-            self.attempt,
-            purpose,
-        )
+        order = invitation_order(known, rules.seed, self.round, self.attempt, purpose)
         awake = self.awake
         there = [client for client in order if client in awake]
         number_known = len(known)
         target = cohort_size(number_known, rules.participation, rules.agents)
         needed = target * over_select
         number = math.ceil(needed - ROUNDING)
-        return Cohort(
-            invited=there[:number],
-            spare=there[number:],
-            target=target,
-        )
+        return Cohort(invited=there[:number], spare=there[number:], target=target)
 
     def _needed(self, phase: Phase) -> set[ClientId]:
         """Whom a phase names that draws nobody, whether they are there or not."""
@@ -114,8 +100,7 @@ class Pool:
             assert participants is not None  # noqa: S101 - the caller has seen to it
             of_round = set(participants[self.round])
             return self.admitted(of_round)
-        listed = set(phase.cohort)
-        return self.trusted(listed)
+        return self.trusted(set(phase.cohort))
 
     def _quorum(self, phase: Phase, target: int, invited: int) -> int:
         """The run's quorum binds what is drawn for a round or ends it, as far as `target` reports can meet it."""
@@ -124,6 +109,5 @@ class Pool:
         of_run = 1
         if phase.ends_round or phase.cohort == "sample":
             of_run = min(self.rules.quorum, target)
-        share = phase.quorum * invited
-        of_phase = math.ceil(share - ROUNDING)
+        of_phase = math.ceil((phase.quorum * invited) - ROUNDING)
         return max(of_phase, of_run, 1)

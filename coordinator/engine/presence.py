@@ -110,8 +110,7 @@ class Presence:
         self.unconfirmed = set(self.present)
         self.leaving.clear()  # the roll call decides
         self._leave_next.clear()
-        earlier = self.rollcall_until or until
-        self.rollcall_until = max(until, earlier)
+        self.rollcall_until = max(until, self.rollcall_until or until)
 
     def end_rollcall(self) -> Collection[ClientId]:
         """Who has not answered by now has left. Returns these agents."""

@@ -19,8 +19,7 @@ def common_reason(reasons: Mapping[ClientId, str]) -> str:
 
 def _without_name(why: str, client: ClientId) -> str:
     """The reason as it would read of any agent."""
-    text = why.removeprefix(f"{client}: ")
-    return text[:MAX_REASON]
+    return why.removeprefix(f"{client}: ")[:MAX_REASON]
 
 
 class RepeatedFailure:

@@ -88,8 +88,7 @@ class RoundEngine(StepEngine):
     @property
     def expected(self) -> int:
         """How many agents may answer a roll call: the known ones, before the start as many as it waits for."""
-        known = len(self.known)
-        return max(known, self.rules.start_agents)
+        return max(len(self.known), self.rules.start_agents)
 
     def story(self, agent: ClientId) -> list[StoryLine]:
         """What happened to one agent, in order, in sentences for a person. Old sentences are forgotten."""
@@ -108,10 +107,8 @@ class RoundEngine(StepEngine):
         ]
         step = self.step
         if step is not None and self.stage is Stage.OPEN:
-            grace_end = step.grace_end(self.rules)
-            times += [step.deadline, grace_end]
-        known = [time for time in times if time is not None]
-        return min(known, default=None)
+            times += [step.deadline, step.grace_end(self.rules)]
+        return min([time for time in times if time is not None], default=None)
 
     def handle(self, event: Event, now: float) -> Actions:
         """What follows from the event. The caller carries the actions out in order.
@@ -179,8 +176,7 @@ class RoundEngine(StepEngine):
         absence_s = self.rules.absence_s
         if absence_s > 0 and client in self.present:
             self.presence.leave_at(now + absence_s, [client])
-            sentence = f"Went offline; it has {absence_s:g} s to return."
-            self._story.add(now, (client,), sentence)
+            self._story.add(now, (client,), f"Went offline; it has {absence_s:g} s to return.")
             return []
         self.presence.leave(client)
         self._gone([client])
@@ -272,8 +268,7 @@ class RoundEngine(StepEngine):
             return []
         self.started = True
         self.stage = Stage.PLANNING
-        view = self._view()
-        return [Plan(view)]
+        return [Plan(self._view())]
 
     def _may_plan(self) -> bool:
         if self.paused or self._link_lost_at is not None:
@@ -282,13 +277,9 @@ class RoundEngine(StepEngine):
 
     def _view(self) -> View:
         pool = self._pool()
-        admitted = pool.admitted(pool.awake)
-        clients = sorted(admitted)
+        clients = sorted(pool.admitted(pool.awake))
         return View(
-            round=self.round,
-            rounds=self.rules.rounds,
-            attempt=self.attempt,
-            present=tuple(clients),
+            round=self.round, rounds=self.rules.rounds, attempt=self.attempt, present=tuple(clients)
         )
 
     def end_rounds(self) -> View:
@@ -429,8 +420,7 @@ class RoundEngine(StepEngine):
         engine._restore(snapshot, lost, now)
         engine.presence.rollcall_until = engine._gather_until
         engine._story.add(now, snapshot["known"], "The coordinator was restarted.")
-        actions = engine.handle(LinkBack(), now)
-        return engine, actions
+        return engine, engine.handle(LinkBack(), now)
 
     def _restore(self, snapshot: Mapping[str, Any], lost: Collection[int], now: float) -> None:
         """For an engine that keeps more."""

@@ -21,23 +21,16 @@ def cohort_size(known: int, participation: float, agents: int | None) -> int:
     """m = max(floor(C * N), 1) (McMahan et al. 2017), or the fixed number of agents."""
     if agents is not None:
         return agents
-    share = participation * known
-    size = math.floor(share + ROUNDING)
-    return max(size, 1)
+    return max(math.floor((participation * known) + ROUNDING), 1)
 
 
 def invitation_order(
-    known: Collection[ClientId],
-    seed: int,
-    round_: int,
-    attempt: int,
-    purpose: str,
+    known: Collection[ClientId], seed: int, round_: int, attempt: int, purpose: str
 ) -> tuple[ClientId, ...]:
     """Everybody known in the order in which this attempt at this round would invite them."""
     ids = sorted(known)
     rng = generator(seed, "cohort", purpose, round_, attempt)
-    order = rng.permutation(len(ids))
-    return tuple(ids[i] for i in order)
+    return tuple(ids[i] for i in rng.permutation(len(ids)))
 
 
 def expected_share(scenario: Scenario, listed: Listed | None) -> float:
@@ -49,8 +42,7 @@ def expected_share(scenario: Scenario, listed: Listed | None) -> float:
     fleet = scenario.fleet
     if fleet is not None and listed:
         federated = fleet.agents - fleet.newcomers
-        invited = _mean_length(listed)
-        share = invited / federated
+        share = _mean_length(listed) / federated
         return min(share, 1.0)
     if rounds.agents is None:
         return rounds.participation
@@ -59,9 +51,7 @@ def expected_share(scenario: Scenario, listed: Listed | None) -> float:
         share = rounds.agents / federated
         return min(share, 1.0)
     # more agents than these may come at any time, so that a share of 1 is out of reach
-    start_agents = rounds.start_agents or 0
-    known = max(start_agents, rounds.agents)
-    share = rounds.agents / known
+    share = rounds.agents / max(rounds.start_agents or 0, rounds.agents)
     just_below_1 = math.nextafter(1.0, 0.0)
     return min(share, just_below_1)
 

@@ -19,8 +19,7 @@ class Spare:
     """
 
     def __init__(self, order: Sequence[ClientId]) -> None:
-        number = len(order)
-        places = range(number)
+        places = range(len(order))
         self._order = order
         self._places = dict(zip(order, places, strict=True))
         self._heap = list(places)  # places of agents that may be free

@@ -180,8 +180,7 @@ class Step:
             grace_end = self.quorum_at + rules.grace_s
             ends.append(grace_end)
         if rules.patience_s is not None and self.latest is not None:
-            patience_s = self._patience_s(rules.patience_s)
-            patience_end = self.latest + patience_s
+            patience_end = self.latest + self._patience_s(rules.patience_s)
             ends.append(patience_end)
         return min(ends, default=None)
 
@@ -222,10 +221,8 @@ class Step:
         at_work = len(self.awaited)
         came = len(self.reported)
         useful = at_work + came
-        share = self.target * self.over_select
-        needed = math.ceil(share - 1e-9)
-        missing = needed - useful
-        return max(missing, 0)
+        needed = math.ceil((self.target * self.over_select) - 1e-9)
+        return max(needed - useful, 0)
 
     def to_json(self) -> dict[str, Any]:
         """What a checkpoint keeps. Reports are in the spool, and times start again after a restart."""
@@ -294,10 +291,7 @@ class Step:
 def phase_from_json(saved: Mapping[str, Any]) -> Phase:
     """A phase as `dataclasses.asdict` and JSON have left it."""
     fields = dict(saved)
-    numbers: dict[str, Expected] = {}
-    for name, one in fields["numbers"].items():
-        numbers[name] = Expected(**one)
-    fields["numbers"] = numbers
+    fields["numbers"] = {name: Expected(**one) for name, one in fields["numbers"].items()}
     if not isinstance(fields["cohort"], str):
         fields["cohort"] = tuple(fields["cohort"])
     return Phase(**fields)

@@ -135,8 +135,7 @@ class StepEngine(ABC):
         why = self.refusal(client, number)
         if why:
             return [Ignored(event, why)]
-        step = self._open_step()
-        step.report_came(client, now)
+        self._open_step().report_came(client, now)
         self.rests.reported(client)
         return self._settle(now)
 
@@ -170,8 +169,7 @@ class StepEngine(ABC):
         why = self.refusal(client, number)
         if why:
             return [Ignored(event, why)]
-        step = self._open_step()
-        step.has_failed(client, reason)
+        self._open_step().has_failed(client, reason)
         return self._settle(now)
 
     def _trouble(self, client: ClientId, kind: Kind, number: int, why: str = "") -> Actions:
@@ -213,8 +211,7 @@ class StepEngine(ABC):
 
     def _set_aside(self, reasons: Mapping[ClientId, str], now: float) -> Actions:
         """The step is open again without these reports: it closes, takes spare clients, or is void."""
-        step = self._folding_step()
-        step.set_aside(reasons.keys())
+        self._folding_step().set_aside(reasons.keys())
         actions: Actions = []
         for client, why in reasons.items():
             actions += self._blame(client, why, self.number)
@@ -312,11 +309,7 @@ class StepEngine(ABC):
         self.stage = Stage.FOLDING
         reporters = sorted(step.reported)
         missing = sorted(set(step.cohort) - step.reported)
-        return Close(
-            step=step.number,
-            reporters=tuple(reporters),
-            missing=tuple(missing),
-        )
+        return Close(step=step.number, reporters=tuple(reporters), missing=tuple(missing))
 
     def _void(self, step: Step, now: float, failure: str = "") -> Actions:
         self.timing.learn(step)
@@ -324,8 +317,7 @@ class StepEngine(ABC):
         self.stage = Stage.GATHERING
         why, given_up = self.attempts.failed(step, failure)
         self._not_before = now + self.attempts.pause_s
-        cohort = sorted(step.cohort)
-        void = Void(step.number, why, tuple(cohort))
+        void = Void(step.number, why, tuple(sorted(step.cohort)))
         if not given_up:
             return [void]
         self.stage = Stage.DONE

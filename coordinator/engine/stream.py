@@ -66,10 +66,7 @@ class Stream:
 
     def resting(self) -> set[ClientId]:
         """Agents whose reports wait."""
-        clients: set[ClientId] = set()
-        for report in self.waiting():
-            clients.add(report.client)
-        return clients
+        return {report.client for report in self.waiting()}
 
     def waiting(self) -> Iterator[WaitingReport]:
         """All reports that wait."""
@@ -89,13 +86,7 @@ class Stream:
     def give(self, client: ClientId, step: int, now: float, deadline: float) -> None:
         """An agent of the line begins to work."""
         del self.line[client]
-        folds = dict(self.folds)
-        order = OpenOrder(
-            step=step,
-            opened=now,
-            deadline=deadline,
-            folds=folds,
-        )
+        order = OpenOrder(step=step, opened=now, deadline=deadline, folds=dict(self.folds))
         self.orders[client] = order
 
     def came(self, event: Reported, now: float) -> None:
@@ -113,8 +104,7 @@ class Stream:
         if event.phase is not None:
             self.entries.append(report)
             return
-        buffer = self.buffers.setdefault(event.cluster, [])
-        buffer.append(report)
+        self.buffers.setdefault(event.cluster, []).append(report)
 
     def staleness(self, report: WaitingReport) -> int:
         """s: how many times the model that a report began with was folded since its order."""
@@ -128,8 +118,7 @@ class Stream:
 
     def folded(self, cluster: int) -> None:
         """The model of a cluster has changed."""
-        earlier = self.folds.get(cluster, 0)
-        self.folds[cluster] = earlier + 1
+        self.folds[cluster] = self.folds.get(cluster, 0) + 1
 
     def forgive(self) -> None:
         """Those who failed are in line again."""
@@ -148,11 +137,7 @@ class Stream:
 
     def overdue(self, now: float) -> list[ClientId]:
         """Agents whose orders have passed their deadlines."""
-        overdue: list[ClientId] = []
-        for client, order in self.orders.items():
-            if now >= order.deadline:
-                overdue.append(client)
-        return overdue
+        return [client for client, order in self.orders.items() if now >= order.deadline]
 
     def deadlines(self) -> Iterator[float]:
         """When orders are due."""
@@ -196,13 +181,11 @@ class Stream:
         buffer = self.buffers.get(cluster, [])
         if not buffer:
             return False
-        members = self.sizes.get(cluster, everybody)
-        at_least_one = max(members, 1)
+        at_least_one = max(self.sizes.get(cluster, everybody), 1)
         needed = min(enough, at_least_one)
         if len(buffer) >= needed:
             return True
-        first = buffer[0]
-        patient_until = first.came + patience_s
+        patient_until = buffer[0].came + patience_s
         return now >= patient_until
 
     def fullest(self) -> int | None:
@@ -210,8 +193,7 @@ class Stream:
         best: int | None = None
         most = 0
         for cluster in sorted(self.buffers):
-            buffer = self.buffers[cluster]
-            number = len(buffer)
+            number = len(self.buffers[cluster])
             if number > most:
                 best = cluster
                 most = number
@@ -221,9 +203,7 @@ class Stream:
 
     def to_json(self) -> Json:
         """What a checkpoint keeps."""
-        orders: Json = {}
-        for client, order in self.orders.items():
-            orders[client] = dict(vars(order))
+        orders = {client: dict(vars(order)) for client, order in self.orders.items()}
         buffers: Json = {}
         for cluster, buffer in self.buffers.items():
             name = str(cluster)
@@ -273,10 +253,7 @@ def _without(client: ClientId, reports: Iterable[WaitingReport]) -> list[Waiting
 
 def _folds(saved: Mapping[Any, int]) -> Folds:
     """JSON has texts for keys."""
-    folds: Folds = {}
-    for cluster, number in saved.items():
-        folds[int(cluster)] = number
-    return folds
+    return {int(cluster): number for cluster, number in saved.items()}
 
 
 def _reports(

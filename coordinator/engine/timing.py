@@ -89,8 +89,7 @@ class Timing:
         invited, dropped = map(sum, zip(*self._drop_outs, strict=True))
         if invited == 0:
             return 0.0
-        share = dropped / invited
-        return min(share, MAX_DROP_OUT)
+        return min(dropped / invited, MAX_DROP_OUT)
 
     def over_select(self, stated: float) -> float:
         """Invited agents for each report that a round needs; `stated` is the answer without over-selection."""
@@ -122,14 +121,12 @@ class Timing:
 
     def _learn_drop_outs(self, step: Step) -> None:
         invited = len(step.cohort)
-        reports = len(step.reported)
-        dropped = float(invited - reports)
+        dropped = float(invited - len(step.reported))
         if step.has_target:
             at_work = len(step.awaited)
             known = dropped - at_work
             expected = UNDECIDED * self.drop_out * invited
-            assumed = max(expected - known, 0.0)
-            dropped = known + min(assumed, at_work)
+            dropped = known + min(max(expected - known, 0.0), at_work)
         counts = (float(invited), dropped)
         self._drop_outs.append(counts)
 
@@ -144,23 +141,15 @@ class Timing:
             return {}
         durations: dict[str, dict[ClientId, list[float | None]]] = {}
         for phase, of_phase in self._durations.items():
-            lists = {}
-            for client, kept in of_phase.items():
-                lists[client] = list(kept)
-            durations[phase] = lists
+            durations[phase] = {client: list(kept) for client, kept in of_phase.items()}
         drop_outs = [list(counts) for counts in self._drop_outs]
-        return {
-            "durations": durations,
-            "drop_outs": drop_outs,
-        }
+        return {"durations": durations, "drop_outs": drop_outs}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Continue from a checkpoint."""
         durations = saved.get("durations", {})
         for phase, lists in durations.items():
-            of_phase: AgentDurations = {}
-            for client, kept in lists.items():
-                of_phase[client] = deque(kept, maxlen=KEPT)
+            of_phase = {client: deque(kept, maxlen=KEPT) for client, kept in lists.items()}
             self._durations[phase] = of_phase
         drop_outs = saved.get("drop_outs", ())
         for invited, dropped in drop_outs:

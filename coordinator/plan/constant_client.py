@@ -79,8 +79,7 @@ class ConstantClient:
         return TrainingResult(self._constant(), 1, 1.0)
 
     def memberships(self, model: Vector, clusters: int) -> npt.NDArray[np.int64]:
-        own = self._value % clusters
-        return np.bincount([own] * EXAMPLES, minlength=clusters)
+        return np.bincount([self._value % clusters] * EXAMPLES, minlength=clusters)
 
     def predict(self, model: Vector, split: DataSplit) -> npt.NDArray[np.float32]:
         return np.zeros((EXAMPLES, self._outputs), np.float32)

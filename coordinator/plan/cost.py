@@ -24,8 +24,7 @@ class PhaseCost:
     @property
     def total_down(self) -> int:
         """Bytes to all agents in all phases of this kind."""
-        invited = self.invited * self.down_bytes
-        return self.times * (invited + self.idle_bytes)
+        return self.times * ((self.invited * self.down_bytes) + self.idle_bytes)
 
     @property
     def total_up(self) -> int:

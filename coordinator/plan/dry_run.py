@@ -83,11 +83,9 @@ class DryRun:
         for number in range(rounds):
             if number >= MIN_ROUNDS and values_folded > MAX_VALUES:
                 return
-            view = View(number, rounds, 0, self.clients)
-            phases = list(self._round(view))
+            phases = list(self._round(View(number, rounds, 0, self.clients)))
             for phase in phases:
-                clients = min(phase.invited, DRY_AGENTS)
-                values_folded += clients * self.setup.layout.size
+                values_folded += min(phase.invited, DRY_AGENTS) * self.setup.layout.size
             yield phases
 
     def preparation(self) -> list[PhaseCost]:
@@ -117,11 +115,9 @@ class DryRun:
         orders = []
         for client in self.clients:
             fallback = self.scenario.evaluation.fallback
-            order = self.strategy.order_of_evaluation(self.state, client, fallback=fallback)
-            orders.append(order)
+            orders.append(self.strategy.order_of_evaluation(self.state, client, fallback=fallback))
         reports = [EMPTY_REPORT] * len(orders)
-        cost = self._cost(EVALUATION, self.agents, orders, reports)
-        return replace(cost, times=times)
+        return replace(self._cost(EVALUATION, self.agents, orders, reports), times=times)
 
     def disk_bytes(self, phases: Sequence[PhaseCost]) -> int:
         """Reports of the largest phase, arriving and accepted; two checkpoints; models sent out and exported."""
@@ -132,8 +128,7 @@ class DryRun:
             of_one = phase.up_bytes + accepted
             spool = max(spool, phase.invited * of_one)
             outgoing = max(outgoing, phase.published_bytes)
-        clients = frozenset(self.clients)
-        checkpoint = _state_bytes(self.state, clients, self._scale, set())
+        checkpoint = _state_bytes(self.state, frozenset(self.clients), self._scale, set())
         exported = 0
         for model in self.strategy.clusters(self.state):
             exported += model.nbytes
@@ -158,8 +153,7 @@ class DryRun:
                 orders.append(order)
             reports = []
             for client, order in zip(names, orders, strict=True):
-                report = self._work(phase, view, client, order)
-                reports.append(report)
+                reports.append(self._work(phase, view, client, order))
             if names:
                 yield self._cost(phase, invited, orders, reports)
             done = replace(phase, cohort=names)
@@ -180,13 +174,11 @@ class DryRun:
                 count = min(sample, len(self.clients))
                 start = view.round * count
                 turn = itertools.cycle(self.clients)
-                chosen = itertools.islice(turn, start, start + count)
-                in_order = tuple(sorted(chosen))
+                in_order = tuple(sorted(itertools.islice(turn, start, start + count)))
                 return _Cohort(in_order, sample)
             case names:
                 in_order = tuple(sorted(names))
-                invited = round(len(names) * self._scale)
-                return _Cohort(in_order, invited)
+                return _Cohort(in_order, round(len(names) * self._scale))
 
     def _reporters(self) -> int:
         """How many real agents report in the next round: a drawn cohort, or those of one buffer."""
@@ -201,10 +193,7 @@ class DryRun:
         """The client's half of the strategy, on constants."""
         setup = self.setup
         task = self.scenario.task
-        models = []
-        for key in order.models:
-            model = self.strategy.model(self.state, key)
-            models.append(model)
+        models = [self.strategy.model(self.state, key) for key in order.models]
         job = Job(
             phase.name,
             view.round,
@@ -217,10 +206,8 @@ class DryRun:
             setup.training,
         )
         number = self.clients.index(client) + 1
-        features = math.prod(task.features)
-        local = ConstantClient(number, setup.layout.size, task.outputs, features)
-        before = self._client_states.get(client, {})
-        report, after = self.strategy.work(job, local, before)
+        local = ConstantClient(number, setup.layout.size, task.outputs, math.prod(task.features))
+        report, after = self.strategy.work(job, local, self._client_states.get(client, {}))
         self._client_states[client] = after
         return report
 
@@ -233,8 +220,7 @@ class DryRun:
         lengths: dict[str, int] = {}  # of each model that an order names
         for order in orders:
             for key in order.models:
-                model = self.strategy.model(self.state, key)
-                lengths[key] = model.size
+                lengths[key] = self.strategy.model(self.state, key).size
         prices = {}
         for key, length in lengths.items():
             prices[key] = self.prices.model(key, length)
@@ -289,8 +275,7 @@ def _mean(values: Sequence[int]) -> int:
     """The mean, rounded to an integer; 0 of nothing."""
     if not values:
         return 0
-    mean = sum(values) / len(values)
-    return round(mean)
+    return round(sum(values) / len(values))
 
 
 def _state_bytes(value: Any, clients: frozenset[ClientId], scale: float, seen: set[int]) -> int:

@@ -68,9 +68,7 @@ class Plan:
         for phase in self.phases:
             traffic = _both_ways(phase.down_bytes, phase.up_bytes)
             times = "once" if phase.times == 1 else f"{phase.times} times"
-            label = f"{phase.name}, {times}"
-            text = f"{phase.invited} agents, each {traffic}"
-            rows.append((label, text))
+            rows.append((f"{phase.name}, {times}", f"{phase.invited} agents, each {traffic}"))
         return [
             *rows,
             ("a round, all agents", _both_ways(self.round_down_bytes, self.round_up_bytes)),
@@ -147,8 +145,7 @@ def _memory_bytes(values: int, models: int, sums: int) -> int:
     """
     in_memory = FLOAT32_BYTES * values * (models + 1)
     added_up = 2 * FLOAT64_BYTES * values * sums
-    blocks = 2 * FLOAT64_BYTES * BLOCK
-    return in_memory + added_up + blocks
+    return in_memory + added_up + (2 * FLOAT64_BYTES * BLOCK)
 
 
 def _both_ways(down: float, up: float) -> str:

@@ -37,8 +37,7 @@ class Prices:
     def model(self, key: str, length: int) -> int:
         """Bytes of one model, or of a part of one, with `length` values, on its way to one agent."""
         empty = Encoded(codec=self._down.name, length=length, data=b"")
-        content = ModelContent(layout=self._setup.layout.digest, vector=empty)
-        envelope = len(content.to_bytes())
+        envelope = len(ModelContent(layout=self._setup.layout.digest, vector=empty).to_bytes())
         payload = _growth(self._down.payload_bytes(length, based=False))
         return self._packets(self._topics.model(key), envelope + payload)
 
@@ -72,8 +71,7 @@ class Prices:
             vectors=vectors,
         )
         envelope = len(content.to_bytes())
-        topic = f"{self._topics.base}/agents/{AGENT}/report"
-        return self._packets(topic, envelope + payload)
+        return self._packets(f"{self._topics.base}/agents/{AGENT}/report", envelope + payload)
 
     def _packets(self, topic: str, size: int) -> int:
         return _packets(len(topic), size, self._wire.part_bytes)

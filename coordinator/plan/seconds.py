@@ -34,8 +34,7 @@ class Network:
     def transfer_s(self, phase: PhaseCost) -> float:
         """Seconds that the bytes of a phase take on their way to and from a device."""
         down = phase.down_bytes * BITS / MEGA / self.down_mbit
-        up = phase.up_bytes * BITS / MEGA / self.up_mbit
-        return down + up
+        return down + (phase.up_bytes * BITS / MEGA / self.up_mbit)
 
 
 @dataclass(frozen=True)
@@ -150,16 +149,13 @@ def work_s(scenario: Scenario, phase: str, bench: Benchmark) -> float:
     tested = MODES * bench.evaluation_s
     if not evaluation.tune_epochs:
         return tested
-    batch = evaluation.tune.batch or training.batch
-    tuned = _epochs_s(bench, evaluation.tune_epochs, batch)
+    tuned = _epochs_s(bench, evaluation.tune_epochs, evaluation.tune.batch or training.batch)
     return tested + tuned + bench.evaluation_s
 
 
 def _epochs_s(bench: Benchmark, epochs: int, batch: int) -> float:
     """Seconds of these epochs; a step is taken to cost as much per sample as a measured one."""
-    steps = epochs * math.ceil(bench.samples / batch)
-    step_s = bench.step_s * batch / bench.batch
-    return steps * step_s
+    return (epochs * math.ceil(bench.samples / batch)) * (bench.step_s * batch / bench.batch)
 
 
 def _check_model(bench: Benchmark, values: int) -> None:

@@ -83,8 +83,7 @@ async def broker(
         command.append("--embedded")
     settings = {"COVEY_BROKER_PASSWORD": password, "COVEY_FLEET_PASSWORD": fleet_password}
     async with _child(command, folder / "broker.log", talks=True, settings=settings) as child:
-        line = await _first_line(child)
-        ready = json_text.loads(line)
+        ready = json_text.loads(await _first_line(child))
         name = ready["broker"]
         address = BrokerUrl.parse(ready["url"])
         url = replace(address, user=COORDINATOR, password=password)
@@ -180,8 +179,7 @@ def wants_start(folder: Path, scenario: Scenario) -> bool:
 def started(folder: Path, scenario: Scenario) -> Setup:
     """The setup of a run whose folder has a `start.npz`. Raises UserError if that file is damaged."""
     starts, layout = read_start(folder)
-    models = [np.ascontiguousarray(start, np.float32) for start in starts]
-    return setup_of(scenario, models, layout)
+    return setup_of(scenario, [np.ascontiguousarray(start, np.float32) for start in starts], layout)
 
 
 async def superclass_accuracies(
@@ -259,8 +257,7 @@ def tail(path: Path, lines: int = 12, since: int = 0) -> str:
     """The last lines of a child's log, for an error message; none from before the byte `since`."""
     if not path.exists():
         return ""
-    text = path.read_bytes()[since:].decode(errors="replace")
-    return "\n".join(text.splitlines()[-lines:])
+    return "\n".join(path.read_bytes()[since:].decode(errors="replace").splitlines()[-lines:])
 
 
 @dataclass(frozen=True)

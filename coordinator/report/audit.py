@@ -21,8 +21,7 @@ def audit_lines(found: Mapping[str, Any]) -> list[str]:
         verdict = f"the audit log is broken at line {broken_line}: {reason}"
     lines = [verdict, *found["notes"]]
     for publication in found["publications"]:
-        line = _publication(publication)
-        lines.append(line)
+        lines.append(_publication(publication))
     if intact and not found["anchored"]:
         lines.append("no checkpoint and no --head: lines cut off at the end would go unnoticed")
     if found["head"]:
@@ -48,8 +47,7 @@ def audit_table(found: Mapping[str, Any]) -> Table:
         last = found["last_time"]
         title = f"{first} to {last}"
     # a title is as wide as its table, and the two times belong on one line
-    width = len(title)
-    table = Table(title=title, min_width=width)
+    table = Table(title=title, min_width=len(title))
     table.add_column("event")
     table.add_column("lines", justify="right")
     for event, count in found["events"].items():

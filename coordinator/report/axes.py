@@ -39,8 +39,7 @@ class Axis:
 
 def rounds_axis(rounds: Iterable[float], label: str = "rounds") -> Axis:
     """An axis from round 0 to the last round, with whole numbers as ticks."""
-    last = max(rounds, default=0.0)
-    high = max(1.0, math.ceil(last))
+    high = max(1.0, math.ceil(max(rounds, default=0.0)))
     return Axis(label, 0.0, high, _ticks(0.0, high, whole=True))
 
 

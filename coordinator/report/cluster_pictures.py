@@ -40,8 +40,7 @@ def of_single_runs(runs: Sequence[Curves]) -> Iterator[Named]:
         proximity = run.proximity
         if proximity is None:
             continue
-        agents = len(proximity.clients)
-        if 2 <= agents <= MAX_ROWS:
+        if 2 <= len(proximity.clients) <= MAX_ROWS:
             mapped.append((run, proximity))
     for run, proximity in mapped:
         title = "Distances between agents, and their merge tree"
@@ -70,8 +69,7 @@ def models_over_rounds(run: Curves) -> Drawing:
     Some rounds are drawn side by side; a t-SNE of the last one follows.
     """
     chosen = _evenly_spaced(run.models, PANELS)
-    rounds = [(one.rows, one.centres) for one in chosen]
-    plane, drawn = rounds_in_one_plane(rounds)
+    plane, drawn = rounds_in_one_plane([(one.rows, one.centres) for one in chosen])
     first_share, second_share = plane.shares
     labels = (f"PC 1 ({first_share:.0%})", f"PC 2 ({second_share:.0%})")
     all_points = np.concatenate([points for points, _ in drawn])
@@ -126,8 +124,7 @@ def _legend(rounds: Sequence[ModelSketches], truth: Mapping[ClientId, int]) -> l
     """An entry for each cluster, then for each planted group."""
     clusters: set[int] = set()
     for models in rounds:
-        found = [cluster for cluster in models.clusters if cluster is not None]
-        clusters.update(found)
+        clusters.update([cluster for cluster in models.clusters if cluster is not None])
     entries = [colour_entry(cluster, f"cluster {cluster}") for cluster in sorted(clusters)]
     for group in sorted(set(truth.values())):
         entries.append(group_entry(group))

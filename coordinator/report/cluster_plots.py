@@ -152,8 +152,7 @@ def count_grid(title: str, counts: Mapping[tuple[int, int], int]) -> Panel:
             parts.append(element("g", cell, fill_opacity=shade))
             parts.append(words(x + width / 2, y + CELL / 2 + 4, str(count), None, "middle"))
     height = top + CELL * len(clusters) + 8
-    described = f"{title}: agents by cluster and planted group"
-    return Panel(title, height, joined(parts), described)
+    return Panel(title, height, joined(parts), f"{title}: agents by cluster and planted group")
 
 
 # -- distances -------------------------------------------------------------------------------------
@@ -218,8 +217,7 @@ def _tree(shown: DistanceMap, axis: Axis, top: float) -> Markup:
 
 def _scale(x: float, y: float, farthest: float, unit: str) -> Markup:
     """The colours from zero to the largest distance."""
-    steps = np.linspace(0.0, 1.0, 64)[None, :]
-    bar = _image(x, y, MAP, 8, _shades(steps))
+    bar = _image(x, y, MAP, 8, _shades(np.linspace(0.0, 1.0, 64)[None, :]))
     return joined(
         [
             bar,
@@ -232,8 +230,7 @@ def _scale(x: float, y: float, farthest: float, unit: str) -> Markup:
 
 def _shades(shares: Matrix) -> Pixels:
     """The number of the shade for each value between 0 and 1."""
-    numbers = (shares * (SHADES - 1)).round()
-    return numbers.astype(np.uint8)
+    return (shares * (SHADES - 1)).round().astype(np.uint8)
 
 
 def _image(x: float, y: float, width: float, height: float, pixels: Pixels) -> Markup:
@@ -271,8 +268,7 @@ def _palette() -> bytes:
     places = np.linspace(0.0, 1.0, len(stops))
     shades = np.linspace(0.0, 1.0, SHADES)
     channels = [np.interp(shades, places, stops[:, channel]) for channel in range(3)]
-    colours = np.stack(channels, axis=-1).round()
-    return colours.astype(np.uint8).tobytes()
+    return np.stack(channels, axis=-1).round().astype(np.uint8).tobytes()
 
 
 def _chunk(kind: bytes, content: bytes) -> bytes:

@@ -24,13 +24,7 @@ from covey.coordinator.report.html_tables import (
     without_empty_columns,
 )
 from covey.coordinator.report.pictures import pictures
-from covey.coordinator.report.run_facts import (
-    data_remarks,
-    moment,
-    repeat_command,
-    run_id,
-    times,
-)
+from covey.coordinator.report.run_facts import data_remarks, moment, repeat_command, run_id, times
 from covey.coordinator.report.run_words import device_words, version_words
 from covey.coordinator.run.modes import MODE_TITLES
 from covey.coordinator.run.records import finished
@@ -106,8 +100,7 @@ def _runs(cells: Sequence[ShownCell]) -> Mapping[str, Curves]:
             names.append(shown.cell.name)
             folders.append(shown.folder)
             results.append(result)
-    found = curves(folders, results, detailed=False)
-    return dict(zip(names, found, strict=True))
+    return dict(zip(names, curves(folders, results, detailed=False), strict=True))
 
 
 def _pictures(
@@ -123,16 +116,12 @@ def _pictures(
             title = picture.title
             if split.label:
                 title = f"{split.label}: {title}"
-            titled = replace(picture, title=title)
-            found.append(titled)
+            found.append(replace(picture, title=title))
     return found
 
 
 def _groups(
-    partition: str,
-    scenario: Scenario,
-    cells: Sequence[ShownCell],
-    runs: Mapping[str, Curves],
+    partition: str, scenario: Scenario, cells: Sequence[ShownCell], runs: Mapping[str, Curves]
 ) -> list[Group]:
     """The methods that have runs on a partition."""
     groups = []
@@ -144,8 +133,7 @@ def _groups(
             if is_own and cell.name in runs:
                 own.append(runs[cell.name])
         if own:
-            group = Group(method.label, own)
-            groups.append(group)
+            groups.append(Group(method.label, own))
     return groups
 
 
@@ -224,8 +212,7 @@ def _cells(cells: Sequence[ShownCell], measure: Measure) -> HtmlTable:
     for title, _ in CELL_COLUMNS.values():
         columns.append(Column(title, is_number=True))
     lines = [_line(shown, measure) for shown in cells]
-    table = HtmlTable("Cells", columns, lines, is_long=True)
-    return without_empty_columns(table)
+    return without_empty_columns(HtmlTable("Cells", columns, lines, is_long=True))
 
 
 def _line(shown: ShownCell, measure: Measure) -> list[str]:

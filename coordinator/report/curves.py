@@ -88,20 +88,12 @@ class Curves:
     @cached_property
     def clusters(self) -> Mapping[ClientId, int]:
         """The cluster of each agent that has one."""
-        clusters = {}
-        for one in self.agents:
-            if one.cluster is not None:
-                clusters[one.agent] = one.cluster
-        return clusters
+        return {one.agent: one.cluster for one in self.agents if one.cluster is not None}
 
     @cached_property
     def truth(self) -> Mapping[ClientId, int]:
         """The planted group of each agent that has one."""
-        groups = {}
-        for one in self.agents:
-            if one.truth is not None:
-                groups[one.agent] = one.truth
-        return groups
+        return {one.agent: one.truth for one in self.agents if one.truth is not None}
 
     @cached_property
     def samples(self) -> Mapping[int, int]:
@@ -114,20 +106,13 @@ class Curves:
 
     def over_rounds(self, mode: str) -> Points:
         """The figure in one mode against rounds."""
-        points = []
-        for one in self.evaluated:
-            if mode in one.figures:
-                rounds = float(one.rounds)
-                points.append((rounds, one.figures[mode]))
-        return points
+        return [
+            (float(one.rounds), one.figures[mode]) for one in self.evaluated if mode in one.figures
+        ]
 
     def over_traffic(self, mode: str) -> Points:
         """The figure in one mode against Mbit per agent."""
-        points = []
-        for one in self.evaluated:
-            if mode in one.figures:
-                points.append((one.mbit, one.figures[mode]))
-        return points
+        return [(one.mbit, one.figures[mode]) for one in self.evaluated if mode in one.figures]
 
     def by_truth(self) -> Mapping[tuple[int, int], int]:
         """How many agents of each planted group are in each cluster: {(cluster, group): agents}."""
@@ -148,8 +133,7 @@ def curves(
     Without `detailed`, what only pages of single runs show is left out: agents' models, distances.
     """
     found = []
-    names = labels(folders, results)
-    for name, result, folder in zip(names, results, folders, strict=True):
+    for name, result, folder in zip(labels(folders, results), results, folders, strict=True):
         found.append(_curves(name, result, folder, detailed=detailed))
     return found
 
@@ -158,8 +142,7 @@ def _curves(label: str, result: Mapping[str, Any], folder: Path, *, detailed: bo
     record = lines(folder)
     phases = [line for line in record if line["event"] == "phase"]
     served = result["accuracy"].get("server", {})
-    measure = shown_measure(served) or ACCURACY
-    figure = measure.name
+    figure = (shown_measure(served) or ACCURACY).name
     loss = []
     sizes = []
     attendance = []
@@ -207,8 +190,7 @@ def proximity_of(folder: Path, scenario: Scenario) -> Proximity | None:
     if not shows_distances or not checkpoint.exists():
         return None
     setup = launch.started(folder, scenario)
-    start = strategy.init(setup)
-    state: Any = checkpoint.state(type(start))
+    state: Any = checkpoint.state(type(strategy.init(setup)))
     return strategy.proximity(state)
 
 
@@ -226,8 +208,7 @@ def _evaluated(
 ) -> Iterator[Evaluated]:
     """The state of the run at each evaluation."""
     for phase in phases:
-        modes = phase.get("evaluation", {})
-        figures = _macro_averages(modes, figure)
+        figures = _macro_averages(phase.get("evaluation", {}), figure)
         if figures:
             mbit = mbit_per_agent(phase["traffic"], agents)
             rounds = rounds_done(phase)
@@ -251,5 +232,4 @@ def _agents(path: Path, figure: str) -> list[AgentFigure]:
     names = ["agent", "samples", "cluster", "truth", f"server_{figure}"]
     table = parquet.read_table(path, columns=names).to_pydict()
     columns = [table[name] for name in names]
-    rows = zip(*columns, strict=True)
-    return [AgentFigure(*row) for row in rows]
+    return [AgentFigure(*row) for row in zip(*columns, strict=True)]

@@ -38,8 +38,7 @@ class Picture:
 
 
 def of_figures(groups: Sequence[Group]) -> Iterator[Picture]:
-    first = groups[0].runs[0]
-    measure = first.measure
+    measure = groups[0].runs[0].measure
     name = capitalised(measure.label)
     evaluations = _distinct(groups, Curves.over_rounds)
     if len(evaluations) >= MIN_POINTS:
@@ -105,8 +104,7 @@ def _line_panels(
     for mode, title in MODE_TITLES.items():
         series = []
         for number, group in enumerate(groups):
-            found = [points(run, mode) for run in group.runs]
-            one = series_of(number, group.label, found, measure)
+            one = series_of(number, group.label, [points(run, mode) for run in group.runs], measure)
             series.append(one)
         if any(one.points for one in series):
             by_mode[title] = series
@@ -199,8 +197,7 @@ def _final_bars(
     axis = figure_axis(measure, values, zero=True)
     panels = []
     for title, of_panel in rows.items():
-        panel = bars(title, of_panel, axis)
-        panels.append(panel)
+        panels.append(bars(title, of_panel, axis))
     return Drawing(panels)
 
 
@@ -210,17 +207,12 @@ def _final_dots(
     """A row of dots for each group: its seeds, and their mean."""
     rows = []
     for number, group, values in of_mode:
-        dots = []
-        for run, value in zip(group.runs, values, strict=False):
-            dots.append((value, f"seed {run.seed}"))
-        mean = fmean(values)
-        row = Strip(group.label, dots, number, mean)
-        rows.append(row)
+        dots = [(value, f"seed {run.seed}") for run, value in zip(group.runs, values, strict=False)]
+        rows.append(Strip(group.label, dots, number, fmean(values)))
     everything: list[float] = []
     for _, _, values in of_mode:
         everything.extend(values)
-    axis = figure_axis(measure, everything)
-    return strips(title, rows, axis)
+    return strips(title, rows, figure_axis(measure, everything))
 
 
 def _of_cuts(groups: Sequence[Group], measure: Measure) -> Iterator[Picture]:

@@ -96,5 +96,4 @@ def html(page: Page) -> str:
 @cache
 def _own(name: str) -> str:
     """One of the files next to this module."""
-    file = resources.files("covey.coordinator.report") / name
-    return file.read_text(encoding="utf-8").strip()
+    return (resources.files("covey.coordinator.report") / name).read_text(encoding="utf-8").strip()

@@ -34,12 +34,10 @@ def page(runs: Sequence[Curves], folders: Sequence[Path]) -> str:
         [run] = runs
         [own] = facts
         return html(_page_of_one(run, own))
-    labels = [run.label for run in runs]
-    table = results(found, labels)
+    table = results(found, [run.label for run in runs])
     sections = []
     for run, own in zip(runs, facts, strict=True):
-        section = _section(run.label, run, own)
-        sections.append(section)
+        sections.append(_section(run.label, run, own))
     name = _common_name(found)
     shown = Page(
         title=f"{name}: {len(runs)} runs",
@@ -109,13 +107,11 @@ def _tiles(result: Result, measure: Measure) -> list[Tile]:
     """The figures that matter most: macro averages by mode, clusters, rounds, traffic, time."""
     tiles = []
     for mode, title in MODE_TITLES.items():
-        figures = result["accuracy"].get(mode, {})
-        averages = figures.get(measure.name, {})
+        averages = result["accuracy"].get(mode, {}).get(measure.name, {})
         figure = averages.get("macro")
         if figure is not None:
             label = f"{title}, {measure.title}, mean over agents"
-            tile = Tile(measure.text(figure), label)
-            tiles.append(tile)
+            tiles.append(Tile(measure.text(figure), label))
     clusters = result["clusters"]
     if clusters:
         label = "cluster" if clusters == 1 else "clusters"

@@ -43,22 +43,19 @@ def without_empty_columns(table: HtmlTable) -> HtmlTable:
     """The table without columns that have no word in any row."""
     kept = []
     for place in range(len(table.columns)):
-        words = {row[place] for row in table.rows}
-        if words - {"", NONE}:
+        if {row[place] for row in table.rows} - {"", NONE}:
             kept.append(place)
     columns = [table.columns[place] for place in kept]
     rows = []
     for row in table.rows:
-        shorter = [row[place] for place in kept]
-        rows.append(shorter)
+        rows.append([row[place] for place in kept])
     return replace(table, columns=columns, rows=rows)
 
 
 def from_text(table: TextTable) -> HtmlTable:
     """A table of words, whose first column alone is no number."""
     first, *others = table.headers
-    columns = [Column(first), *_numbers(others)]
-    return HtmlTable(table.title, columns, table.lines)
+    return HtmlTable(table.title, [Column(first), *_numbers(others)], table.lines)
 
 
 def _numbers(titles: Iterable[str]) -> list[Column]:
@@ -96,18 +93,13 @@ def figures_by_mode(result: Mapping[str, Any]) -> HtmlTable:
             titles.append(f"{measure.title}, {average}")
     rows = []
     for mode, figures in shown.items():
-        title = MODES[mode].title
-        agents = str(figures["agents"])
-        row = [title, agents]
+        row = [MODES[mode].title, str(figures["agents"])]
         for measure in measures:
             of_measure = figures.get(measure.name, {})
             for average in AVERAGES:
-                figure = of_measure.get(average)
-                words = _text(measure, figure)
-                row.append(words)
+                row.append(_text(measure, of_measure.get(average)))
         rows.append(row)
-    columns = [Column("model"), *_numbers(titles)]
-    return HtmlTable("Results", columns, rows)
+    return HtmlTable("Results", [Column("model"), *_numbers(titles)], rows)
 
 
 def _measures_in(modes: Iterable[Mapping[str, Any]]) -> list[Measure]:
@@ -132,10 +124,8 @@ def agents_table(facts: RunFacts, measure: Measure) -> HtmlTable:
     columns = _columns_of_agents(facts, measure)
     lines = []
     for row in facts.agents:
-        line = [words(row) for words in columns.values()]
-        lines.append(line)
-    table = HtmlTable("Agents", list(columns), lines, is_long=True)
-    return without_empty_columns(table)
+        lines.append([words(row) for words in columns.values()])
+    return without_empty_columns(HtmlTable("Agents", list(columns), lines, is_long=True))
 
 
 def _columns_of_agents(facts: RunFacts, measure: Measure) -> dict[Column, Callable[[Row], str]]:
@@ -148,8 +138,7 @@ def _columns_of_agents(facts: RunFacts, measure: Measure) -> dict[Column, Callab
         return f"{accepted} of {orders}"
 
     def trouble(row: Row) -> str:
-        agent = row["agent"]
-        return facts.trouble.get(agent, "")
+        return facts.trouble.get(row["agent"], "")
 
     columns: dict[Column, Callable[[Row], str]] = {}
     columns[Column("agent")] = _words_of("agent")
@@ -188,8 +177,7 @@ def _figure_of(mode: str, measure: Measure) -> Callable[[Row], str]:
     key = f"{mode}_{measure.name}"
 
     def words(row: Row) -> str:
-        figure = row.get(key)
-        return _text(measure, figure)
+        return _text(measure, row.get(key))
 
     return words
 
@@ -214,8 +202,7 @@ def clusters_table(facts: RunFacts, measure: Measure) -> HtmlTable | None:
     titles += [f"{name}: mean", "lowest agent", "highest agent"]
     rows = []
     for cluster in sorted(by_cluster):
-        line = _line_of_cluster(cluster, by_cluster[cluster], measure)
-        rows.append(line)
+        rows.append(_line_of_cluster(cluster, by_cluster[cluster], measure))
     return HtmlTable("Clusters", _numbers(titles), rows)
 
 
@@ -231,8 +218,7 @@ def _line_of_cluster(cluster: int, agents: Sequence[Row], measure: Measure) -> l
             figures.append(figure)
     for average in (fmean, min, max):
         figure = average(figures) if figures else None
-        words = _text(measure, figure)
-        line.append(words)
+        line.append(_text(measure, figure))
     return line
 
 
@@ -263,8 +249,7 @@ def traffic_table(result: Mapping[str, Any]) -> HtmlTable:
         row.append(f"{per_agent:.3f}")
         rows.append(row)
     titles = ["MB down", "MB up", "MB in all", "MB per round", "MB per agent"]
-    columns = [Column(""), *_numbers(titles)]
-    return HtmlTable("Traffic", columns, rows, remarks=remarks)
+    return HtmlTable("Traffic", [Column(""), *_numbers(titles)], rows, remarks=remarks)
 
 
 def incidents_table(facts: RunFacts, result: Mapping[str, Any]) -> HtmlTable:

@@ -67,17 +67,14 @@ def _of_rounds(groups: Sequence[Group]) -> Iterator[Picture]:
     no_scale = MEASURES["loss"]
     series = []
     for number, group in enumerate(groups):
-        losses = [run.loss for run in group.runs]
-        one = series_of(number, group.label, losses, no_scale)
+        one = series_of(number, group.label, [run.loss for run in group.runs], no_scale)
         series.append(one)
     places: list[float] = []
     for one in series:
         places.extend(x for x, _ in one.points)
     if places:
         x = rounds_axis(places)
-        values = extent(series)
-        y = from_zero(values, "training loss")
-        panel = lines("", series, x, y)
+        panel = lines("", series, x, from_zero(extent(series), "training loss"))
         drawing = Drawing([panel], legend_of(series))
         title = "Training loss, mean over a round's agents"
         yield Picture("loss", title, drawing, band_remark(groups))
@@ -95,11 +92,9 @@ def _attendance(run: Curves, *, alone: bool) -> Panel:
     for one in run.attendance:
         reported = (one.reported, 0, "reported")
         missing = (one.missing, MISSING, "did not report")
-        column = Column(one.round, [reported, missing])
-        stacks.append(column)
+        stacks.append(Column(one.round, [reported, missing]))
         most = max(most, one.reported + one.missing)
-    rounds = [one.round for one in run.attendance]
-    x = columns_axis(rounds, "round")
+    x = columns_axis([one.round for one in run.attendance], "round")
     y = from_zero([most], "agents", whole=True)
     return columns("" if alone else run.label, stacks, x, y)
 
@@ -147,8 +142,7 @@ def _agents(runs: Sequence[Curves], measure: Measure) -> Drawing:
         for one in run.agents:
             if one.figure is not None:
                 cluster = one.cluster if len(runs) == 1 else None
-                figure = shown(measure, one.figure)
-                dot = (figure, one.agent)
+                dot = (shown(measure, one.figure), one.agent)
                 dots.setdefault(cluster, []).append(dot)
         for cluster, own in sorted(dots.items(), key=_none_first):
             mean = fmean(value for value, _ in own)
@@ -158,8 +152,7 @@ def _agents(runs: Sequence[Curves], measure: Measure) -> Drawing:
     values: list[float] = []
     for row in rows:
         values.extend(value for value, _ in row.dots)
-    axis = figure_axis(measure, values)
-    panel = strips("", rows, axis)
+    panel = strips("", rows, figure_axis(measure, values))
     return Drawing([panel])
 
 

@@ -128,8 +128,7 @@ def legend_of(series: Sequence[Series]) -> list[Entry]:
 
 def colour_entry(colour: int | None, label: str) -> Entry:
     """An entry with a filled square."""
-    square = rectangle(5, 3, 12, 12, fill(colour))
-    return Entry(square, label)
+    return Entry(rectangle(5, 3, 12, 12, fill(colour)), label)
 
 
 def dashes(series: int) -> str | None:
@@ -151,8 +150,7 @@ def mark(x: float, y: float, shape: int, class_: str) -> Markup:
         case _:
             far = MARK + 1
             corners = [(x, y - far), (x + far, y), (x, y + far), (x - far, y)]
-    outline = path(corners, closed=True)
-    return element("path", d=outline, class_=class_)
+    return element("path", d=path(corners, closed=True), class_=class_)
 
 
 def _line(frame: Frame, one: Series) -> Markup:
@@ -277,8 +275,7 @@ def _rows_height(rows: int) -> float:
 
 
 def _label_width(labels: Sequence[str]) -> float:
-    widest = max(text_width(label) for label in labels)
-    return min(MAX_LABEL, widest) + GAP + 4
+    return min(MAX_LABEL, max(text_width(label) for label in labels)) + GAP + 4
 
 
 def _row_label(label: str, left: float, top: float) -> Markup:

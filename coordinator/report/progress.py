@@ -135,8 +135,7 @@ class ProgressBar:
             case AgentExcluded(agent=agent, why=why):
                 self._once(f"{agent} is excluded: {why}")
             case WorkFailed(agent=agent, why=why):
-                reason = why.removeprefix(f"{agent}: ")
-                self._once_per_cause(agent, "could not do its work", reason)
+                self._once_per_cause(agent, "could not do its work", why.removeprefix(f"{agent}: "))
             case ReportRefused(agent=agent, why=why):
                 self._once_per_cause(agent, "sent a report that was refused", why)
             case ReportSetAside(agent=agent, why=why):
@@ -186,8 +185,7 @@ class ProgressBar:
 
     def _left(self, done: int) -> str:
         """About how long the rest takes, in words; empty before the first round is over, and at the end."""
-        total = self._bar.tasks[0].total or 0
-        rounds = int(total) - done
+        rounds = int(self._bar.tasks[0].total or 0) - done
         seconds = self._pace.left_s(rounds)
         if not seconds:
             return ""
@@ -222,8 +220,7 @@ def _main_figure(phase: PhaseFolded) -> str:
 
     Models that diverged are in no mean: they are counted.
     """
-    evaluation = phase.means.evaluation or {}
-    figures = evaluation.get("server", {})
+    figures = (phase.means.evaluation or {}).get("server", {})
     words = []
     measure = shown_measure(figures)
     if measure is not None:

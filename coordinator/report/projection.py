@@ -39,8 +39,7 @@ def principal_plane(points: Points) -> Plane:
 
     The sign of an axis is fixed: its largest entry is positive.
     """
-    wide = np.asarray(points, np.float64)
-    _, singular, directions = np.linalg.svd(wide, full_matrices=False)
+    _, singular, directions = np.linalg.svd(np.asarray(points, np.float64), full_matrices=False)
     # Fewer than two points span fewer than two axes: zeros stand for the others.
     missing = np.zeros((2, points.shape[1]))
     axes = np.vstack([directions, missing])[:2]
@@ -85,10 +84,8 @@ def tsne(points: Points) -> Matrix | None:
     from sklearn.manifold import TSNE
 
     wide = np.asarray(points, np.float64)
-    perplexity = min(PERPLEXITY, (count - 1) / 3)
-    model = TSNE(2, perplexity=perplexity, init="pca", random_state=0)
-    embedded = model.fit_transform(wide)
-    return np.asarray(embedded, np.float64)
+    model = TSNE(2, perplexity=min(PERPLEXITY, (count - 1) / 3), init="pca", random_state=0)
+    return np.asarray(model.fit_transform(wide), np.float64)
 
 
 @dataclass(frozen=True)
@@ -106,8 +103,7 @@ def tree_of(distances: Matrix, linkage: Linkage) -> Tree:
     from scipy.spatial.distance import squareform
 
     condensed = squareform(distances, checks=False)
-    merges = hierarchy.linkage(condensed, linkage)
-    drawn = hierarchy.dendrogram(merges, no_plot=True)
+    drawn = hierarchy.dendrogram(hierarchy.linkage(condensed, linkage), no_plot=True)
     leaves = drawn["leaves"] or ()
     corners = np.asarray(drawn["icoord"], np.float64)
     places = (corners - 5.0) / 10.0  # scipy places row i at 10 i + 5

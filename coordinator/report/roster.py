@@ -71,8 +71,7 @@ def roster_table(roster: Mapping[str, Any], *, regression: bool = False) -> Tabl
         is_figure = header == "figure" and measure is not None
         table.add_column(measure.label if is_figure and measure else header)
     for line in lines:
-        cells = [line[number] for number in shown]
-        table.add_row(*cells)
+        table.add_row(*[line[number] for number in shown])
     return table
 
 

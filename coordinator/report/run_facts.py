@@ -101,8 +101,7 @@ def run_id(folder: Path) -> str:
     checkpoint = Checkpoint(folder / "checkpoint")
     if not checkpoint.exists():
         return ""
-    facts = checkpoint.facts()
-    return str(facts["run"]["run"])
+    return str(checkpoint.facts()["run"]["run"])
 
 
 def times(folder: Path) -> tuple[str, str]:
@@ -112,8 +111,7 @@ def times(folder: Path) -> tuple[str, str]:
     times = [_time(rows[0]), _time(rows[-1])] if rows else []
     if len(times) == 2 and all(times):
         return times[0], times[1]
-    written = (folder / "result.json").stat().st_mtime
-    return "", datetime.fromtimestamp(written, UTC).isoformat()
+    return "", datetime.fromtimestamp((folder / "result.json").stat().st_mtime, UTC).isoformat()
 
 
 def _time(row: bytes) -> str:
@@ -163,8 +161,7 @@ def data_remarks(scenario: Scenario) -> list[str]:
     """What the command needs besides the scenario: devices, or a data set."""
     if scenario.fleet is None:
         return ["The agents were devices: they must be online, with the data that they had."]
-    code = plugins.data_code(scenario.fleet.data)
-    if code is not None:
+    if plugins.data_code(scenario.fleet.data) is not None:
         return [
             f"The code of {scenario.fleet.data} must be installed, or its folder be in PYTHONPATH."
         ]
@@ -190,9 +187,9 @@ def _faults(scenario: Scenario | None) -> str:
     if scenario is None or scenario.fleet is None:
         return ""
     settings = scenario.fleet.faults
-    asked = []
-    for name, value in settings.model_dump(exclude_defaults=True).items():
-        asked.append(f"{name} {value}")
+    asked = [
+        f"{name} {value}" for name, value in settings.model_dump(exclude_defaults=True).items()
+    ]
     count = len(scenario.fleet.timeline)
     if count:
         asked.append(f"{count} entries of the timeline")

@@ -13,9 +13,7 @@ Result = Mapping[str, Any]  # as result.json has it
 def device_words(result: Result) -> str:
     """The kinds of devices that agents computed on, and the coordinator's kind of machine."""
     counts = result.get("devices") or {}
-    kinds = []
-    for kind, count in counts.items():
-        kinds.append(f"{kind} ({counted(count, 'agent')})")
+    kinds = [f"{kind} ({counted(count, 'agent')})" for kind, count in counts.items()]
     machine = result["versions"].get("machine")
     if machine:
         kinds.append(f"coordinator on {machine}")
@@ -24,8 +22,7 @@ def device_words(result: Result) -> str:
 
 def version_words(result: Result) -> str:
     """The versions that figures were made with."""
-    named = []
-    for name, version in result["versions"].items():
-        if name != "machine":
-            named.append(f"{name} {version}")
+    named = [
+        f"{name} {version}" for name, version in result["versions"].items() if name != "machine"
+    ]
     return ", ".join(named)

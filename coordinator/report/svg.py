@@ -151,19 +151,17 @@ def document(drawing: Drawing) -> str:
             x = place * (WIDTH + GAP)
             parts.append(_titled(one, x, height))
         height += TITLE_HEIGHT + max(one.height for one in row)
-    columns = min(len(drawing.panels), IN_A_ROW)
-    width = columns * (WIDTH + GAP) - GAP
+    width = min(len(drawing.panels), IN_A_ROW) * (WIDTH + GAP) - GAP
     for entries in _legend_rows(drawing.legend, width):
         parts.append(_moved(0, height, entries))
         height += LEGEND_LINE
     style = element("style", Markup(_style()))  # noqa: S704 - our own file
     full_width = width + 2 * GAP
     full_height = height + 2 * GAP
-    background = rectangle(0, 0, full_width, full_height, "paper")
     whole = element(
         "svg",
         style,
-        background,
+        rectangle(0, 0, full_width, full_height, "paper"),
         _moved(GAP, GAP, *parts),
         xmlns=NAMESPACE,
         viewBox=f"0 0 {number(full_width)} {number(full_height)}",
@@ -177,8 +175,7 @@ def document(drawing: Drawing) -> str:
 def _titled(one: Panel, x: float, y: float) -> Markup:
     """A panel at a place, below its title."""
     title = words(0, TITLE_HEIGHT - 8, one.title, "title")
-    body = _moved(0, TITLE_HEIGHT, one.body)
-    return _moved(x, y, title, body)
+    return _moved(x, y, title, _moved(0, TITLE_HEIGHT, one.body))
 
 
 def _moved(x: float, y: float, *parts: str) -> Markup:
@@ -194,8 +191,7 @@ def _legend_rows(legend: Sequence[Entry], width: float) -> list[Markup]:
         if x > 0 and x + needed > width:
             rows.append([])
             x = 0.0
-        text = words(SWATCH + 6, 13, entry.label)
-        shown = _moved(x, 0, entry.mark, text)
+        shown = _moved(x, 0, entry.mark, words(SWATCH + 6, 13, entry.label))
         rows[-1].append(shown)
         x += needed
     return [joined(row) for row in rows if row]

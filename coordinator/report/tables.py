@@ -30,24 +30,18 @@ NO_FIGURES: Figures = {}
 def labels(folders: Sequence[Path], found: Sequence[Result]) -> list[str]:
     """A name for each run: its method, or what differs in the paths if two runs have the same method."""
     methods = [_method(result) for result in found]
-    different = set(methods)
-    if len(different) == len(methods):
+    if len(set(methods)) == len(methods):
         return methods
     paths = [folder.resolve().parts for folder in folders]
     common = _common_parts(paths)
-    names = []
-    for path in paths:
-        rest = path[common:]
-        names.append("/".join(rest))
-    return names
+    return ["/".join(path[common:]) for path in paths]
 
 
 def _common_parts(paths: Sequence[Sequence[str]]) -> int:
     """How many leading parts all paths share; at most all but the last part of the shortest path."""
     shortest = min(len(path) for path in paths)
     for place in range(shortest):
-        parts = {path[place] for path in paths}
-        if len(parts) > 1:
+        if len({path[place] for path in paths}) > 1:
             return place
     return shortest - 1
 
@@ -69,8 +63,7 @@ def results(found: Sequence[Result], runs: Sequence[str] = ()) -> TextTable:
         headers.insert(0, "run")
         for name, line in zip(names, lines, strict=True):
             line.insert(0, name)
-    title = _title(found)
-    return TextTable(title, headers, lines)
+    return TextTable(_title(found), headers, lines)
 
 
 # -- columns -------------------------------------------------------------------------------------------------------
@@ -89,8 +82,7 @@ def _columns(found: Sequence[Result]) -> dict[str, Words]:
     columns["clusters"] = _clusters
     columns["ARI"] = _ari
     columns["rounds"] = _rounds
-    accounts = [result.get("privacy") for result in found]
-    if any(accounts):
+    if any(result.get("privacy") for result in found):
         columns["privacy"] = _privacy
     columns["MB down / up"] = _wire
     columns["s"] = _seconds
@@ -119,8 +111,7 @@ def _figure_in(mode: str, *, with_label: bool) -> Words:
     """The column of one mode of evaluation."""
 
     def words(result: Result) -> str:
-        figures = _figures(result, mode)
-        return _figure(figures, with_label=with_label)
+        return _figure(_figures(result, mode), with_label=with_label)
 
     return words
 
@@ -155,14 +146,12 @@ def _averages(measure: Measure, averages: Mapping[str, float]) -> str:
 
 
 def _method(result: Result) -> str:
-    method = result["method"]
-    return str(method)
+    return str(result["method"])
 
 
 def _is_incomplete(result: Result) -> bool:
     """Whether figures of some agents are missing, or of an earlier round."""
-    keys = ("unevaluated", "stale")
-    return any(result.get(key) for key in keys)
+    return any(result.get(key) for key in ("unevaluated", "stale"))
 
 
 def _evaluated(result: Result) -> str:
@@ -196,13 +185,11 @@ def _ari(result: Result) -> str:
 
 
 def _rounds(result: Result) -> str:
-    rounds = result["rounds"]
-    return str(rounds)
+    return str(result["rounds"])
 
 
 def _privacy(result: Result) -> str:
-    account = result.get("privacy")
-    return epsilons(account) or NONE
+    return epsilons(result.get("privacy")) or NONE
 
 
 def _seconds(result: Result) -> str:
@@ -245,8 +232,7 @@ def _units(found: Sequence[Result]) -> list[str]:
     modes = _modes(found)
     for result in found:
         for mode in modes:
-            figures = _figures(result, mode)
-            measure = shown_measure(figures)
+            measure = shown_measure(_figures(result, mode))
             if measure is not None:
                 shown.add(measure.name)
     return [measure.title for name, measure in MEASURES.items() if name in shown]

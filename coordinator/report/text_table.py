@@ -24,8 +24,7 @@ def results_table(words: TextTable) -> Table:
     table = Table(title=words.title)
     for number, header in enumerate(words.headers):
         cells = _column(words, number)
-        longest = _longest([header, *cells])
-        _add_column(table, header, longest, wrap_header=False)
+        _add_column(table, header, _longest([header, *cells]), wrap_header=False)
     _add_lines(table, words)
     return table
 
@@ -34,9 +33,7 @@ def comparison_table(words: TextTable) -> Table:
     """A table of a comparison: many columns, whose headers may be wrapped."""
     table = Table(title=words.title, box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
     for number, header in enumerate(words.headers):
-        cells = _column(words, number)
-        longest = _longest(cells)
-        _add_column(table, header, longest, wrap_header=True)
+        _add_column(table, header, _longest(_column(words, number)), wrap_header=True)
     _add_lines(table, words)
     return table
 
@@ -55,12 +52,7 @@ def _add_column(table: Table, header: str, width: int, *, wrap_header: bool) -> 
     justify: Literal["left", "right"] = "left"
     if table.columns:
         justify = "right"
-    table.add_column(
-        header,
-        justify=justify,
-        no_wrap=not wrap_header,
-        min_width=width,
-    )
+    table.add_column(header, justify=justify, no_wrap=not wrap_header, min_width=width)
 
 
 def _add_lines(table: Table, words: TextTable) -> None:
@@ -85,11 +77,7 @@ def show(console: Console, table: Table) -> None:
 
 
 def show_words(
-    console: Console,
-    words: TextTable,
-    build: Callable[[TextTable], Table],
-    *,
-    min_width: int = 0,
+    console: Console, words: TextTable, build: Callable[[TextTable], Table], *, min_width: int = 0
 ) -> None:
     """Print a table of words. On a terminal that is too narrow for it, print its columns in several tables.
 
@@ -103,8 +91,7 @@ def show_words(
     if not console.is_terminal:
         width = max(width, min_width)
     for part in _parts(console, words, build, width):
-        show_width = max(width, _width(console, part))
-        console.print(part, width=show_width, crop=False)
+        console.print(part, width=max(width, _width(console, part)), crop=False)
 
 
 def _parts(
@@ -141,8 +128,7 @@ def _some_columns(words: TextTable, columns: Sequence[int]) -> TextTable:
 
 def _width(console: Console, table: Table) -> int:
     """How wide a table is at least, with every word in it."""
-    unbounded = console.options.update(max_width=sys.maxsize)
-    measured = Measurement.get(console, unbounded, table)
+    measured = Measurement.get(console, console.options.update(max_width=sys.maxsize), table)
     return measured.minimum
 
 
@@ -161,8 +147,7 @@ def _blocks(table: Table) -> Iterator[Text]:
 
 def _block(headers: Sequence[str], cells: Sequence[Any]) -> Text:
     """One line of a table as a block of lines."""
-    heading = f"{headers[0]}: {cells[0]}"
-    block = Text(heading)
+    block = Text(f"{headers[0]}: {cells[0]}")
     for header, cell in zip(headers[1:], cells[1:], strict=True):
         words = str(cell)
         if words in EMPTY:
@@ -177,11 +162,9 @@ def _block(headers: Sequence[str], cells: Sequence[Any]) -> Text:
 
 def json_line(row: Mapping[str, Any]) -> None:
     """Print one JSON object on a line of standard output, for programs."""
-    line = json.dumps(row, allow_nan=False)
-    print(line, flush=True)
+    print(json.dumps(row, allow_nan=False), flush=True)
 
 
 def json_notice(notice: Notice) -> None:
     """Print a notice of a run as `json_line` does."""
-    row = notice.to_json()
-    json_line(row)
+    json_line(notice.to_json())

@@ -25,8 +25,7 @@ class AcceptedSteps:
 
     def note(self, client: ClientId, step: int) -> None:
         """The report lies in the spool. The checkpoint learns of it with the fold: until then the spool knows."""
-        newest = self._steps.get(client, 0)
-        self._before.setdefault(client, newest)
+        self._before.setdefault(client, self._steps.get(client, 0))
         self._steps[client] = step
 
     def take_back(self, client: ClientId) -> None:

@@ -42,21 +42,14 @@ _DTYPES = {
 
 
 def save_arrays(
-    path: Path,
-    arrays: Mapping[str, Array],
-    facts: Any = None,
-    *,
-    durable: bool = True,
+    path: Path, arrays: Mapping[str, Array], facts: Any = None, *, durable: bool = True
 ) -> None:
     """Named arrays of any numeric dtype, and JSON-able `facts`, in one safetensors file, atomically.
 
     One that is not `durable` survives a kill, but perhaps no power cut.
     """
-    contiguous: Arrays = {}
-    for name, array in arrays.items():
-        contiguous[name] = np.ascontiguousarray(array)
-    text = _FACTS.encode(facts)
-    metadata = {"facts": text}
+    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    metadata = {"facts": _FACTS.encode(facts)}
     with atomic_replace(path, durable=durable) as beside:
         try:
             save_file(contiguous, beside, metadata=metadata)
@@ -66,13 +59,11 @@ def save_arrays(
 
 def _as_os_error(error: SafetensorError, path: Path) -> Exception:
     """What the operating system said, which safetensors only quotes."""
-    message = str(error)
-    quoted = re.search(r"os error (\d+)", message)
+    quoted = re.search(r"os error (\d+)", str(error))
     if quoted is None:
         return error
     number = int(quoted[1])
-    said = os.strerror(number)
-    return OSError(number, said, str(path))
+    return OSError(number, os.strerror(number), str(path))
 
 
 def array_digest(array: Array) -> str:
@@ -81,9 +72,7 @@ def array_digest(array: Array) -> str:
     hasher = hashlib.blake2b(form.encode(), digest_size=16)
     flat = array.reshape(-1)
     for span in blocks(flat.size):
-        values = np.ascontiguousarray(flat[span])
-        content = values.view(np.uint8)
-        hasher.update(content.data)
+        hasher.update(np.ascontiguousarray(flat[span]).view(np.uint8).data)
     release(array)
     return hasher.hexdigest()
 
@@ -94,8 +83,7 @@ def open_arrays(path: Path) -> tuple[Arrays, Any]:
     Raises ValueError for a file that is cut short or is no safetensors file.
     """
     arrays, metadata = _opened(path)
-    text = metadata.get("facts", "null")
-    facts = json_text.loads(text)
+    facts = json_text.loads(metadata.get("facts", "null"))
     return arrays, facts
 
 
@@ -105,36 +93,29 @@ def _opened(path: Path) -> tuple[Arrays, Metadata]:
         first_bytes = file.read(HEADER_LENGTH_BYTES)
         length = int.from_bytes(first_bytes, "little")
         base = HEADER_LENGTH_BYTES + length
-        descriptor = file.fileno()
-        if os.fstat(descriptor).st_size < base:
+        if os.fstat(file.fileno()).st_size < base:
             raise ValueError(f"{path} is cut short")
         text = file.read(length)
         whole = np.memmap(file, np.uint8, "r")
     try:
-        header = json_text.loads(text)
-        return _arrays(path, header, whole[base:])
+        return _arrays(path, json_text.loads(text), whole[base:])
     except (AttributeError, KeyError, TypeError, OverflowError) as error:
         raise ValueError(f"{path} is damaged: {error!r}") from None
 
 
 def _arrays(path: Path, header: Any, content: Array) -> tuple[Arrays, Metadata]:
     """Arrays and metadata by a file's header; raises KeyError, TypeError and their like for a header that is none."""
-    saved = header.pop("__metadata__", {})
-    metadata: Metadata = dict(saved)
+    metadata: Metadata = dict(header.pop("__metadata__", {}))
     for text in metadata.values():
         if not isinstance(text, str):
             raise TypeError("metadata is text")
-    arrays: Arrays = {}
-    for name, entry in header.items():
-        arrays[name] = _array(path, entry, content)
-    return arrays, metadata
+    return {name: _array(path, entry, content) for name, entry in header.items()}, metadata
 
 
 def _array(path: Path, entry: Mapping[str, Any], content: Array) -> Array:
     """One array of a file, by its entry in the header; `content` is all after the header, as bytes."""
     start, stop = entry["data_offsets"]
-    name = entry["dtype"]
-    dtype = np.dtype(_DTYPES[name])
+    dtype = np.dtype(_DTYPES[entry["dtype"]])
     shape = tuple(entry["shape"])
     for length in (start, stop, *shape):
         if type(length) is not int or length < 0:
@@ -143,5 +124,4 @@ def _array(path: Path, entry: Mapping[str, Any], content: Array) -> Array:
     is_whole = stop <= content.size
     if not is_whole or stop - start != size:
         raise ValueError(f"{path} is cut short, or its header is damaged")
-    values = content[start:stop].view(dtype)
-    return values.reshape(shape)
+    return content[start:stop].view(dtype).reshape(shape)

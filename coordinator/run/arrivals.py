@@ -180,27 +180,17 @@ class Arrivals:
         steps: list[Step] = []
         if self._measures_steps and not is_of_the_run:
             entry = (client, report)
-            steps = folding.steps_of(
-                self._strategy,
-                state,
-                phase,
-                [entry],
-                self._base_norms,
-            )
+            steps = folding.steps_of(self._strategy, state, phase, [entry], self._base_norms)
         self._count(terms, report.vectors)
-        light = self._without_vectors(client, report)
-        self._arrived[client] = Arrived(light, terms, steps)
+        self._arrived[client] = Arrived(self._without_vectors(client, report), terms, steps)
 
     def _without_vectors(self, client: ClientId, report: Report) -> Report:
         """The report with vectors that are read from the spool."""
-        sizes: dict[str, int] = {}
-        for name, vector in report.vectors.items():
-            sizes[name] = vector.size
         vectors = SpooledVectors(
             self._spool,
             self._number,
             client,
-            sizes,
+            {name: vector.size for name, vector in report.vectors.items()},
         )
         return replace(report, vectors=vectors)
 
@@ -214,13 +204,11 @@ class Arrivals:
 
     def _count(self, terms: Terms | None, vectors: Mapping[str, Vector]) -> None:
         for term in terms or ():
-            vector = vectors[term.vector]
-            self._sums.add(term.key, vector, term.weight)
+            self._sums.add(term.key, vectors[term.vector], term.weight)
 
     def _uncount(self, terms: Terms | None, vectors: Mapping[str, Vector]) -> None:
         for term in terms or ():
-            vector = vectors[term.vector]
-            self._sums.subtract(term.key, vector, term.weight)
+            self._sums.subtract(term.key, vectors[term.vector], term.weight)
 
     def add_sum(
         self,
@@ -258,12 +246,7 @@ class Arrivals:
             steps: list[Step] = []
             if self._measures_steps and not is_of_the_run:
                 steps = folding.steps_of_norms(
-                    self._strategy,
-                    state,
-                    phase,
-                    (client, report),
-                    norms[client],
-                    self._base_norms,
+                    self._strategy, state, phase, (client, report), norms[client], self._base_norms
                 )
             expected.count(terms, phase.sizes)
             arrived[client] = Arrived(report, terms, steps)
@@ -329,9 +312,7 @@ class Arrivals:
             arrived = self._arrived.get(client)
             if arrived is None:
                 continue
-            report = opened.get(client, arrived.report)
-            entry = (client, report)
-            reports.append(entry)
+            reports.append((client, opened.get(client, arrived.report)))
             steps += arrived.steps
         return Collected(reports, unreadable, steps)
 
@@ -351,8 +332,7 @@ class Arrivals:
         for client in sorted(uncounted):
             self.remove(self._number, client)
         claimed = [self._terms(state, phase, client, report) or () for client, report in reports]
-        fair = fair_terms(claimed, self._share)
-        for (client, _), terms in zip(reports, fair, strict=True):
+        for (client, _), terms in zip(reports, fair_terms(claimed, self._share), strict=True):
             arrived = self._arrived.get(client)
             if arrived is None:
                 raise ValueError(f"the report of {client} is not in the sums")

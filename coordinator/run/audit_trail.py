@@ -37,8 +37,7 @@ class Trail:
         head: Head | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        path = folder / FILE
-        self._log = AuditLog(path, run, key=key, head=head)
+        self._log = AuditLog(folder / FILE, run, key=key, head=head)
         self._now = now
         self._flood = Flood()  # of what peers cause
         self._commands = Flood()  # of what the operator commands; peers cannot use it up
@@ -72,16 +71,14 @@ class Trail:
         reason = why[:LONGEST_REASON]
         with self._lock:
             self._settle()
-            now = self._now()
-            if self._flood.admit(event, name, now):
+            if self._flood.admit(event, name, self._now()):
                 self._log.append(event, agent=name, why=reason)
 
     def command(self, why: str) -> None:
         """A line about a command of the operator."""
         with self._lock:
             self._settle()
-            now = self._now()
-            if self._commands.admit("control", OPERATOR, now):
+            if self._commands.admit("control", OPERATOR, self._now()):
                 self._log.append("control", agent=OPERATOR, why=why)
 
     def sync(self) -> None:
@@ -94,21 +91,18 @@ class Trail:
         """The last line of a session, after everything that was only counted."""
         with self._lock:
             for flood in (self._flood, self._commands):
-                counted = flood.rest()
-                self._write_counts(counted)
+                self._write_counts(flood.rest())
             self._log.append(event, **fields)
             self._log.sync()
 
     def _settle(self) -> None:
         now = self._now()
         for flood in (self._flood, self._commands):
-            counted = flood.due(now)
-            self._write_counts(counted)
+            self._write_counts(flood.due(now))
 
     def _write_counts(self, counted: dict[str, dict[str, int]]) -> None:
         for event, agents in counted.items():
-            name = f"more_{event}"
-            self._log.append(name, agents=agents)
+            self._log.append(f"more_{event}", agents=agents)
 
 
 @dataclass(frozen=True)

@@ -79,21 +79,15 @@ class BufferedOrderBook(OrderBook):
         self._begun[number] = work
         if self.readers:
             self._share(kind, number, work)
-        message = self._message(
-            client,
-            number,
-            work,
-        )
+        message = self._message(client, number, work)
         content = message.to_bytes()
-        path = self._file(number)
-        self._write(path, content)
+        self._write(self._file(number), content)
 
     def _share(self, kind: Kind, number: int, work: Work) -> None:
         """Let the brokers retain what this order shares with others."""
         settings = self._newest_settings.get(kind)
         if settings is None:
-            content = shared_of(work).to_bytes()
-            settings = digest(content)
+            settings = digest(shared_of(work).to_bytes())
             self._newest_settings[kind] = settings
         self._settings[number] = settings
         if not self.is_outdated(number) and self.shared is not None:
@@ -107,12 +101,9 @@ class BufferedOrderBook(OrderBook):
         shared = self.shared
         if shared is None:
             return message
-        settings = self._settings.get(number)
-        if settings != shared.ref.digest:
+        if self._settings.get(number) != shared.ref.digest:
             return message
-        brief = brief_of(work, shared.ref)
-        changes = {"work": None, "brief": brief}
-        return message.model_copy(update=changes)
+        return message.model_copy(update={"work": None, "brief": brief_of(work, shared.ref)})
 
     def is_outdated(self, number: int) -> bool:
         """Whether an order was brief, and the brokers no longer retain what it left out."""
@@ -178,8 +169,7 @@ class BufferedOrderBook(OrderBook):
         for number in over:
             del self._begun[number]
             self._settings.pop(number, None)
-            path = self._file(number)
-            self._useless.append(path)
+            self._useless.append(self._file(number))
         named: set[str] = set()
         for send in self._present.values():
             named.add(send.ref.key)
@@ -187,12 +177,10 @@ class BufferedOrderBook(OrderBook):
             for ref in work.models:
                 named.add(ref.key)
         dropped: list[DropModel] = []
-        old = self._versions.keys() - named
-        for key in sorted(old):
+        for key in sorted(self._versions.keys() - named):
             send = self._versions.pop(key)
             self._useless.append(send.path)
-            drop = DropModel(key, send.ref.parts)
-            dropped.append(drop)
+            dropped.append(DropModel(key, send.ref.parts))
         return dropped
 
     def remove_useless_files(self) -> None:
@@ -204,9 +192,7 @@ class BufferedOrderBook(OrderBook):
     def _needed(self) -> set[int]:
         """The numbers of open orders, and of those whose reports wait."""
         stream = self._engine.stream
-        numbers: set[int] = set()
-        for order in stream.orders.values():
-            numbers.add(order.step)
+        numbers: set[int] = {order.step for order in stream.orders.values()}
         for report in stream.waiting():
             numbers.add(report.step)
         return numbers
@@ -218,12 +204,10 @@ class BufferedOrderBook(OrderBook):
 
     def start_of(self, number: int, key: str) -> Vector:
         """The model (d,) behind one of these keys, as the agent of this order has it."""
-        keys = self.keys_of(number)
-        place = keys.index(key)
+        place = self.keys_of(number).index(key)
         work = self._begun[number]
         ref = work.models[place]
-        send = self._versions[ref.key]
-        return self._decoded(send)
+        return self._decoded(self._versions[ref.key])
 
     def base(self, wanted: bytes) -> Vector:
         for send in self._versions.values():
@@ -233,8 +217,7 @@ class BufferedOrderBook(OrderBook):
 
     def _decoded(self, send: SendModel) -> Vector:
         """A version (d,) as agents see it."""
-        content = send.path.read_bytes()
-        return decode_model(content, self._setup.layout)
+        return decode_model(send.path.read_bytes(), self._setup.layout)
 
     def _sent(self, key: str) -> SendModel:
         version = self._versions.get(key)
@@ -249,19 +232,13 @@ class BufferedOrderBook(OrderBook):
             return known
         model = self._strategy.model(state, key)
         content = self._content(key, model)
-        name = digest(content).hex()
-        start = name[:VERSION_DIGITS]
+        start = digest(content).hex()[:VERSION_DIGITS]
         ref = self._ref(f"{key}.{start}", content)
         path = self._folder / ref.key
         if path in self._useless:  # the models of a fold can be those of an earlier state
             self._useless.remove(path)
         self._write(path, content)
-        send = SendModel(
-            ref=ref,
-            path=path,
-            about=number,
-            values=model.size,
-        )
+        send = SendModel(ref=ref, path=path, about=number, values=model.size)
         self._present[key] = send
         self._versions[ref.key] = send
         return send
@@ -284,12 +261,8 @@ class BufferedOrderBook(OrderBook):
             assert order.work is not None  # noqa: S101
             self._begun[number] = order.work
             for ref in order.work.models:
-                path = self._folder / ref.key
                 self._versions[ref.key] = SendModel(
-                    ref=ref,
-                    path=path,
-                    about=number,
-                    values=values,
+                    ref=ref, path=self._folder / ref.key, about=number, values=values
                 )
 
 
@@ -297,8 +270,7 @@ def saved_order(folder: Path, number: int) -> OrderMessage | None:
     """The order that a file has; None if the order or a model that it names is missing or damaged."""
     path = _file_of(folder, number)
     try:
-        content = path.read_bytes()
-        order = OrderMessage.from_bytes(content)
+        order = OrderMessage.from_bytes(path.read_bytes())
     except (OSError, DecodeError):
         return None
     if order.work is None:
@@ -310,8 +282,7 @@ def saved_order(folder: Path, number: int) -> OrderMessage | None:
 
 
 def _file_of(folder: Path, number: int) -> Path:
-    name = f"{PREFIX}{number}"
-    return folder / name
+    return folder / f"{PREFIX}{number}"
 
 
 def _is_whole(folder: Path, ref: ModelRef) -> bool:
@@ -325,12 +296,7 @@ def _is_whole(folder: Path, ref: ModelRef) -> bool:
 
 def lost_orders(folder: Path, numbers: Iterable[int]) -> set[int]:
     """Those of these orders that cannot be published again."""
-    lost: set[int] = set()
-    for number in numbers:
-        order = saved_order(folder, number)
-        if order is None:
-            lost.add(number)
-    return lost
+    return {number for number in numbers if saved_order(folder, number) is None}
 
 
 def _strategy_key(version: str) -> str:

@@ -100,14 +100,11 @@ class BufferedRun(Run):
     def lost_orders(cls, folder: Path, engine: Mapping[str, Any], spool: Spool) -> Collection[int]:
         # no number is lost yet: this is the stream as it was saved
         stream = Stream.from_json(engine["stream"], ())
-        numbers: list[int] = []
-        for order in stream.orders.values():
-            numbers.append(order.step)
+        numbers: list[int] = [order.step for order in stream.orders.values()]
         lost: set[int] = set()
         for report in stream.waiting():
             numbers.append(report.step)
-            sound = spool.sound(report.step)
-            if report.client not in sound:
+            if report.client not in spool.sound(report.step):
                 lost.add(report.step)
         lost |= lost_orders(folder / "outgoing", numbers)
         return lost
@@ -150,10 +147,7 @@ class BufferedRun(Run):
     def _phase_for(self, client: ClientId) -> Phase:
         """The phase of one agent's order: a round's training, or a newcomer's entry."""
         view = View(
-            round=self.engine.round,
-            rounds=self.engine.rules.rounds,
-            attempt=0,
-            present=(client,),
+            round=self.engine.round, rounds=self.engine.rules.rounds, attempt=0, present=(client,)
         )
         return self.strategy.plan(self.state, view)
 
@@ -185,21 +179,13 @@ class BufferedRun(Run):
             return None
         if not self.strategy.may_buffer(self.state):
             return None
-        assignment = self.strategy.assignment(self.state)
-        clusters = assignment.values()
-        return Counter(clusters)
+        return Counter(self.strategy.assignment(self.state).values())
 
     def _give(self, give: Give) -> Effects:
         """Make new orders; the checkpoint knows them before they are sent."""
         clients: list[ClientId] = []
         for client, number in give.orders:
-            phase = self._phase_for(client)
-            self.orders.make(
-                client,
-                number,
-                phase,
-                self.state,
-            )
+            self.orders.make(client, number, self._phase_for(client), self.state)
             clients.append(client)
         orders = self.orders.orders_of(clients, self.state)
         models = self.orders.models_of(orders)
@@ -207,8 +193,7 @@ class BufferedRun(Run):
             values, size = self.orders.volume(send)
             self.traffic["down_vectors"] += values
             self.traffic["down_models"] += size
-        numbers = dict(give.orders)
-        self.audit.note("give", round=self.engine.round, orders=numbers)
+        self.audit.note("give", round=self.engine.round, orders=dict(give.orders))
         dropped = self.orders.tidy()
         self._has_changed = True
         return [*dropped, *models, *orders]
@@ -218,9 +203,7 @@ class BufferedRun(Run):
     def _close(self, close: Close) -> Performed:
         buffer = close.buffer
         if buffer is not None:
-            reporters = close.reporters
-            reports = zip(reporters, buffer.steps, strict=True)
-            self.spool.gather(close.step, reports)
+            self.spool.gather(close.step, zip(close.reporters, buffer.steps, strict=True))
         return super()._close(close)
 
     def _prepared(self, close: Close, reports: ClientReports) -> ClientReports:
@@ -234,10 +217,8 @@ class BufferedRun(Run):
         for client, report in reports:
             staleness = staleness_of[client]
             if staleness:
-                step = step_of[client]
-                report = self._carried_over(client, report, step, staleness)
-            entry = (client, report)
-            prepared.append(entry)
+                report = self._carried_over(client, report, step_of[client], staleness)
+            prepared.append((client, report))
         return prepared
 
     def _carried_over(self, client: ClientId, report: Report, step: int, staleness: int) -> Report:
@@ -245,16 +226,11 @@ class BufferedRun(Run):
         key = self._started_from(client, report, step)
         if key is None:
             return report
-        exponent = self.scenario.rounds.staleness
-        share = staleness_weight(staleness, exponent)
+        share = staleness_weight(staleness, self.scenario.rounds.staleness)
         trained = report.vectors[MODEL]
         start = self.orders.start_of(step, key)
         present = self.strategy.model(self.state, key)
-        terms: list[tuple[Vector, float]] = [
-            (present, 1.0),
-            (trained, share),
-            (start, -share),
-        ]
+        terms: list[tuple[Vector, float]] = [(present, 1.0), (trained, share), (start, -share)]
         carried = combine(terms)
         vectors = dict(report.vectors)
         vectors[MODEL] = carried
@@ -266,22 +242,13 @@ class BufferedRun(Run):
         if len(keys) == 1:
             [only] = keys
             return only
-        phase = self._phase_for(client)
-        chosen = self.strategy.base(
-            self.state,
-            phase,
-            client,
-            report,
-            MODEL,
-        )
+        chosen = self.strategy.base(self.state, self._phase_for(client), client, report, MODEL)
         if chosen not in keys:
             return None
         return chosen
 
     def _trial(self, step: Step) -> FoldTrial:
-        trial = super()._trial(step)
-        is_buffer = self.engine.folds_a_buffer
-        return replace(trial, buffered=is_buffer)
+        return replace(super()._trial(step), buffered=self.engine.folds_a_buffer)
 
     # -- the checkpoint ----------------------------------------------------------------------------
 
@@ -294,10 +261,7 @@ class BufferedRun(Run):
 
     def _keep_waiting(self) -> None:
         """The spool keeps the reports that wait, whatever else it drops."""
-        steps: set[int] = set()
-        for report in self.engine.stream.waiting():
-            steps.add(report.step)
-        self.spool.kept = steps
+        self.spool.kept = {report.step for report in self.engine.stream.waiting()}
 
 
 def staleness_weight(staleness: int, exponent: float) -> float:

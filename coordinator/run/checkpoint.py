@@ -55,8 +55,7 @@ class Checkpoint:
         self._room.write(lambda: write_atomically(self._manifest, content))
         before = self._mapped
         self._mapped = {}
-        kind = type(state)
-        mapped = self._unpacked(kind, tree, before)
+        mapped = self._unpacked(type(state), tree, before)
         self._sweep()
         return mapped
 
@@ -69,24 +68,17 @@ class Checkpoint:
     def state(self, kind: type[S]) -> S:
         """The state of the newest checkpoint, as a `kind`."""
         manifest = self._read()
-        tree = manifest["state"]
-        return self._unpacked(kind, tree, {})
+        return self._unpacked(kind, manifest["state"], {})
 
     def exported(self, state: Any) -> tuple[bytes, dict[str, bytes]]:
         """A state as another process can import it: a manifest, and the files of the arrays that it names."""
         tree = self._packed(state)
-        files: dict[str, bytes] = {}
-        names = _array_names(tree)
-        for name in sorted(names):
-            path = self._file_of(name)
-            files[name] = path.read_bytes()
-        manifest = _manifest_of({}, tree)
-        return manifest, files
+        files = {name: self._file_of(name).read_bytes() for name in sorted(_array_names(tree))}
+        return _manifest_of({}, tree), files
 
     def import_state(self, manifest: bytes, files: Mapping[str, bytes]) -> None:
         """Write what `exported` gave, in an empty folder. `state` compares the digests."""
-        folder = self._arrays
-        make_folder(folder, durable=False)
+        make_folder(self._arrays, durable=False)
         contents = files.items()
         for name, content in contents:
             path = self._file_of(name)
@@ -96,8 +88,7 @@ class Checkpoint:
 
     def _read(self) -> dict[str, Any]:
         try:
-            text = self._manifest.read_text()
-            digest, body = text.split("\n", 1)
+            digest, body = self._manifest.read_text().split("\n", 1)
         except FileNotFoundError:
             raise UserError(
                 f"{self.folder}: no checkpoint is here; start the run without --resume"
@@ -111,8 +102,7 @@ class Checkpoint:
                 f"{self._manifest}: the checkpoint is cut short or was changed; nothing was overwritten. "
                 "Restore the file from a copy, or start again in another folder with --out"
             )
-        document = json_text.loads(body)
-        manifest: dict[str, Any] = _with_infinity(document)
+        manifest: dict[str, Any] = _with_infinity(json_text.loads(body))
         return manifest
 
     def _packed(self, state: Any) -> dict[str, Any]:
@@ -120,8 +110,7 @@ class Checkpoint:
         known = {id(array): name for name, array in self._mapped.items()}
         tree: dict[str, Any] = {}
         for field in fields(_dataclass(state)):
-            value = getattr(state, field.name)
-            tree[field.name] = self._pack(value, known)
+            tree[field.name] = self._pack(getattr(state, field.name), known)
         return tree
 
     def _pack(self, value: Any, names: Names) -> Any:
@@ -155,14 +144,10 @@ class Checkpoint:
         return name
 
     def _file_of(self, name: str) -> Path:
-        file = f"{name}.safetensors"
-        return self._arrays / file
+        return self._arrays / f"{name}.safetensors"
 
     def _unpacked(self, kind: type[S], tree: Mapping[str, Any], before: Arrays) -> S:
-        unpacked: dict[str, Any] = {}
-        for name, item in tree.items():
-            unpacked[name] = self._unpack(item, before)
-        return kind(**unpacked)
+        return kind(**{name: self._unpack(item, before) for name, item in tree.items()})
 
     def _unpack(self, item: Any, before: Arrays) -> Any:
         match item:
@@ -230,16 +215,13 @@ def _array_names(tree: Any) -> set[str]:
 
 
 def _manifest_of(facts: Mapping[str, Any], tree: Mapping[str, Any]) -> bytes:
-    manifest = {"facts": facts, "state": tree}
-    body = json_text.dumps(_without_infinity(manifest))
+    body = json_text.dumps(_without_infinity({"facts": facts, "state": tree}))
     digest = _digest_of(body)
-    text = f"{digest}\n{body}\n"
-    return text.encode()
+    return f"{digest}\n{body}\n".encode()
 
 
 def _digest_of(body: str) -> str:
-    content = body.encode()
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
+    return hashlib.blake2b(body.encode(), digest_size=16).hexdigest()
 
 
 def _dataclass(state: Any) -> Any:

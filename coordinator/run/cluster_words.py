@@ -27,8 +27,7 @@ def sizes_text(sizes: Mapping[str, int]) -> str:
     clusters = len(sizes)
     agents = sizes.values()
     if clusters != 1 and clusters <= MAX_SINGLY:
-        texts = map(str, agents)
-        return "+".join(texts)
+        return "+".join(map(str, agents))
     smallest = min(agents)
     largest = max(agents)
     if largest == 1:

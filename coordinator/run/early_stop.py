@@ -55,17 +55,14 @@ def reason(scenario: Scenario, saved: Saved) -> str:
     stop = scenario.rounds.stop
     if stop is None:
         return ""
-    measure = measure_of(scenario)
-    history = _history(saved)
-    why = stop_reason(stop, measure, history)
+    why = stop_reason(stop, measure_of(scenario), _history(saved))
     return f"{why} (chosen on {CHOSEN_ON}: the figures of this run are optimistic)" if why else ""
 
 
 def best_figure(scenario: Scenario, saved: Saved, number: int) -> dict[str, Any] | None:
     """{"metric", "value", "chosen_on"} of the best evaluation, if it is that after round `number`; else None."""
     measure = measure_of(scenario)
-    history = _history(saved)
-    best = best_of(history, measure)
+    best = best_of(_history(saved), measure)
     if best is None or best.round != number:
         return None
     return {"metric": measure.name, "value": best.value, "chosen_on": CHOSEN_ON}

@@ -57,8 +57,7 @@ class EventLog:
         self._waiting: list[bytes] = []
         kept: list[bytes] = []
         if self._path.exists():
-            lines = self._path.read_bytes().splitlines(keepends=True)
-            kept = lines[:count]
+            kept = self._path.read_bytes().splitlines(keepends=True)[:count]
         self.count = len(kept)  # lines, those that wait included
         text = b"".join(kept)
         self._room.write(lambda: write_atomically(self._path, text))
@@ -76,12 +75,10 @@ class EventLog:
 
     def note_restart(self, reported: Sequence[ClientId], now: float) -> None:
         """The coordinator was started again."""
-        row = {"at": now, "event": RESTART, "reported": list(reported)}
-        self._add(row)
+        self._add({"at": now, "event": RESTART, "reported": list(reported)})
 
     def _add(self, row: dict[str, Any]) -> None:
-        line = json.dumps(row, allow_nan=False)
-        self._waiting.append(line.encode() + b"\n")
+        self._waiting.append(json.dumps(row, allow_nan=False).encode() + b"\n")
         self.count += 1
 
     def flush(self) -> None:

@@ -46,9 +46,7 @@ def note_outcome(
     for client, report in reports:
         numbers = report.numbers
         if "track" in numbers:  # of any phase that trains
-            best = facts.tracked.get(client)
-            facts.tracked[client] = records.best_so_far(best, numbers)
+            facts.tracked[client] = records.best_so_far(facts.tracked.get(client), numbers)
     for client, device in devices.items():
-        known = facts.devices.get(client, device)
-        is_same = known == device
+        is_same = facts.devices.get(client, device) == device
         facts.devices[client] = device if is_same else records.MIXED

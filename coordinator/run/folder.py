@@ -55,15 +55,12 @@ def prepare(scenario: Scenario, options: Options, *, in_process: bool = False) -
         _must_run_as_it_began(folder, began_in_process, in_process)
         return True
     if options.resume:
-        started = load(begun)
-        digest = records.scenario_digest(started)
-        _must_be(digest, scenario, begun)
+        _must_be(records.scenario_digest(load(begun)), scenario, begun)
     else:
         _must_be_free(folder)
     private_folder(folder)
     (folder / START).unlink(missing_ok=True)  # perhaps only a part of it was written
-    text = dump(scenario)
-    write_atomically(begun, text.encode())
+    write_atomically(begun, dump(scenario).encode())
     return False
 
 

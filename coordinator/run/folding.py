@@ -76,8 +76,7 @@ def capped(reports: Reports, settings: Aggregation) -> list[ClientReport]:
         is_capped = examples < report.examples or steps < report.steps
         if is_capped:
             report = replace(report, examples=examples, steps=steps)
-        entry = (client, report)
-        result.append(entry)
+        result.append((client, report))
     return result
 
 
@@ -95,8 +94,7 @@ def steps_of(
     sizes = {} if known_norms is None else known_norms
     steps: list[Step] = []
     for client, report in reports:
-        vectors = report.vectors
-        for name, vector in vectors.items():
+        for name, vector in report.vectors.items():
             key = strategy.base(state, phase, client, report, name)
             if key is None:
                 continue
@@ -105,13 +103,8 @@ def steps_of(
                 continue
             if key not in sizes:
                 sizes[key] = _norm(base)
-            norm = step_norm(vector, base)
             step = Step(
-                client=client,
-                name=name,
-                key=key,
-                norm=norm,
-                size=sizes[key],
+                client=client, name=name, key=key, norm=step_norm(vector, base), size=sizes[key]
             )
             steps.append(step)
     return steps
@@ -142,13 +135,7 @@ def steps_of_norms(
             raise DecodeError("partial sum", f"the norm of {name} of {client} is missing")
         if key not in known_norms:
             known_norms[key] = _norm(base)
-        step = Step(
-            client=client,
-            name=name,
-            key=key,
-            norm=norms[name],
-            size=known_norms[key],
-        )
+        step = Step(client=client, name=name, key=key, norm=norms[name], size=known_norms[key])
         steps.append(step)
     return steps
 
@@ -215,8 +202,7 @@ class _UsualSteps:
             name = step.name
             of_vector = self._norms[name]
             of_vector.append(norm)
-            near = self._near[name, step.key]
-            near.append(norm)
+            self._near[name, step.key].append(norm)
         self._medians: dict[Place, float] = {}  # of those asked for so far
 
     def of(self, step: Step) -> float:
@@ -241,11 +227,7 @@ class _UsualSteps:
 
 
 def clip(
-    strategy: AnyStrategy,
-    state: Any,
-    reports: Reports,
-    steps: Steps,
-    settings: Aggregation,
+    strategy: AnyStrategy, state: Any, reports: Reports, steps: Steps, settings: Aggregation
 ) -> Reports:
     """The reports with every averaged vector's step at most as long as the scenario allows."""
     if not settings.clips:
@@ -264,11 +246,9 @@ def clip(
             if limit is None:
                 continue
             base = _base_model(strategy, state, step.key)
-            vector = vectors[name]
-            vectors[name] = clipped(vector, base, limit, step.norm)
+            vectors[name] = clipped(vectors[name], base, limit, step.norm)
         clipped_report = replace(report, vectors=vectors)
-        entry = (client, clipped_report)
-        result.append(entry)
+        result.append((client, clipped_report))
     return result
 
 
@@ -279,8 +259,7 @@ def _longest(step: Step, usual_norms: _UsualSteps, settings: Aggregation) -> flo
         return clip.norm
     if clip.times_median is None:
         return None
-    usual = usual_norms.of(step)
-    return clip.times_median * usual
+    return clip.times_median * usual_norms.of(step)
 
 
 def guilty(fold: Fold, reports: Reports) -> Reasons:
@@ -321,8 +300,7 @@ def _single_liar(fold: Fold, reports: Reports) -> ClientId | None:
         others = [*before, *after]
         if not others:
             continue
-        failure = _failure(fold, others)
-        if failure is None:
+        if _failure(fold, others) is None:
             return client
     return None
 
@@ -345,13 +323,11 @@ def check_sound(strategy: AnyStrategy, state: Any) -> None:
         spans = blocks(model.size)
         for span in spans:
             values = model[span]
-            sizes = np.abs(values)
-            largest = float(np.max(sizes, initial=0.0))
+            largest = float(np.max(np.abs(values), initial=0.0))
             if not largest <= LARGEST_VALUE:
                 raise UnsoundFoldError(f"the model of cluster {k} would hold {largest:.3g}")
     _check_numbers(state, "")
-    notes = dict(strategy.notes(state))
-    check_json(notes, "its notes")
+    check_json(dict(strategy.notes(state)), "its notes")
 
 
 def check_json(value: Any, what: str) -> None:
@@ -369,8 +345,7 @@ def _check_numbers(value: Any, where: str) -> None:
                 raise UnsoundFoldError(f"{where} would be {value}")
         case dict():
             for key, item in value.items():
-                path = f"{where}.{key}"
-                _check_numbers(item, path)
+                _check_numbers(item, f"{where}.{key}")
         case tuple() | list():
             for item in value:
                 _check_numbers(item, where)
@@ -387,18 +362,15 @@ def fair_figures(evaluation: Mapping[ClientId, Figures], settings: Aggregation) 
     for figures in evaluation.values():
         for mode, row in figures.items():
             claims_of_mode = claims.setdefault(mode, [])
-            claimed = row["n"]
-            claims_of_mode.append(claimed)
+            claims_of_mode.append(row["n"])
     limits: dict[str, int | None] = {}
     for mode, amounts in claims.items():
-        most = most_samples(amounts, cap.absolute, cap.times_median)
-        limits[mode] = most
+        limits[mode] = most_samples(amounts, cap.absolute, cap.times_median)
     result: FairFigures = {}
     for client, figures in evaluation.items():
         fair = dict(figures)
         for mode, row in figures.items():
-            limit = limits[mode]
-            fair[mode] = _fair_row(row, limit)
+            fair[mode] = _fair_row(row, limits[mode])
         result[client] = fair
     return result
 

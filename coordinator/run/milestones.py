@@ -93,8 +93,7 @@ class Evaluated:
         of_mode = self.modes[mode]
         if measure not in of_mode:
             return None
-        of_measure = of_mode[measure]
-        return of_measure.get(average)
+        return of_mode[measure].get(average)
 
     def figures(self) -> dict[str, float]:
         """All averages by a name such as "server/accuracy/macro" or "cluster-0/accuracy", as trackers show them."""
@@ -187,8 +186,7 @@ def _bytes(traffic: Mapping[str, int], direction: str) -> int:
     """Bytes so far in one direction; without a broker the vectors as float32."""
     received = traffic.get("wire_up", 0)
     if received == 0:  # without a broker
-        values = traffic.get(f"{direction}_vectors", 0)
-        return 4 * values
+        return 4 * traffic.get(f"{direction}_vectors", 0)
     total = traffic.get(f"wire_{direction}", 0)
     if direction == "down":
         total += traffic.get("down_models", 0)

@@ -53,8 +53,7 @@ def membership(estimated: MixtureWeights, truth: MixtureWeights) -> Entry | None
     for superclass, cluster in enumerate(error.permutation):
         held = [weights[superclass] for weights in true]
         counted = [weights[cluster] for weights in found]
-        slope = _slope(held, counted)
-        separation.append(slope)
+        separation.append(_slope(held, counted))
     return {
         "mse_sum": error.total,
         "mse_mean": error.mean,
@@ -69,9 +68,7 @@ def _slope(shares: Weights, counted: Weights) -> float | None:
     An agent with the share p of super-class V, and of A else, counts p P(c|V) + (1 - p) P(c|A) of its samples in c, if a
     sample's kind decides where it falls. The slope is P(c|V) - P(c|A). None where all shares are the same.
     """
-    values = np.asarray(shares, np.float64)
-    mean = np.mean(shares)
-    centred = values - mean
+    centred = np.asarray(shares, np.float64) - np.mean(shares)
     spread = float(centred @ centred)
     if spread <= 0:
         return None
@@ -99,8 +96,5 @@ def cluster_accuracy(table: Accuracies) -> Entry | None:
         return None
     costs = -accuracies
     order = metrics.matching(costs)
-    matched: list[float] = []
-    for superclass, cluster in enumerate(order):
-        accuracy = float(accuracies[cluster, superclass])
-        matched.append(accuracy)
+    matched = [float(accuracies[cluster, superclass]) for superclass, cluster in enumerate(order)]
     return {"by_superclass": matched, "permutation": list(order)}

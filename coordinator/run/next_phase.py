@@ -28,8 +28,7 @@ def next_phase(
         phase = scenario.strategy.plan(state, view)
     else:
         phase = _entry(scenario, state, view, newcomers)
-    due = phase is None or _evaluation_is_due(scenario, view)
-    if due and facts.evaluated < view.round:
+    if (phase is None or _evaluation_is_due(scenario, view)) and facts.evaluated < view.round:
         return Phase(EVALUATE, "all", ends_round=False, may_be_empty=True)
     return phase
 

@@ -79,8 +79,7 @@ class OrderBook:
             if _awaits(step, client):
                 number = step.number
                 work = self._work(client, step, state)
-        clusters = self._clusters(state)
-        cluster = clusters.get(client)
+        cluster = self._clusters(state).get(client)
         accepted = facts.accepted.get(client, 0)
         brief = None
         use = work is not None and self._is_for_use(work.phase)
@@ -146,11 +145,7 @@ class OrderBook:
 
     def digests(self) -> dict[str, str]:
         """The digests of the present models, by key."""
-        digests: dict[str, str] = {}
-        for key in sorted(self._models):
-            ref = self._models[key].ref
-            digests[key] = ref.digest.hex()
-        return digests
+        return {key: self._models[key].ref.digest.hex() for key in sorted(self._models)}
 
     def forget_models(self) -> None:
         """The strategy's state has changed: its models are encoded again when an order names them."""
@@ -174,8 +169,7 @@ class OrderBook:
         """The model with this digest, decoded as agents see it: deltas refer to it. Raises DecodeError where no order names it."""
         for sent in self._models.values():
             if sent.ref.digest == wanted:
-                content = self._room.write(sent.path.read_bytes)
-                return decode_model(content, self._setup.layout)
+                return decode_model(self._room.write(sent.path.read_bytes), self._setup.layout)
         raise DecodeError("no base", f"no model of this step has digest {wanted.hex()}")
 
     def keys(self) -> Sequence[str]:
@@ -190,8 +184,7 @@ class OrderBook:
             if is_own:
                 continue
             name = sent.ref.digest.hex()
-            content = sent.path.read_bytes()
-            bases[name] = content
+            bases[name] = sent.path.read_bytes()
         return bases
 
     def _sent(self, key: str) -> SendModel:
@@ -230,17 +223,10 @@ class OrderBook:
         return brief_of(work, shared.ref)
 
     def _new_shared(self, work: Work, step: int) -> SendModel:
-        shared = shared_of(work)
-        content = shared.to_bytes()
+        content = shared_of(work).to_bytes()
         path = self._folder / SETTINGS
         self._room.write(lambda: replace_quickly(path, content))
-        ref = self._ref(SETTINGS, content)
-        return SendModel(
-            ref=ref,
-            path=path,
-            about=step,
-            values=0,
-        )
+        return SendModel(ref=self._ref(SETTINGS, content), path=path, about=step, values=0)
 
     def _new_work(self, order: Order, step: Step, state: Any) -> Work:
         models: list[ModelRef] = []
@@ -280,8 +266,7 @@ class OrderBook:
     def _training(self, phase: Phase) -> Training:
         if phase.name == EVALUATE:
             return self._scenario.tuning
-        rounds = self._scenario.rounds.count
-        return self._scenario.training.in_round(self._engine.round, rounds)
+        return self._scenario.training.in_round(self._engine.round, self._scenario.rounds.count)
 
     def _strategy_order(self, client: ClientId, phase: Phase, state: Any) -> Order:
         if phase.name == MOMENTS:
@@ -302,9 +287,7 @@ class OrderBook:
         path = self._folder / key
         # a coordinator that starts again encodes its models again
         self._room.write(lambda: replace_quickly(path, content))
-        ref = self._ref(key, content)
-        values = model.size
-        return SendModel(ref, path, step, values)
+        return SendModel(self._ref(key, content), path, step, model.size)
 
     def _content(self, key: str, model: Vector) -> bytes:
         """A model as it travels to agents."""
@@ -318,12 +301,7 @@ class OrderBook:
         wire = self._scenario.wire
         size = len(content)
         parts = part_count(size, wire.part_bytes)
-        return ModelRef(
-            key=key,
-            digest=digest(content),
-            parts=parts,
-            size=size,
-        )
+        return ModelRef(key=key, digest=digest(content), parts=parts, size=size)
 
 
 def _awaits(step: Step, client: ClientId) -> bool:

@@ -58,8 +58,7 @@ def origin_of(folder: Path, scenario: Scenario) -> Origin:
         raise UserError(
             f"--from {folder}: expected the folder of a finished run; finish that run with --resume first"
         )
-    before = load(folder / "scenario.yaml")
-    _check(folder, before, scenario)
+    _check(folder, load(folder / "scenario.yaml"), scenario)
     saved = Checkpoint(folder / "checkpoint").facts()
     facts = saved["run"]
     return Origin(folder, facts["run"], saved["engine"]["round"], facts["scaling"])

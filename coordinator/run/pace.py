@@ -30,8 +30,7 @@ class Pace:
         """Seconds that this many rounds take; None before the first round is over."""
         if not self._rounds:
             return None
-        mean = sum(self._rounds) / len(self._rounds)
-        return mean * max(rounds, 0)
+        return (sum(self._rounds) / len(self._rounds)) * max(rounds, 0)
 
 
 def duration_text(seconds: float) -> str:

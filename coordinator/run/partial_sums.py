@@ -184,8 +184,7 @@ class PartialSums:
         """Count the sums that an earlier process accepted. If that fails, their agents are asked again."""
         try:
             for content_digest, content in self._spool.sums(number).items():
-                partial = PartialSum.from_bytes(content)
-                self._count(partial, phase, state)
+                self._count(PartialSum.from_bytes(content), phase, state)
                 self.settle(number, content_digest)
         except DecodeError:
             self._arrivals.give_up()
@@ -228,6 +227,5 @@ def clients_of(sums: Iterable[bytes]) -> list[ClientId]:
     """The agents whose reports are in these sums, which an earlier process accepted."""
     clients: list[ClientId] = []
     for content in sums:
-        partial = PartialSum.from_bytes(content)
-        clients += [report.client for report in partial.reports]
+        clients += [report.client for report in PartialSum.from_bytes(content).reports]
     return clients

@@ -23,11 +23,7 @@ Scale = tuple[float, float]  # mean and deviation
 NOTHING: Scale = (0.0, 1.0)  # mean and deviation of a column in which no agent has a value
 
 
-def pooled_statistics(
-    reports: Sequence[Numbers],
-    task: Task,
-    settings: Aggregation,
-) -> Statistics:
+def pooled_statistics(reports: Sequence[Numbers], task: Task, settings: Aggregation) -> Statistics:
     """Everything that the task asks the fleet for.
 
     Args:
@@ -42,8 +38,7 @@ def pooled_statistics(
     elif "standardise" in asked or not asked:
         found |= pooled(reports, settings)
     if "target_scale" in asked:
-        targets = [report["target"] for report in reports]
-        scale = pooled(targets, settings)
+        scale = pooled([report["target"] for report in reports], settings)
         [mean] = scale["mean"]
         [std] = scale["std"]
         found["target"] = {"mean": mean, "std": std}
@@ -63,22 +58,20 @@ def _columns(reports: Sequence[Numbers], task: Task, settings: Aggregation) -> S
         found |= _per_input(task.table_columns, scales)
     match task.impute:
         case "mean":
-            means = [mean for mean, _ in scales]
-            found["impute"] = _by_name(columns, means)
+            found["impute"] = _by_name(columns, [mean for mean, _ in scales])
         case "median":
             medians = [_median(reports, place, settings) for place in places]
             found["impute"] = _by_name(columns, medians)
     if task.open_categories:
-        words: dict[str, list[str]] = {}
-        for name, room in task.open_categories.items():
-            words[name] = _vocabulary(reports, name, room)
+        words = {
+            name: _vocabulary(reports, name, room) for name, room in task.open_categories.items()
+        }
         found["categories"] = words
     return found
 
 
 def _by_name(columns: Sequence[TableColumn], values: Sequence[float]) -> dict[str, float]:
-    names = [column.name for column in columns]
-    return dict(zip(names, values, strict=True))
+    return dict(zip([column.name for column in columns], values, strict=True))
 
 
 def _scale(reports: Sequence[Numbers], place: int, settings: Aggregation) -> Scale:
@@ -131,8 +124,7 @@ def _median(reports: Sequence[Numbers], place: int, settings: Aggregation) -> fl
         for value in own:
             points.append((value, share))
     points.sort()
-    shares = [share for _, share in points]
-    half = math.fsum(shares) / 2
+    half = math.fsum([share for _, share in points]) / 2
     reached = 0.0
     median = 0.0
     for median, share in points:  # noqa: B007  the value at which half is reached
@@ -157,5 +149,4 @@ def _vocabulary(reports: Sequence[Numbers], name: str, room: int) -> list[str]:
         votes.update(set(report["words"][name]))
     ranked = [(-agents, word) for word, agents in votes.items()]
     ranked.sort()
-    chosen = [word for _, word in ranked[:room]]
-    return sorted(chosen)
+    return sorted([word for _, word in ranked[:room]])

@@ -39,8 +39,7 @@ def pooled(moments: Sequence[Moments], settings: Aggregation | None = None) -> S
     square = _exact_sums(table[:, 2])
     mean = total / count
     size = square / count
-    spread = size - mean**2
-    return _scaling(mean, spread, size)
+    return _scaling(mean, size - mean**2, size)
 
 
 def _moments_of(numbers: Moments) -> list[Float64]:
@@ -48,20 +47,17 @@ def _moments_of(numbers: Moments) -> list[Float64]:
     count = _flat(numbers["count"])
     total = _flat(numbers["sum"])
     square = _flat(numbers["square"])
-    counts = np.broadcast_to(count, total.shape)
-    return [counts, total, square]
+    return [np.broadcast_to(count, total.shape), total, square]
 
 
 def _flat(values: Any) -> Float64:
     """A number or a list of them as an array of one dimension."""
-    array = np.asarray(values, np.float64)
-    return np.ravel(array)
+    return np.ravel(np.asarray(values, np.float64))
 
 
 def _exact_sums(column: Float64) -> Float64:
     """Sums over the agents, correctly rounded: they do not depend on the order. (agents, channels) -> (channels,)"""
-    sums = [math.fsum(values) for values in column.T]
-    return np.array(sums)
+    return np.array([math.fsum(values) for values in column.T])
 
 
 def most_values(counts: Sequence[float], cap: MaxSamples) -> float:
@@ -81,8 +77,7 @@ def _capped_moments(table: Float64, cap: MaxSamples) -> Float64:
     fair_table = table.copy()
     for place, count in enumerate(counts):
         if (count > limit).any():
-            share = limit / count
-            fair_share = np.minimum(1.0, share)
+            fair_share = np.minimum(1.0, limit / count)
             fair_table[place] = table[place] * fair_share
     return fair_table
 
@@ -97,14 +92,11 @@ def _median_moments(table: Float64) -> Scaling:
     mean = np.median(means, axis=0)
     distances = sizes - 2 * mean * means + mean**2
     distances = np.maximum(distances, 0.0)  # rounding may have made them negative
-    spread = np.median(distances, axis=0)
-    size = np.median(sizes, axis=0)
-    return _scaling(mean, spread, size)
+    return _scaling(mean, np.median(distances, axis=0), np.median(sizes, axis=0))
 
 
 def _scaling(mean: Float64, spread: Float64, size: Float64) -> Scaling:
     """Means and deviations. A spread that may be nothing but the rounding of sums counts as none."""
     has_spread = spread > ROUNDING * size
-    variance = np.where(has_spread, spread, 1.0)
-    std = np.sqrt(variance)
+    std = np.sqrt(np.where(has_spread, spread, 1.0))
     return {"mean": mean.tolist(), "std": std.tolist()}

@@ -78,8 +78,7 @@ def noise_key(folder: Path, scenario: Scenario, *, resumed: bool) -> bytes:
     with os.fdopen(descriptor, "wb") as file:
         file.write(key)
         file.flush()
-        written = file.fileno()
-        os.fsync(written)
+        os.fsync(file.fileno())
     return key
 
 
@@ -103,13 +102,7 @@ class PrivateFold:
             require_accountant()
 
     def fold(
-        self,
-        state: Any,
-        phase: Phase,
-        reports: Reports,
-        average: Average = MEAN,
-        *,
-        step: int,
+        self, state: Any, phase: Phase, reports: Reports, average: Average = MEAN, *, step: int
     ) -> Any:
         """The strategy's state after a phase. Nothing is entered into the account: a fold may be tried and discarded.
 
@@ -135,8 +128,7 @@ class PrivateFold:
             models: Vectors = {}
         else:
             models = self._assigned(state, reports, settings, step)
-        released = _released(reports, models)
-        return strategy.fold(state, phase, released)
+        return strategy.fold(state, phase, _released(reports, models))
 
     def count_sums(self, phase: Phase, reports: Reports) -> None:
         """Enter a fold that the run takes over into the account: its noised sums are released."""
@@ -148,8 +140,7 @@ class PrivateFold:
             return
         sums = self.ledger.sums
         for client, _ in reports:
-            before = sums.get(client, 0)
-            sums[client] = before + 1
+            sums[client] = sums.get(client, 0) + 1
 
     def enter(self, phase: str, step: int, client: ClientId, report: Report) -> None:
         """Enter an accepted report into the account: what an agent noised itself is revealed when it is sent.
@@ -169,8 +160,7 @@ class PrivateFold:
         spent = report.numbers.get(LOCAL)
         if privacy.local is not None and isinstance(spent, int | float):
             spent = float(spent)
-            before = ledger.local.get(client, 0.0)
-            ledger.local[client] = max(spent, before)
+            ledger.local[client] = max(spent, ledger.local.get(client, 0.0))
 
     def spent(self) -> Json:
         """The account so far, for the record: what `privacy` holds in rounds.jsonl and result.json."""
@@ -195,10 +185,7 @@ class PrivateFold:
         return found
 
     def _guarantee(self, delta: float) -> Json:
-        return {
-            "epsilon": self._epsilon(delta),
-            "delta": delta,
-        }
+        return {"epsilon": self._epsilon(delta), "delta": delta}
 
     def _epsilon(self, delta: float) -> float | None:
         """Of the agent that has taken part most often, as its releases compose."""
@@ -208,8 +195,7 @@ class PrivateFold:
         if settings is not None:
             signature_noise = settings.noise_multiplier
         worst = 0.0
-        histories = self._histories()
-        for sums, signatures in histories:
+        for sums, signatures in self._histories():
             of_sums = (sum_noise, sums)
             of_signatures = (signature_noise, signatures)
             found = epsilon([of_sums, of_signatures], delta)
@@ -224,8 +210,7 @@ class PrivateFold:
         if client is None:
             return 0.0
         multiplier = client.noise_multiplier
-        routes = self._strategy.private_routes()
-        if routes == "chosen":
+        if self._strategy.private_routes() == "chosen":
             return combined_multiplier(multiplier)
         return multiplier
 
@@ -233,13 +218,7 @@ class PrivateFold:
         """Each pair of numbers that occurs: agents with the same history have the same epsilon."""
         ledger = self.ledger
         agents = ledger.sums.keys() | ledger.signatures.keys()
-        histories: Histories = set()
-        for agent in agents:
-            sums = ledger.sums.get(agent, 0)
-            signatures = ledger.signatures.get(agent, 0)
-            history = (sums, signatures)
-            histories.add(history)
-        return histories
+        return {(ledger.sums.get(agent, 0), ledger.signatures.get(agent, 0)) for agent in agents}
 
     def _members(self, state: Any, reports: Reports) -> Reports:
         """The reports of agents that have a cluster: a stranger's model would be a signature without noise."""
@@ -264,19 +243,15 @@ class PrivateFold:
         groups: dict[int, list[ClientId]] = {}
         for client, _ in reports:
             cluster = clusters.get(client, 0)
-            group = groups.setdefault(cluster, [])
-            group.append(client)
+            groups.setdefault(cluster, []).append(client)
         vectors = _models(reports)
         means: Vectors = {}
         for cluster in sorted(groups):
             clients = groups[cluster]
             base = strategy.model(state, str(cluster))
-            own = [vectors[client] for client in clients]
-            total = clipped_sum(own, base, settings.clip)
+            total = clipped_sum([vectors[client] for client in clients], base, settings.clip)
             noise = self._noise(step, cluster, total)
-            count = len(clients)
-            mean = _moved(base, total, noise, settings, count)
-            means |= dict.fromkeys(clients, mean)
+            means |= dict.fromkeys(clients, _moved(base, total, noise, settings, len(clients)))
         return means
 
     def _chosen(self, state: Any, reports: Reports, settings: ClientPrivacy, step: int) -> Any:
@@ -312,35 +287,23 @@ class PrivateFold:
 
 
 def _models(reports: Reports) -> Vectors:
-    models: Vectors = {}
-    for client, report in reports:
-        models[client] = report.vectors[MODEL]
-    return models
+    return {client: report.vectors[MODEL] for client, report in reports}
 
 
 def _of_cluster(cluster: int, vectors: Vectors, choices: Choices) -> list[Vector]:
     """The models of the reports that chose this cluster, in the order of their agents' names."""
-    chose_it: list[Vector] = []
-    for client in sorted(choices):
-        if choices[client] == cluster:
-            chose_it.append(vectors[client])
-    return chose_it
+    return [vectors[client] for client in sorted(choices) if choices[client] == cluster]
 
 
 def _moved(
-    base: Vector,
-    total: Float64,
-    noise: Noise,
-    settings: ClientPrivacy,
-    count: float,
+    base: Vector, total: Float64, noise: Noise, settings: ClientPrivacy, count: float
 ) -> Vector:
     """The model after a noised sum: one addition of noise, whatever the number of reports."""
     noised = total
     if settings.deviation:
         drawn = noise.normal(total.size)
         noised = total + settings.deviation * drawn
-    mean = noised / count
-    moved = base + mean
+    moved = base + (noised / count)
     model: Vector = moved.astype(np.float32)
     return model
 

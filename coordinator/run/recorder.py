@@ -76,8 +76,7 @@ class Recorder:
     def note_start(self) -> None:
         scenario = self._scenario
         digest = records.scenario_digest(scenario)
-        method = scenario.strategy.name
-        self.audit.note("start", name=scenario.name, method=method, scenario=digest)
+        self.audit.note("start", name=scenario.name, method=scenario.strategy.name, scenario=digest)
 
     def note_resume(self, reports: Sequence[ClientId]) -> None:
         engine = self._engine
@@ -171,8 +170,7 @@ class Recorder:
         """How well the method's memberships fit the true mixtures of a simulated fleet, where both are known."""
         if self._mixtures is None and (self._folder / TRUTH_FILE).exists():
             self._mixtures = mixtures_of(self._scenario, self._folder)
-        estimated = self._scenario.strategy.memberships(state)
-        return mixtures.membership(estimated, self._mixtures or {})
+        return mixtures.membership(self._scenario.strategy.memberships(state), self._mixtures or {})
 
 
 def _moved(before: Mapping[ClientId, int], after: Mapping[ClientId, int]) -> int:

@@ -77,8 +77,7 @@ class JsonlFile:
         with self.path.open("ab", buffering=0) as file:
             size = file.tell()
             try:
-                written = file.write(line)
-                if written != len(line):
+                if file.write(line) != len(line):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
                 os.fsync(file.fileno())
             except OSError:
@@ -90,9 +89,7 @@ def _whole_lines(path: Path) -> list[bytes]:
     """The lines of a file, without a last one that was cut short; none where there is no file."""
     if not path.exists():
         return []
-    text = path.read_bytes()
-    lines = text.splitlines(keepends=True)
-    return [line for line in lines if line.endswith(b"\n")]
+    return [line for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
 
 
 def _is_object(line: bytes) -> bool:
@@ -113,10 +110,8 @@ def scenario_digest(scenario: Scenario) -> str:
         # the default: a scenario that leaves the number out has the digest that its runs have stored
         fleet = fleet.model_copy(update={"workers": 0})
         scenario = scenario.model_copy(update={"fleet": fleet})
-    text = scenario.model_dump_json(exclude={"broker", "brokers", "compare", "records"})
-    content = text.encode()
-    digest = hashlib.blake2b(content, digest_size=8)
-    return digest.hexdigest()
+    content = scenario.model_dump_json(exclude={"broker", "brokers", "compare", "records"}).encode()
+    return hashlib.blake2b(content, digest_size=8).hexdigest()
 
 
 def sizes(assignment: Mapping[ClientId, int]) -> dict[str, int]:
@@ -202,18 +197,12 @@ def means(
     examples = fair_weights([report.examples for report in trained], share)
     if not any(examples):
         return Means()
-    losses = [report.loss * examples[i] for i, report in enumerate(trained)]
-    mean_loss = sum(losses) / sum(examples)
-    tracked = _tracked_means(reports, weight, share)
-    return Means(loss=mean_loss, tracked=tracked)
+    mean_loss = sum([report.loss * examples[i] for i, report in enumerate(trained)]) / sum(examples)
+    return Means(loss=mean_loss, tracked=_tracked_means(reports, weight, share))
 
 
 def _evaluation_means(
-    reports: Reports,
-    weight: str,
-    newcomers: Clients,
-    drawn: Clients,
-    share: float | None,
+    reports: Reports, weight: str, newcomers: Clients, drawn: Clients, share: float | None
 ) -> Means:
     train = _train_samples(reports)
     federated: dict[ClientId, Row] = {}
@@ -240,14 +229,12 @@ def _tracked_means(reports: Reports, weight: str, share: float | None) -> Row | 
             tracked[client] = {"trained": report.numbers["track"]}
     if not tracked:
         return None
-    train = _train_samples(reports)
-    by_mode = averages(tracked, train, weight, share)
+    by_mode = averages(tracked, _train_samples(reports), weight, share)
     means: Row = by_mode["trained"]
     measure = main_measure(regression=ACCURACY.name not in means)
     by_agent: dict[ClientId, float | None] = {}
     for client, modes in tracked.items():
-        figures = modes["trained"]
-        by_agent[client] = figures.get(measure.name)
+        by_agent[client] = modes["trained"].get(measure.name)
     means["by_agent"] = by_agent
     return means
 
@@ -306,10 +293,7 @@ def last_of_undrawn(
 
     Their models come from a phase before the rounds; without such a phase, E-last is E-server.
     """
-    undrawn: dict[ClientId, Mapping[str, Any]] = {}
-    for client, modes in figures.items():
-        if client not in drawn:
-            undrawn[client] = modes
+    undrawn = {client: modes for client, modes in figures.items() if client not in drawn}
     by_mode = averages(undrawn, train_samples, weight, share)
     nobody: Row = {"agents": 0}
     row: Row = by_mode.get("last", nobody)
@@ -355,8 +339,7 @@ def _average(
         ):  # R2 of agents whose targets are all equal, or MAE of an older agent
             row[figure] = {"macro": macro, "agents": len(values)}
         else:
-            micro = metrics.micro(values, samples)
-            row[figure] = {"micro": micro, "macro": macro}
+            row[figure] = {"micro": metrics.micro(values, samples), "macro": macro}
     if "mse" in row:
         _pool(row, tested, samples)
     if diverged:
@@ -382,8 +365,7 @@ def mbit_per_agent(traffic: Mapping[str, int], agents: int) -> float:
     down = traffic.get("down_vectors", 0)
     evaluation = traffic.get("evaluation_vectors", 0)
     up = traffic.get("up_vectors", 0)
-    values = down - evaluation + up
-    bits = 32 * values
+    bits = 32 * (down - evaluation + up)
     sharers = max(agents, 1)
     return bits / 1e6 / sharers
 
@@ -402,9 +384,7 @@ def lines(folder: Path) -> list[Row]:
     content = path.read_bytes()
     rows: list[Row] = []
     for number, text in enumerate(content.splitlines(), start=1):
-        where = f"{path}, line {number}"
-        row = _row(text, where, "event")
-        rows.append(row)
+        rows.append(_row(text, f"{path}, line {number}", "event"))
     return rows
 
 

@@ -85,8 +85,7 @@ def read_report(
         raise DecodeError("wrong vectors", f"{sent}, want {expected}")
     vectors: dict[str, Vector] = {}
     for name, encoded in content.vectors.items():
-        length = sizes[name]
-        vectors[name] = decode(encoded, length=length, bases=base)
+        vectors[name] = decode(encoded, length=sizes[name], bases=base)
     for name, vector in vectors.items():
         check_vector(name, vector)
     numbers = checked_numbers(phase, content, scenario)
@@ -231,8 +230,7 @@ def _wrong_figures(mode: str, value: Any, task: Task) -> str:
     """One mode's test figures: none for no samples, otherwise all that the task has."""
     if not _has_samples(value):
         return f"{mode} is {value!r:.60}; expected figures with a number of samples n"
-    samples = value["n"]
-    if not samples or _has_diverged(value):
+    if not value["n"] or _has_diverged(value):
         return ""
     expected = _expected_figures(value, task)
     if expected:
@@ -243,8 +241,7 @@ def _wrong_figures(mode: str, value: Any, task: Task) -> str:
 def _has_samples(value: Any) -> bool:
     if not isinstance(value, Mapping):
         return False
-    samples = value.get("n")
-    return is_number(samples, 0, MAX_SAMPLES, whole=True)
+    return is_number(value.get("n"), 0, MAX_SAMPLES, whole=True)
 
 
 def _expected_figures(figures: Numbers, task: Task) -> str:
@@ -261,8 +258,7 @@ def _expected_figures(figures: Numbers, task: Task) -> str:
         return _expected_sums(figures)
     if "correct" not in figures:
         return ""
-    correct = figures["correct"]
-    if not is_number(correct, 0, figures["n"], whole=True):
+    if not is_number(figures["correct"], 0, figures["n"], whole=True):
         return "correct from 0 to n"
     return ""
 
@@ -285,11 +281,7 @@ def _expected_sums(figures: Numbers) -> str:
 
 
 def _all_within(figures: Numbers, names: Iterable[str], most: float) -> bool:
-    for name in names:
-        figure = figures.get(name)
-        if not is_number(figure, 0, most):
-            return False
-    return True
+    return all(is_number(figures.get(name), 0, most) for name in names)
 
 
 def _kept_figures(figures: Numbers, task: Task) -> Kept:

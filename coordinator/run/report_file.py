@@ -85,11 +85,7 @@ class _Head:
 
     def to_bytes(self) -> bytes:
         fields = _FIELDS.pack(
-            MARK,
-            self.text_bytes,
-            self.vector_bytes,
-            self.text_checksum,
-            self.vector_checksum,
+            MARK, self.text_bytes, self.vector_bytes, self.text_checksum, self.vector_checksum
         )
         return fields + _CHECKSUM.pack(zlib.crc32(fields))
 
@@ -242,16 +238,9 @@ class ReportFile:
         if entry.size == 0:
             return np.empty(0, np.float32)
         needed = entry.start + entry.size * FLOAT32.itemsize
-        present = self.path.stat().st_size
-        if present < needed:
+        if self.path.stat().st_size < needed:
             raise ValueError(f"{self.path} is cut short in the report of {entry.client}")
-        return np.memmap(
-            self.path,
-            FLOAT32,
-            mode="r",
-            offset=entry.start,
-            shape=(entry.size,),
-        )
+        return np.memmap(self.path, FLOAT32, mode="r", offset=entry.start, shape=(entry.size,))
 
     def _read(self) -> None:
         """Find the records of a file that an earlier process has written. Their vectors are not read."""
@@ -316,5 +305,4 @@ class ReportFile:
 
 def _aligned(offset: int) -> int:
     """The next multiple of ALIGNMENT."""
-    missing = -offset % ALIGNMENT
-    return offset + missing
+    return offset + (-offset % ALIGNMENT)

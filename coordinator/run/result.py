@@ -39,8 +39,7 @@ def per_agent(run: Run) -> dict[ClientId, Figures]:
     """Every agent's figures by mode, E-best where it was tracked."""
     figures: dict[ClientId, Figures] = {}
     tracked = run.facts.tracked
-    evaluations = run.facts.evaluation.items()
-    for client, numbers in sorted(evaluations):
+    for client, numbers in sorted(run.facts.evaluation.items()):
         modes = by_mode(numbers)
         if client in tracked:
             modes["best"] = tracked[client]
@@ -151,8 +150,7 @@ def result_of(run: Run, truth: Truth | None) -> RunResult:
 
 def _assignment(run: Run) -> dict[ClientId, int]:
     """The cluster of each agent, sorted by agent; empty for a method that assigns nobody."""
-    assignment = run.strategy.assignment(run.state)
-    by_agent = sorted(assignment.items())
+    by_agent = sorted(run.strategy.assignment(run.state).items())
     return dict(by_agent)
 
 
@@ -161,15 +159,13 @@ def _number_of_clusters(run: Run, assignment: Mapping[ClientId, int]) -> int:
     occupied = set(assignment.values())
     if occupied:
         return len(occupied)
-    models = run.strategy.clusters(run.state)
-    return len(models)
+    return len(run.strategy.clusters(run.state))
 
 
 def _unevaluated(run: Run, federated: Set[ClientId]) -> list[ClientId]:
     """The agents that never reported an evaluation."""
     evaluated = run.facts.evaluation.keys()
-    missing = federated - evaluated
-    return sorted(missing)
+    return sorted(federated - evaluated)
 
 
 def _failures(run: Run) -> dict[ClientId, Figures]:
@@ -222,19 +218,13 @@ def _newcomers(run: Run) -> dict[str, Any]:
     weight = run.scenario.evaluation.weight
     share = run.scenario.aggregation.max_samples.share
     train = _train_samples(run)
-    figures: dict[ClientId, Figures] = {}
-    for client, own in per_agent(run).items():
-        if client in late:
-            figures[client] = own
+    figures = {client: own for client, own in per_agent(run).items() if client in late}
     accuracy = averages(figures, train, weight, share)
     return {"agents": sorted(figures), "accuracy": accuracy}
 
 
 def _train_samples(run: Run) -> dict[ClientId, int]:
-    by_agent: dict[ClientId, int] = {}
-    for client, (train, _) in run.samples.items():
-        by_agent[client] = train
-    return by_agent
+    return {client: train for client, (train, _) in run.samples.items()}
 
 
 @dataclass(frozen=True)
@@ -281,28 +271,21 @@ def write_models(run: Run) -> None:
     models.mkdir(exist_ok=True)
     layout = run.setup.layout
     facts = {"task": run.task_of_models}
-    clusters = run.strategy.clusters(run.state)
-    for k, model in enumerate(clusters):
-        path = model_file(models, k)
-        arrays = layout.named(model)
-        save_arrays(path, arrays, facts)
+    for k, model in enumerate(run.strategy.clusters(run.state)):
+        save_arrays(model_file(models, k), layout.named(model), facts)
 
 
 def write_all(
-    run: Run,
-    truth: Truth | None,
-    mixed: Mapping[str, Any] = NOTHING_MIXED,
+    run: Run, truth: Truth | None, mixed: Mapping[str, Any] = NOTHING_MIXED
 ) -> dict[str, Any]:
     """Leave the table of agents and the result in the run's folder; returns the result as its file has it. Models: `write_models`.
 
     `mixed` are the entries of the result that `coordinator.mixtures` makes.
     """
     folder = run.folder
-    result = result_of(run, truth)
-    document = {**result.to_json(), **mixed}
+    document = {**result_of(run, truth).to_json(), **mixed}
     _write_table(folder / "agents.parquet", run, truth)
-    text = json.dumps(document, indent=1, allow_nan=False)
-    content = text.encode()
+    content = json.dumps(document, indent=1, allow_nan=False).encode()
     write_atomically(folder / "result.json", content)
     return document
 
@@ -314,8 +297,7 @@ def _write_table(path: Path, run: Run, truth: Truth | None) -> None:
     everybody = per_agent(run)
     facts = run.facts
     kept = FIGURES
-    task = run.scenario.task
-    if task.classes is None:
+    if run.scenario.task.classes is None:
         kept += SHOWN_OF_REGRESSION
     rows: list[dict[str, Any]] = []
     for client in sorted(run.engine.known):

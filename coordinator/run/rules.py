@@ -80,8 +80,7 @@ def _start_agents(scenario: Scenario) -> int:
         return asked_for
     if scenario.fleet is None:
         return 1
-    agents = starting_agents(scenario)
-    return max(len(agents), 1)
+    return max(len(starting_agents(scenario)), 1)
 
 
 def listed_participants(scenario: Scenario) -> Listed | None:
@@ -127,6 +126,5 @@ def _check_agents(path: str, rows: Indices, fleet: Fleet) -> None:
         what = f"agents {named} do not exist or are newcomers"
         raise UserError(f"{path}: {what}; 0 to {federated - 1} may be named")
     for number, row in enumerate(rows):
-        different = set(row)
-        if len(different) < len(row):
+        if len(set(row)) < len(row):
             raise UserError(f"{path}: round {number} names an agent twice")

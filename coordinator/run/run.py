@@ -124,9 +124,7 @@ Performed = tuple[Effects, Answer | None]
 
 def largest_report_of(phase: Phase) -> int:
     """Bytes that no report of a phase can exceed, in any codec."""
-    sizes = phase.sizes.values()
-    values = sum(abs(size) for size in sizes)
-    vector_bytes = MAX_BYTES_PER_VALUE * values
+    vector_bytes = MAX_BYTES_PER_VALUE * sum(abs(size) for size in phase.sizes.values())
     return MAX_OTHER_BYTES + vector_bytes
 
 
@@ -220,20 +218,17 @@ class Run:
         audit_key: bytes | None = None,
     ) -> tuple[Self, Effects]:
         """The run as its checkpoint has it, and what follows at once."""
-        checkpoint = Checkpoint(folder / "checkpoint")
-        saved = checkpoint.facts()
+        saved = Checkpoint(folder / "checkpoint").facts()
         saved_engine = saved["engine"]
         facts = RunState.from_json(saved["run"])
         # the time lets it grow even if an old checkpoint was put back
         next_incarnation = facts.incarnation + 1
-        seconds = int(time.time())
-        facts.incarnation = max(next_incarnation, seconds)
+        facts.incarnation = max(next_incarnation, int(time.time()))
         open_step = saved_engine["step"]
         number = 0 if open_step is None else open_step["number"]
         spool = Spool(folder / "spool")
         single = spool.sound(number)
-        sums = spool.sums(number)
-        summed = clients_of(sums.values())
+        summed = clients_of(spool.sums(number).values())
         reported = sorted([*single, *summed])
         if facts.stopped:
             rules = replace(rules, rounds=saved_engine["round"])
@@ -242,9 +237,7 @@ class Run:
         this = cls(folder, scenario, setup, engine, facts, audit_key)
         this._resumed(reported, now)
         this.recorder.note_resume(reported)
-        fresh = scenario.strategy.init(setup)
-        kind = type(fresh)
-        this.state = this.checkpoint.state(kind)
+        this.state = this.checkpoint.state(type(scenario.strategy.init(setup)))
         step = engine.step
         if step is not None:
             this.sums.restore(number, step.phase, this.state)
@@ -252,20 +245,14 @@ class Run:
             this._accept(client, number)
         this._keep_privacy(resumed=True)
         if this.privacy is not None and reported:  # the checkpoint may be older than these reports
-            phase = open_step["phase"]
-            name = phase["name"]
-            reports = this.spool.reports(number, reported)
-            for client, report in reports:
+            name = open_step["phase"]["name"]
+            for client, report in this.spool.reports(number, reported):
                 this.privacy.enter(name, number, client, report)
         this._save()
-        effects: Effects = []
-        for why in spool.damaged:
-            damaged = ReportDamaged(why)
-            effects.append(Announce(damaged))
+        effects: Effects = [Announce(ReportDamaged(why)) for why in spool.damaged]
         lost = this.recorder.rounds.lost
         if lost:
-            line = this.recorder.write(LinesLost(lost))
-            effects.append(line)
+            effects.append(this.recorder.write(LinesLost(lost)))
         effects += this._perform_all(actions, now)
         return this, effects
 
@@ -292,8 +279,7 @@ class Run:
 
     def handle(self, event: Event, now: float) -> Effects:
         """What an event of the roster, the clock or the operator leads to."""
-        actions = self.engine.handle(event, now)
-        effects = self._perform_all(actions, now)
+        effects = self._perform_all(self.engine.handle(event, now), now)
         if isinstance(event, Paused | Resumed):
             self._save()  # also a kill does not end a pause
         return effects
@@ -334,8 +320,7 @@ class Run:
         if why:
             self.audit.blame("ignored", client, why)
             # the engine ignores it for the same reason, and remembers it for the agent's story
-            ignored = Reported(client, number)
-            effects = self.handle(ignored, now)
+            effects = self.handle(Reported(client, number), now)
             order = self.order_of(client)
             return [*effects, order]
         if report.work != self.work_digest_of(client, number):
@@ -345,11 +330,7 @@ class Run:
         train_samples = self.samples_of(client)
         phase = self._phase_of(client, number)
         checked = read_report(
-            report,
-            phase,
-            self.scenario,
-            train_samples=train_samples,
-            base=self.orders.base,
+            report, phase, self.scenario, train_samples=train_samples, base=self.orders.base
         )
         self.spool.keep(number, client, checked, report.seconds, report.client_state, report.device)
         self.arrivals.add(number, client, checked, phase, self.state)
@@ -357,8 +338,7 @@ class Run:
         self.audit.note("accept", agent=client, step=number, report=content_digest.hex())
         if self.privacy is not None:
             self.privacy.enter(phase.name, number, client, checked)
-        reported = self._reported(client, number, checked)
-        effects = self.handle(reported, now)
+        effects = self.handle(self._reported(client, number, checked), now)
         # the order is made now, when the engine knows of the report
         order = self.order_of(client)
         return [*effects, order]
@@ -394,20 +374,16 @@ class Run:
             self._accept(client, step)
             self.audit.note("accept", agent=client, step=step, report=written)
         clients = tuple(reports)
-        together = ReportedTogether(clients, step)
-        effects = self.handle(together, now)
+        effects = self.handle(ReportedTogether(clients, step), now)
         orders = self.orders.orders_of(clients, self.state)
         return [*effects, *orders]
 
     def failed(self, client: ClientId, step: int, why: str, now: float) -> Effects:
         """An agent reports that it could not do its work."""
-        what = f"step {step}: {why}"
-        self.audit.blame("failed", client, what)
+        self.audit.blame("failed", client, f"step {step}: {why}")
         self._count_failure(client, why)
-        failed = Failed(client, step, why)
-        effects = self.handle(failed, now)
-        notice = WorkFailed(client, step, why)
-        shown = Announce(notice)
+        effects = self.handle(Failed(client, step, why), now)
+        shown = Announce(WorkFailed(client, step, why))
         order = self.order_of(client)
         return [*effects, shown, order]
 
@@ -434,12 +410,10 @@ class Run:
     def refused(self, client: ClientId, error: DecodeError, now: float) -> Effects:
         """What follows from a report that `accept` refused: it is shown, and counts against its sender."""
         why = str(error)
-        notice = ReportRefused(client, why)
-        shown = Announce(notice)
+        shown = Announce(ReportRefused(client, why))
         if error.reason in HONEST_REFUSALS:
             return [shown]
-        refused = Refused(client, why)
-        effects = self.handle(refused, now)
+        effects = self.handle(Refused(client, why), now)
         order = self.order_of(client)
         return [shown, *effects, order]
 
@@ -458,12 +432,10 @@ class Run:
     def desired(self) -> Effects:
         """All that should be retained at the broker now: models first, then everybody's order."""
         orders = self._orders_of_all()
-        models = self.orders.models_of(orders)
-        return [*models, *orders]
+        return [*self.orders.models_of(orders), *orders]
 
     def _orders_of_all(self) -> list[SendOrder]:
-        known = sorted(self.engine.known)
-        return self.orders.orders_of(known, self.state)
+        return self.orders.orders_of(sorted(self.engine.known), self.state)
 
     # -- performing what the engine decides ----------------------------------------------------------
 
@@ -475,8 +447,7 @@ class Run:
         effects: Effects = []
         pending = deque(actions)
         while pending:
-            action = pending.popleft()
-            performed, answer = self._perform(action)
+            performed, answer = self._perform(pending.popleft())
             effects += performed
             if answer is not None:
                 actions = self.engine.handle(answer.event, now)
@@ -515,8 +486,7 @@ class Run:
                 effects = [Question(client) for client in clients]
             case Ignored(event, why):
                 agent = getattr(event, "client", None)
-                notice = ReportIgnored(agent, why)
-                effects = [Announce(notice)]
+                effects = [Announce(ReportIgnored(agent, why))]
             case Finished(why):
                 effects = self._finish(why)
         return effects, None
@@ -526,11 +496,8 @@ class Run:
         stopped = self._stop_early(view.round, view.rounds)
         if stopped:
             view = self.engine.end_rounds()
-        newcomers = self.engine.rules.newcomers
-        phase = next_phase(self.scenario, self.state, self.facts, view, newcomers)
-        sizes = self._buffer_sizes(phase)
-        planned = Planned(phase, sizes)
-        return stopped, Answer(planned)
+        phase = next_phase(self.scenario, self.state, self.facts, view, self.engine.rules.newcomers)
+        return stopped, Answer(Planned(phase, self._buffer_sizes(phase)))
 
     def _buffer_sizes(self, phase: Phase | None) -> Mapping[int, int] | None:
         """The agents of each cluster, if the phase is a round that takes place in buffers."""
@@ -545,8 +512,7 @@ class Run:
         refused = action.refused
         why = action.why
         self.audit.note("quarantine", agent=client, refused=refused, why=why)
-        notice = AgentQuarantined(client, refused, why, self.engine.round)
-        line = self.recorder.write(notice)
+        line = self.recorder.write(AgentQuarantined(client, refused, why, self.engine.round))
         order = self.order_of(client)
         self._has_changed = True
         return [line, order]
@@ -561,8 +527,7 @@ class Run:
 
     def _released(self, client: ClientId) -> Effects:
         self.audit.note("release", agent=client)
-        notice = AgentReleased(client, self.engine.round)
-        line = self.recorder.write(notice)
+        line = self.recorder.write(AgentReleased(client, self.engine.round))
         order = self.order_of(client)
         self._has_changed = True
         return [line, order]
@@ -586,17 +551,14 @@ class Run:
             self.accepted.settle(client)
         self.state = self.strategy.forget(self.state, client)
         self.audit.note("forget", agent=client)
-        notice = AgentForgotten(client, self.engine.round)
-        line = self.recorder.write(notice)
+        line = self.recorder.write(AgentForgotten(client, self.engine.round))
         self._has_changed = True
         return [line]
 
     def _finish(self, why: str) -> Effects:
-        round_ = self.engine.round
-        self.audit.note("finish", round=round_, why=why)
+        self.audit.note("finish", round=self.engine.round, why=why)
         self._has_changed = True
-        orders = self._orders_of_all()
-        return [*orders, Done(why)]
+        return [*self._orders_of_all(), Done(why)]
 
     def _stop_early(self, done: int, rounds: int) -> Effects:
         """The line that gives the method's reason to need no more rounds; empty where it needs more."""
@@ -609,9 +571,7 @@ class Run:
             return []
         self.facts.stopped = why
         self.audit.note("stopped", round=done, why=why)
-        notice = RoundsStopped(done, rounds, why)
-        line = self.recorder.write(notice)
-        return [line]
+        return [self.recorder.write(RoundsStopped(done, rounds, why))]
 
     def _keep_best(self) -> None:
         """Keep the models on disk if the newest evaluation is the best so far."""
@@ -638,8 +598,7 @@ class Run:
     @property
     def task_of_models(self) -> dict[str, Any]:
         """The task that the models solve, with the statistics that the fleet found."""
-        task = resolved(self.scenario.task, self.facts.scaling)
-        return task.for_agents()
+        return resolved(self.scenario.task, self.facts.scaling).for_agents()
 
     def _invite(self, cohort: Sequence[ClientId]) -> Effects:
         """Orders for these agents and the models that they name; the checkpoint knows the step before they are sent."""
@@ -656,8 +615,7 @@ class Run:
             if work.phase == EVALUATE:  # of the above: papers do not count it
                 traffic["evaluation_vectors"] += values
                 traffic["evaluation_models"] += size
-        digests = self.orders.digests()
-        self.recorder.note_orders(cohort, digests)
+        self.recorder.note_orders(cohort, self.orders.digests())
         self._has_changed = True
         return [*models, *orders]
 
@@ -666,17 +624,14 @@ class Run:
         step = void.step
         why = void.why
         round_ = self.engine.round
-        reporters = self.spool.who(step)
-        self._count_up(step, reporters)
+        self._count_up(step, self.spool.who(step))
         self.audit.note("void", round=round_, step=step, why=why)
         self.accepted.settle_all()
         self.arrivals.begin(NO_STEP)
         self._steps_over.append(step)
         self._has_changed = True
-        notice = RoundVoid(round_, step, why)
-        line = self.recorder.write(notice)
-        orders = self.orders.orders_of(void.cohort, self.state)
-        return [line, *orders]
+        line = self.recorder.write(RoundVoid(round_, step, why))
+        return [line, *self.orders.orders_of(void.cohort, self.state)]
 
     # -- the fold ----------------------------------------------------------------------------------
 
@@ -688,12 +643,7 @@ class Run:
         began = time.monotonic()
         trial = self._trial(step)
         closed = ClosedStep(
-            close,
-            trial,
-            self.spool,
-            self.arrivals,
-            self.facts.usual,
-            self._prepared,
+            close, trial, self.spool, self.arrivals, self.facts.usual, self._prepared
         )
         match closed.verdict():
             case Missing(reasons):
@@ -705,8 +655,7 @@ class Run:
                 return [], Answer(failed)
             case Sound(outcome, reports, steps):
                 devices = self.spool.devices(number, close.reporters)
-                assignment = self.strategy.assignment(self.state)
-                clusters_before = dict(assignment)
+                clusters_before = dict(self.strategy.assignment(self.state))
                 self._count_up(number, close.reporters)
                 self._take(trial.phase, reports, outcome, devices)
                 self.facts.usual |= folding.usual_steps(steps)
@@ -722,11 +671,10 @@ class Run:
 
     def _trial(self, step: Step) -> FoldTrial:
         cohort = sorted(step.cohort)
-        phase = replace(step.phase, cohort=tuple(cohort))
         return FoldTrial(
             scenario=self.scenario,
             state=self.state,
-            phase=phase,
+            phase=replace(step.phase, cohort=tuple(cohort)),
             newcomers=self.engine.rules.newcomers,
             trained=self.facts.trained,
             privacy=self.privacy,
@@ -750,15 +698,7 @@ class Run:
                 }
         if self.privacy is not None:
             self.privacy.count_sums(phase, reports)
-        note_outcome(
-            self.facts,
-            self.scenario,
-            phase,
-            self.engine.round,
-            reports,
-            outcome,
-            devices,
-        )
+        note_outcome(self.facts, self.scenario, phase, self.engine.round, reports, outcome, devices)
 
     def _folded(self, folded: FoldedStep, reports: Reports) -> Performed:
         """The state has the reports. Once the engine knows it, record and checkpoint follow, and the spool is emptied."""
@@ -770,11 +710,7 @@ class Run:
         record = replace(record, clock_s=self.facts.clock)
         buffer = close.buffer
         if buffer is not None:
-            record = replace(
-                record,
-                buffer=buffer.cluster,
-                staleness=list(buffer.staleness),
-            )
+            record = replace(record, buffer=buffer.cluster, staleness=list(buffer.staleness))
         self.recorder.note_fold(folded.step, close)
         self.arrivals.begin(NO_STEP)
         self.orders.forget_models()
@@ -782,8 +718,7 @@ class Run:
 
         def keep() -> Effects:
             line = self.recorder.write(record)
-            values = self.setup.layout.size
-            self.recorder.keep_sketches(folded.step, self.state, reports, values)
+            self.recorder.keep_sketches(folded.step, self.state, reports, self.setup.layout.size)
             fallen = [
                 self.recorder.write(AgentFellBack(client, **self.facts.fallen[client]))
                 for client, vote in folded.outcome.votes.items()
@@ -808,8 +743,7 @@ class Run:
             notice = ReportDamaged(f"{damage}; {client} is asked for it again")
             effects.append(Announce(notice))
         self.facts.incarnation += 1
-        summed = self.spool.summed(step)
-        if summed:
+        if self.spool.summed(step):
             self.sums.forget(step)
 
         def keep() -> Effects:
@@ -818,9 +752,7 @@ class Run:
             asked = [client for client in unreadable if self.orders.is_made(client)]
             return [*self.orders.orders_of(asked, self.state)]
 
-        clients = tuple(unreadable)
-        event = Unreadable(clients, step)
-        return effects, Answer(event, keep)
+        return effects, Answer(Unreadable(tuple(unreadable), step), keep)
 
     def _set_aside(self, step: int, guilty: Reasons) -> Performed:
         """Take these reports out of the step and name their senders; the step continues with the others."""
@@ -830,19 +762,15 @@ class Run:
             self._count_up(step, [client])
             self.arrivals.remove(step, client)
             self.spool.discard(step, client)
-            what = f"step {step}: {why}"
-            self.audit.blame("set_aside", client, what)
-            notice = ReportSetAside(client, round_, step, why)
-            line = self.recorder.write(notice)
-            effects.append(line)
+            self.audit.blame("set_aside", client, f"step {step}: {why}")
+            effects.append(self.recorder.write(ReportSetAside(client, round_, step, why)))
         effects += self.orders.orders_of(guilty, self.state)
 
         def keep() -> Effects:
             self._has_changed = True
             return []
 
-        event = SetAside(dict(guilty))
-        return effects, Answer(event, keep)
+        return effects, Answer(SetAside(dict(guilty)), keep)
 
     def _count_up(self, step: int, clients: Iterable[ClientId]) -> None:
         """Count what reports carried, once their step is over: until then the spool knows it, also after a kill."""
@@ -874,5 +802,4 @@ class Run:
     @property
     def seconds(self) -> float:
         """Wall time of the run, earlier sessions included."""
-        earlier = self.facts.seconds
-        return earlier + time.monotonic() - self._began
+        return self.facts.seconds + time.monotonic() - self._began

@@ -46,24 +46,13 @@ class ModelSketches:
         """Write the file of a step below a run's folder. The record has the round and the phase."""
         make_folder(folder / FOLDER)
         path = _file(folder, step)
-        arrays = {
-            "agents": self.rows,
-            "centres": self.centres,
-        }
-        facts = {
-            "agents": list(self.agents),
-            "clusters": list(self.clusters),
-        }
+        arrays = {"agents": self.rows, "centres": self.centres}
+        facts = {"agents": list(self.agents), "clusters": list(self.clusters)}
         save_arrays(path, arrays, facts, durable=False)
 
 
 def sketched(
-    strategy: Strategy[Any],
-    state: Any,
-    reports: Reports,
-    size: int,
-    seed: int,
-    values: int,
+    strategy: Strategy[Any], state: Any, reports: Reports, size: int, seed: int, values: int
 ) -> ModelSketches | None:
     """Sketches of `size` values of the models among a phase's reports and of the clusters' models in the state after it.
 
@@ -93,13 +82,10 @@ def read(folder: Path, phases: Iterable[Mapping[str, Any]]) -> list[ModelSketche
     """The sketches of these phases of the record, in their order, as far as there are any. Raises UserError for a damaged file."""
     found: list[ModelSketches] = []
     for line in phases:
-        step = int(line["step"])
-        path = _file(folder, step)
+        path = _file(folder, int(line["step"]))
         if path.exists():
             phase = str(line["phase"])
-            rounds = rounds_done(line)
-            sketches = _read(path, phase, rounds)
-            found.append(sketches)
+            found.append(_read(path, phase, rounds_done(line)))
     return found
 
 
@@ -122,5 +108,4 @@ def _read(path: Path, phase: str, rounds: int) -> ModelSketches:
 
 
 def _file(folder: Path, step: int) -> Path:
-    name = f"{step}.safetensors"
-    return folder / FOLDER / name
+    return folder / FOLDER / f"{step}.safetensors"

@@ -91,9 +91,7 @@ class Spool:
 
     def new_sink(self, size: int) -> FileSink:
         """Where a content of `size` bytes can arrive."""
-        number = next(self._numbers)
-        path = self._incoming / str(number)
-        return FileSink(path, size)
+        return FileSink(self._incoming / str(next(self._numbers)), size)
 
     def keep(
         self,
@@ -196,8 +194,7 @@ class Spool:
         file = self._step(step).file
         self.damaged += file.damage
         file.damage.clear()
-        clients = sorted(file.clients)
-        for client in clients:
+        for client in sorted(file.clients):
             try:
                 file.vectors(client)
             except (OSError, ValueError) as error:
@@ -224,8 +221,7 @@ class Spool:
             except (OSError, ValueError, KeyError) as error:
                 reasons[client] = str(error)
                 continue
-            entry = (client, report)
-            found.append(entry)
+            found.append((client, report))
         return found, reasons
 
     def reports(self, step: int, clients: Clients) -> list[ClientReport]:
@@ -233,8 +229,7 @@ class Spool:
         found: list[ClientReport] = []
         for client in clients:
             report, _ = self._read(step, client)
-            entry = (client, report)
-            found.append(entry)
+            found.append((client, report))
         return found
 
     def values(self, step: int, clients: Clients) -> int:
@@ -252,8 +247,7 @@ class Spool:
             assert isinstance(vectors, SummedVectors)  # noqa: S101 - only reports of sums are held
             return sum(vectors.sizes.values())
         written_in = kept.elsewhere.get(client, step)
-        entry = self._step(written_in).file.entry(client)
-        return entry.size
+        return self._step(written_in).file.entry(client).size
 
     def circumstances(self, step: int, client: ClientId) -> Circumstances:
         """How a report came about. The file is read only if an earlier process wrote it."""
@@ -265,29 +259,20 @@ class Spool:
 
     def seconds(self, step: int, clients: Clients) -> Mapping[ClientId, float]:
         """How long each of these clients trained."""
-        found: dict[ClientId, float] = {}
-        for client in clients:
-            circumstances = self.circumstances(step, client)
-            found[client] = circumstances.seconds
-        return found
+        return {client: self.circumstances(step, client).seconds for client in clients}
 
     def client_states(self, step: int, clients: Clients) -> dict[ClientId, str]:
         """Those of these clients whose work began with another memory than it should have: "lost" or "ahead"."""
         not_whole: dict[ClientId, str] = {}
         for client in clients:
-            circumstances = self.circumstances(step, client)
-            state = circumstances.client_state
+            state = self.circumstances(step, client).client_state
             if state != "whole":
                 not_whole[client] = state
         return not_whole
 
     def devices(self, step: int, clients: Clients) -> dict[ClientId, str]:
         """What kind of device each of these clients computed on."""
-        found: dict[ClientId, str] = {}
-        for client in clients:
-            circumstances = self.circumstances(step, client)
-            found[client] = circumstances.device
-        return found
+        return {client: self.circumstances(step, client).device for client in clients}
 
     def discard(self, step: int, client: ClientId) -> None:
         """Forget one report. A map that is still open stays readable."""
@@ -319,8 +304,7 @@ class Spool:
             step = int(name)
             if self._is_dropped(step, newest):
                 shutil.rmtree(folder)
-        steps = list(self._steps)
-        for step in steps:
+        for step in list(self._steps):
             if self._is_dropped(step, newest):
                 del self._steps[step]
 
@@ -337,9 +321,7 @@ class Spool:
         known = self._steps.get(number)
         if known is not None:
             return known
-        path = self._folder(number) / REPORTS
-        file = ReportFile(path)
-        step = _Step(file)
+        step = _Step(ReportFile(self._folder(number) / REPORTS))
         self._steps[number] = step
         return step
 
@@ -356,7 +338,5 @@ class Spool:
         facts = entry.facts()
         seconds = facts.pop("seconds")
         client_state = facts.pop("client_state")
-        device = facts.pop("device")
-        circumstances = Circumstances(seconds, client_state, device)
-        report = Report(vectors=vectors, **facts)
-        return report, circumstances
+        circumstances = Circumstances(seconds, client_state, facts.pop("device"))
+        return Report(vectors=vectors, **facts), circumstances

@@ -20,8 +20,7 @@ def wrong_statistics(numbers: Numbers, task: Task) -> str:
     if task.has_own_columns:
         wrong = _wrong_columns(numbers, task)
     elif "standardise" in task.asks_fleet_for or not task.asks_fleet_for:
-        channels = task.features[0]
-        wrong = _wrong_moments(numbers, channels, fewest=1.0)
+        wrong = _wrong_moments(numbers, task.features[0], fewest=1.0)
     else:
         wrong = ""
     if wrong or task.target_scale != "federated":
@@ -49,8 +48,7 @@ def _wrong_columns(numbers: Numbers, task: Task) -> str:
 
 def _wrong_quantiles(numbers: Numbers, columns: int) -> str:
     if columns:
-        count = Expected(columns, 0.0, LARGEST)
-        wrong = wrong_number("count", numbers, count, LARGEST)
+        wrong = wrong_number("count", numbers, Expected(columns, 0.0, LARGEST), LARGEST)
         if wrong:
             return wrong
     quantiles = numbers.get("quantiles")
@@ -68,8 +66,7 @@ def _are_quantiles(found: Any) -> bool:
         return True
     if not is_list(found, -QUANTILES, -LARGEST_VALUE, LARGEST_VALUE, whole=False):
         return False
-    count = len(found)
-    if count not in (1, QUANTILES):
+    if len(found) not in (1, QUANTILES):
         return False
     rising = sorted(found)
     return bool(found == rising)

@@ -47,8 +47,7 @@ def accept_sum(
     if step is None or not is_open or step.number != number:
         return None
     content_digest = digest(content)
-    settled = run.sums.settled(number)
-    if content_digest in settled:
+    if content_digest in run.sums.settled(number):
         return None
     if partial.unable:
         phase = step.phase.name
@@ -88,11 +87,8 @@ def _reports(
         run.sums.refuse(number)
         raise
     count = len(partial.reports)
-    written = content_digest.hex()
-    run.audit.note("sum", step=number, sum=written, reports=count)
-    reports: dict[ClientId, bytes] = {}
-    for report in partial.reports:
-        reports[report.client] = report.digest
+    run.audit.note("sum", step=number, sum=content_digest.hex(), reports=count)
+    reports = {report.client: report.digest for report in partial.reports}
     return run.accepted_together(number, reports, now)
 
 
@@ -117,10 +113,8 @@ def _others(run: Run, partial: PartialSum, origin: Origin, now: float) -> Effect
         why = run.engine.refusal(client, number)
         if why:
             run.audit.blame("ignored", client, why)
-            ignored = Reported(client, number)
-            effects += run.handle(ignored, now)
-            order = run.order_of(client)
-            effects.append(order)
+            effects += run.handle(Reported(client, number), now)
+            effects.append(run.order_of(client))
     return effects
 
 

@@ -59,8 +59,7 @@ class SumFiles:
                 found[content_digest] = content
                 continue
             path.unlink()
-            damage = f"{path}: the partial sum is damaged; its agents are asked again"
-            self.damaged.append(damage)
+            self.damaged.append(f"{path}: the partial sum is damaged; its agents are asked again")
         return found
 
     def drop(self, step: int) -> None:

@@ -31,18 +31,14 @@ def partition_digest(folder: Path) -> str | None:
     content = hashlib.blake2b(digest_size=8)
     with np.load(path, allow_pickle=False) as file:
         for name in sorted(file.files):
-            array = file[name]
-            content.update(array.tobytes())
+            content.update(file[name].tobytes())
     return content.hexdigest()
 
 
 def truth_of(scenario: Scenario, folder: Path) -> dict[str, int] | None:
     """The planted or natural cluster of each simulated agent, where the partition knows it."""
     entries = _entries(scenario, folder)
-    clusters: dict[str, int] = {}
-    for client, truth in entries.items():
-        if truth.ndim == 0:
-            clusters[client] = int(truth)
+    clusters = {client: int(truth) for client, truth in entries.items() if truth.ndim == 0}
     return clusters or None
 
 
@@ -63,8 +59,7 @@ def _entries(scenario: Scenario, folder: Path) -> Entries:
     if fleet is None:
         return {}
     found: Entries = {}
-    table = _table(folder / FILE)
-    for i, of_agent in enumerate(table):
+    for i, of_agent in enumerate(_table(folder / FILE)):
         name = agent_name(i, fleet.agents)
         found[name] = np.asarray(of_agent)
     return found

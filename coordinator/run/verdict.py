@@ -100,8 +100,7 @@ class ClosedStep:
             guilty = folding.guilty(trial.outcome, reports)
             if guilty:
                 return Guilty(guilty)
-            why = failure_of(error)
-            return Hopeless(why)
+            return Hopeless(failure_of(error))
         return Sound(outcome, reports, collected.steps)
 
     def _from_spool(self) -> Collected:
@@ -109,15 +108,13 @@ class ClosedStep:
         if unreadable:
             return Collected(found, unreadable)
         reports = self.prepared(self.close, found)
-        steps = self.trial.steps(reports)
-        return Collected(reports, steps=steps)
+        return Collected(reports, steps=self.trial.steps(reports))
 
     def _before_the_fold(self, collected: Collected) -> Missing | Guilty | None:
         """What keeps these reports from being folded, if anything does."""
         if collected.unreadable:
             return Missing(collected.unreadable)
-        settings = self.trial.scenario.aggregation
-        refused = folding.too_far(collected.steps, settings, self.usual)
+        refused = folding.too_far(collected.steps, self.trial.scenario.aggregation, self.usual)
         if not refused:
             return None
         summed = self.spool.summed(self.close.step)

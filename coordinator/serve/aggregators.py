@@ -270,8 +270,7 @@ class Aggregators:
         """When `prepare` has something to do at the latest; None: nothing."""
         if not self.are_used or self._open_step() is None:
             return None
-        times = [site.decide_at for site in self._sites if site.was_undecided]
-        return min(times, default=None)
+        return min([site.decide_at for site in self._sites if site.was_undecided], default=None)
 
     async def prepare(self) -> list[Effect]:
         """Publish what each aggregator should do, before any order of the open step is published.
@@ -332,11 +331,7 @@ class Aggregators:
 
     def _ask(self, shard: int, step: Step) -> list[Effect]:
         """Orders for the agents of a broker that have not reported: an order makes an agent send its report."""
-        effects: list[Effect] = []
-        for client in self._awaited(shard, step):
-            order = self._run.order_of(client)
-            effects.append(order)
-        return effects
+        return [self._run.order_of(client) for client in self._awaited(shard, step)]
 
     def _awaited(self, shard: int, step: Step) -> list[ClientId]:
         awaited: list[ClientId] = []
@@ -370,8 +365,7 @@ class Aggregators:
 
     async def _publish_order(self, shard: int, order: AggregatorOrder) -> bool:
         topic = self._topics.aggregator_order
-        link = self._shards[shard]
-        return await link.publish(topic, order.to_bytes(), retain=True)
+        return await self._shards[shard].publish(topic, order.to_bytes(), retain=True)
 
     async def _subscribe(self, shard: int, site: _Site) -> None:
         """Read this broker's reports, or leave them to its aggregator."""

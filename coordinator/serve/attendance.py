@@ -89,8 +89,7 @@ class Attendance:
                 await self._publisher.clear(agent)
         if not events and not moved:
             return []
-        now = self._now()
-        return await asyncio.to_thread(self._handle_together, events, moved, now)
+        return await asyncio.to_thread(self._handle_together, events, moved, self._now())
 
     async def unreachable(self, agents: Sequence[str]) -> list[Effect]:
         """What follows when these agents were not heard since their broker was lost."""
@@ -137,8 +136,7 @@ class Attendance:
             self._run.samples[agent] = (status.samples, status.test_samples)
             self._note_reader(status)
         if status.problem and status.online:
-            excluded = AgentExcluded(agent, status.problem)
-            self._observe_peer(excluded)
+            self._observe_peer(AgentExcluded(agent, status.problem))
         now = self._now()
         is_here = status.online and not retained
         if is_here:

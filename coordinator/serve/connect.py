@@ -37,15 +37,13 @@ async def connected(
     """
     last = last_will(topics) if will else None
     if len(urls) == 1:
-        link = MqttLink(urls[0], client_id=client_id, will=last)
-        return await stack.enter_async_context(link)
+        return await stack.enter_async_context(MqttLink(urls[0], client_id=client_id, will=last))
     links: list[Link] = []
     for number, url in enumerate(urls):
         # two addresses may lead to one broker by mistake: the connections must not end each other there
-        own_id = f"{client_id}-{number}"
         shard = MqttLink(
             url,
-            client_id=own_id,
+            client_id=f"{client_id}-{number}",
             will=last,
             ack_s=SHARD_ACK_S,
             inbox_bytes=INBOX_BYTES // len(urls),

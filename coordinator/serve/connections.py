@@ -99,8 +99,7 @@ class Connections:
     async def up(self, up: Up) -> list[Effect]:
         """A (re)connected link: call the roll and publish again all that should be retained."""
         shard = up.shard
-        others = self._served - {shard}
-        is_first = not others
+        is_first = not (self._served - {shard})
         self._served.add(shard)
         self._own_status.call_roll_on(shard)
         if len(self._shards) > 1:
@@ -169,8 +168,7 @@ class Connections:
 
     def refused(self, topics: tuple[str, ...]) -> None:
         """Report the subscriptions that fail. Once they work, call the roll again, for answers were missed."""
-        refused = list(topics)
-        self._observer(SubscriptionsRefused(refused))
+        self._observer(SubscriptionsRefused(list(topics)))
         named = ", ".join(topics) or "none any more"
         self._run.audit.blame("subscriptions_refused", "broker", named)
         if not topics:

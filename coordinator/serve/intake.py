@@ -100,12 +100,7 @@ class Intake:
     # -- statuses ----------------------------------------------------------------------------------
 
     def status(
-        self,
-        agent: str,
-        payload: bytes,
-        retained: bool,
-        now: float,
-        shard: int = 0,
+        self, agent: str, payload: bytes, retained: bool, now: float, shard: int = 0
     ) -> Seen | None:
         """A status within the limits is read; beyond them the newest one waits, and those before it are dropped."""
         size = len(payload)
@@ -185,8 +180,7 @@ class Intake:
 
     def take_statuses(self, agent: str) -> list[WaitingStatus]:
         """The statuses of an agent that wait, in their order; they wait no longer."""
-        waiting = self._statuses.pop(agent, {})
-        return list(waiting.values())
+        return list(self._statuses.pop(agent, {}).values())
 
     def call_roll_again(self) -> None:
         """The roll is called now. If statuses are dropped again, the next call comes after twice the time."""
@@ -220,8 +214,7 @@ class Intake:
         sink = parts.feed(agent, part, now)
         if sink is None:
             return None
-        waiting = self._reports[agent]
-        if waiting >= MAX_REPORTS:
+        if self._reports[agent] >= MAX_REPORTS:
             sink.discard()
             parts.forget(agent, part.digest)  # it may come again
             raise DecodeError("rate", f"{MAX_REPORTS} reports of {agent} wait already")
@@ -283,6 +276,5 @@ class Intake:
         roster = self._roster
         dropped = roster.refusals["rate"]
         if dropped % RATE_LINES == 0:
-            reason = f"rate: {why}"
-            self._run.audit.blame("refuse", agent, reason)
+            self._run.audit.blame("refuse", agent, f"rate: {why}")
         roster.refuse("rate", agent)

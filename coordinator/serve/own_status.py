@@ -88,16 +88,13 @@ class OwnStatus:
         if len(self._shards) == 1:
             await self.publish_on(0, stopped=stopped)
             return
-        shards = range(len(self._shards))
-        publishing = [self.publish_on(shard, stopped=stopped) for shard in shards]
+        publishing = [self.publish_on(shard, stopped=stopped) for shard in range(len(self._shards))]
         await asyncio.gather(*publishing)
 
     async def publish_on(self, shard: int, *, stopped: bool = False) -> None:
         """Publish the status on one broker."""
-        status = self._now(self._epochs[shard], stopped=stopped)
-        payload = status.to_bytes()
-        link = self._shards[shard]
-        await link.publish(self._topics.coordinator_status, payload, retain=True)
+        payload = self._now(self._epochs[shard], stopped=stopped).to_bytes()
+        await self._shards[shard].publish(self._topics.coordinator_status, payload, retain=True)
 
     async def give_way(self, gone: Will) -> None:
         """Publish on every broker that this coordinator is gone, as its last will would."""
@@ -111,8 +108,7 @@ class OwnStatus:
         if shown == self._stored:
             return
         self._stored = shown
-        status = self._now(self._epochs[0], stopped=stopped)
-        payload = status.to_bytes()
+        payload = self._now(self._epochs[0], stopped=stopped).to_bytes()
         path = self._run.folder / "status.json"
         with contextlib.suppress(OSError):  # a full disk must not end a run for it
             write_atomically(path, payload, durable=False)

@@ -107,10 +107,7 @@ class Placement:
             if is_earlier:
                 return True  # the last will of an earlier session proves nothing about this one
         self._homes[agent] = _Home(
-            shard=shard,
-            session=status.session,
-            serial=status.serial,
-            online=is_live,
+            shard=shard, session=status.session, serial=status.serial, online=is_live
         )
         return True
 
@@ -142,11 +139,7 @@ class Placement:
 
     def online_on(self, shard: int) -> list[ClientId]:
         """The agents that are online on a shard."""
-        agents: list[ClientId] = []
-        for agent, home in self._homes.items():
-            if home.online and home.shard == shard:
-                agents.append(agent)
-        return agents
+        return [agent for agent, home in self._homes.items() if home.online and home.shard == shard]
 
     def gone(self, agents: Iterable[ClientId]) -> None:
         """These agents are not online any more."""
@@ -190,16 +183,14 @@ class SilentShards:
     @property
     def wake_at(self) -> float | None:
         """When agents count as offline next; None: none do."""
-        times = self._due.values()
-        first = min(times, default=math.inf)
+        first = min(self._due.values(), default=math.inf)
         if first == math.inf:
             return None
         return first
 
     def lost(self, shard: int, agents: Iterable[ClientId], now: float) -> None:
         """The link to a shard is lost; these agents were online there."""
-        silent = self._silent.setdefault(shard, set())
-        silent.update(agents)
+        self._silent.setdefault(shard, set()).update(agents)
         due = now + PATIENCE_S
         self._due.setdefault(shard, due)
 
@@ -227,10 +218,8 @@ class SilentShards:
         overdue: set[ClientId] = set()
         shards = list(self._due)
         for shard in shards:
-            due = self._due[shard]
-            if now < due:
+            if now < self._due[shard]:
                 continue
             del self._due[shard]
-            silent = self._silent.pop(shard)
-            overdue |= silent
+            overdue |= self._silent.pop(shard)
         return sorted(overdue)

@@ -52,8 +52,7 @@ class PostponedOrders:
 
     def take(self) -> list[ClientId]:
         """The agents whose turn it is now."""
-        waiting = list(self._agents)
-        turn = waiting[:ORDERS_AT_ONCE]
+        turn = list(self._agents)[:ORDERS_AT_ONCE]
         for client in turn:
             del self._agents[client]
         return turn

@@ -66,8 +66,7 @@ class Publisher:
         placed: list[SendOrder] = []
         for send in orders:
             if self._placement.reaches(send.client):
-                current = self._current(send)
-                placed.append(current)
+                placed.append(self._current(send))
         await self._shared_by(placed)
         await asyncio.gather(*map(publish, placed))
 
@@ -89,8 +88,7 @@ class Publisher:
         digest = shared.ref.digest
         if digest == self._shared:
             return
-        briefs = [send for send in orders if send.order.brief is not None]
-        if briefs:
+        if [send for send in orders if send.order.brief is not None]:
             await self.model(shared)
             self._shared = digest
 
@@ -111,16 +109,10 @@ class Publisher:
         part_bytes = self._run.scenario.wire.part_bytes
         with await self._opened(send.path) as file:
             parts = split(
-                file,
-                digest=ref.digest,
-                size=ref.size,
-                part_bytes=part_bytes,
-                about=send.about,
+                file, digest=ref.digest, size=ref.size, part_bytes=part_bytes, about=send.about
             )
             for part in parts:
-                topic = f"{base}/{part.index}"
-                payload = part.to_bytes()
-                await link.publish(topic, payload, retain=True)
+                await link.publish(f"{base}/{part.index}", part.to_bytes(), retain=True)
 
     async def _opened(self, path: Path) -> BinaryIO:
         """A file of the run, once nothing stands in its way."""
@@ -146,14 +138,11 @@ class Publisher:
     async def ask(self, agent: str, session: str) -> None:
         """Publish that an agent is offline: if it lives, it answers at once; if not, this stays retained."""
         question = AgentStatus(agent=agent, session=session, online=False, problem=ASKED)
-        topic = self._topics.status(agent)
-        payload = question.to_bytes()
-        await self.publish(topic, payload)
+        await self.publish(self._topics.status(agent), question.to_bytes())
 
     async def take_back_order(self, agent: str, link: Link) -> None:
         """Clear the order of an agent at a broker where it does not live any more."""
-        topic = self._topics.order(agent)
-        await link.publish(topic, b"", retain=True)
+        await link.publish(self._topics.order(agent), b"", retain=True)
 
     async def clear(self, agent: str) -> None:
         """Take back the orders, models and reports that are retained for an agent that is gone for good."""
@@ -163,8 +152,7 @@ class Publisher:
             self._topics.deployment_share(agent),
         ]
         own_model = self._topics.model(f"@{agent}")
-        parts = self._run.orders.parts_of_own_model(agent)
-        for part in range(parts):
+        for part in range(self._run.orders.parts_of_own_model(agent)):
             topics.append(f"{own_model}/{part}")
         for topic in topics:
             await self.publish(topic, b"")
@@ -173,8 +161,7 @@ class Publisher:
         """Clear everything that is retained for an agent, its own status included."""
         self.unpublished.discard(agent)
         await self.clear(agent)
-        status = self._topics.status(agent)
-        await self.publish(status, b"")
+        await self.publish(self._topics.status(agent), b"")
 
 
 def packet_bytes(topic: str, payload: bytes) -> int:

@@ -34,8 +34,7 @@ class Bucket:
         """Take this much if it is there."""
         passed_s = max(now - self.at, 0.0)
         gained = passed_s * self.per_s
-        level = self.level + gained
-        self.level = min(level, self.burst)
+        self.level = min(self.level + gained, self.burst)
         self.at = now
         if amount > self.level:
             return False
@@ -49,9 +48,7 @@ class Bucket:
 
     def ready_at(self, amount: float) -> float:
         """When this much will be there, if nothing is taken meanwhile."""
-        level = min(self.level, self.burst)
-        missing = max(amount - level, 0.0)
-        wait_s = missing / self.per_s
+        wait_s = max(amount - min(self.level, self.burst), 0.0) / self.per_s
         return self.at + wait_s
 
 
@@ -96,9 +93,7 @@ class Rates:
         """Whether a status of this many bytes may be read, from an agent that the roster does not know."""
         shared = self._unknown
         if shared is None:
-            statuses = Bucket(*UNKNOWN_STATUSES, at=now)
-            content = Bucket(*UNKNOWN_BYTES, at=now)
-            shared = _Parts(statuses, content)
+            shared = _Parts(Bucket(*UNKNOWN_STATUSES, at=now), Bucket(*UNKNOWN_BYTES, at=now))
             self._unknown = shared
         return shared.take(size, now)
 
@@ -122,9 +117,7 @@ class Rates:
         if known is not None:
             return known
         # `part` gives them their sizes
-        messages = Bucket(1, 1, at=now)
-        content = Bucket(1, 1, at=now)
-        own = _Parts(messages, content)
+        own = _Parts(Bucket(1, 1, at=now), Bucket(1, 1, at=now))
         self._parts[agent] = own
         return own
 
@@ -132,8 +125,7 @@ class Rates:
         """Agents that have buckets."""
         of_statuses = self._statuses.keys()
         of_parts = self._parts.keys()
-        agents = of_statuses | of_parts
-        return len(agents)
+        return len(of_statuses | of_parts)
 
     def keep(self, agents: Set[str]) -> None:
         """Forget everybody else."""

@@ -95,16 +95,14 @@ class Reader:
         if topic == PlainTopic("coordinator/status"):
             if not payload:
                 return None if message.retained else Cleared(message.shard)
-            status = CoordinatorStatus.from_bytes(payload)
-            return self._own_status(status, message)
+            return self._own_status(CoordinatorStatus.from_bytes(payload), message)
         self._run.traffic["wire_up"] += packet_bytes(message.topic, payload)
         match topic:
             case AgentTopic(_, "status") if not payload:  # the topic was cleared
                 return None
             case AgentTopic(agent, "status"):
                 now = self._now()
-                retained = message.retained
-                return self._intake.status(agent, payload, retained, now, message.shard)
+                return self._intake.status(agent, payload, message.retained, now, message.shard)
             case AgentTopic(_, "report") if not payload:  # the topic was cleared
                 return None
             case AgentTopic(agent, "report"):

@@ -260,8 +260,7 @@ def _slim(status: AgentStatus) -> AgentStatus:
     problem = status.problem[:MAX_PROBLEM_CHARS] if status.problem is not None else None
     model = status.model
     if model is not None:
-        note = model.note[:MAX_PROBLEM_CHARS]
-        model = model.model_copy(update={"note": note})
+        model = model.model_copy(update={"note": model.note[:MAX_PROBLEM_CHARS]})
     kept = dict(status)
     kept |= {"labels": NO_LABELS, "dropped": NO_COUNTS, "problem": problem, "model": model}
     # checked already; the names of the fields that were given would take more memory than their values

@@ -84,11 +84,9 @@ class RosterPages:
         """The page that waits longest to be published, and its agents in ascending order; None if none waits."""
         if not self._stale:
             return None
-        pages = iter(self._stale)
-        page = next(pages)
+        page = next(iter(self._stale))
         del self._stale[page]
-        members = sorted(self._members[page])
-        return page, members
+        return page, sorted(self._members[page])
 
     def _place(self, agent: ClientId) -> int:
         """Find room for an agent. A new page changes the first one, which has the number of pages."""

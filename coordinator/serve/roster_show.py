@@ -88,9 +88,7 @@ class RosterShow:
         pages = self._roster.pages
         changed = pages.take_changes()
         if pages.count > 1 and changed:
-            message = self._message(changed)
-            payload = message.to_bytes()
-            await self._link.publish(self._topics.roster_changes, payload)
+            await self._link.publish(self._topics.roster_changes, self._message(changed).to_bytes())
         await self._publish_page()
         took_s = time.thread_time() - began
         self._pause_s = max(ROSTER_EVERY_S, PATIENCE * took_s)
@@ -125,8 +123,7 @@ class RosterShow:
         self._has_folded = False
         pages.touch_all(self._evaluated)
         self._evaluated.clear()
-        assignment = run.strategy.assignment(run.state)
-        clusters = dict(assignment)
+        clusters = dict(run.strategy.assignment(run.state))
         # of all agents, but only after a fold
         moved = clusters.items() ^ self._clusters.items()
         pages.touch_all(agent for agent, _ in moved)
@@ -157,8 +154,7 @@ class RosterShow:
         if taken is None:
             return
         number, agents = taken
-        message = self._message(agents)
-        payload = message.to_bytes()
+        payload = self._message(agents).to_bytes()
         content = hash(payload)
         if self._shown.get(number) == content:
             return
@@ -167,5 +163,4 @@ class RosterShow:
         # for people only; a full disk must not end a run for it
         with contextlib.suppress(OSError):
             write_atomically(path, payload, durable=False)
-        topic = self._topics.roster_page(number)
-        await self._link.publish(topic, payload, retain=True)
+        await self._link.publish(self._topics.roster_page(number), payload, retain=True)

@@ -13,13 +13,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from covey.coordinator.engine.events import (
-    Forget,
-    Paused,
-    Release,
-    Resumed,
-    Tick,
-)
+from covey.coordinator.engine.events import Forget, Paused, Release, Resumed, Tick
 from covey.coordinator.run.disk_space import DiskFullError
 from covey.coordinator.run.effects import (
     Announce,
@@ -76,8 +70,7 @@ SWEEP_S = 3.0  # in which an operator clears one retained topic after another
 def last_will(topics: Topics) -> Will:
     """The status that the broker publishes when a coordinator vanishes."""
     status = CoordinatorStatus(online=False, state="stopped")
-    payload = status.to_bytes()
-    return Will(topics.coordinator_status, payload)
+    return Will(topics.coordinator_status, status.to_bytes())
 
 
 class Service:
@@ -258,8 +251,7 @@ class Service:
                 if self._stopping:
                     break
                 try:
-                    effects = await self._decide(item)
-                    over = await self._carry_out(effects)
+                    over = await self._carry_out(await self._decide(item))
                     if self._postponed and over is None:
                         await self._publish_postponed()
                 except DiskFullError as error:
@@ -330,8 +322,7 @@ class Service:
             times.append(self.now())
         timeout: float | None = None
         if times:
-            first = min(times)
-            timeout = self._clock.wait(first, time_of_loop())
+            timeout = self._clock.wait(min(times), time_of_loop())
         return await self._items.take(timeout)
 
     async def _tell_of_waiting(self) -> None:
@@ -373,12 +364,10 @@ class Service:
             case Arrived():
                 if self.acceptance.expects_many and len(self._items) < MAX_TOGETHER:
                     await asyncio.sleep(COMPANY_S)
-                reports = self._items.together(item)
-                return await self.acceptance.take(reports, self.now())
+                return await self.acceptance.take(self._items.together(item), self.now())
             case Seen():
                 seen = self._items.together(item)
-                agents = [one.agent for one in seen]
-                return await self.attendance.take(agents)
+                return await self.attendance.take([one.agent for one in seen])
             case SumArrived() | AggregatorSeen():
                 return await self.aggregators.take(item, self.now())
             case Repeat(shard):
@@ -428,17 +417,14 @@ class Service:
         if _is_due(self._again_due, now):
             self._again_due = None
             for client in sorted(self._publisher.unpublished):
-                order = self.run.order_of(client)
-                orders.append(order)
-        cleared = [shard for shard, due in self._cleared.items() if now >= due]
-        for shard in cleared:
+                orders.append(self.run.order_of(client))
+        for shard in [shard for shard, due in self._cleared.items() if now >= due]:
             del self._cleared[shard]
             self._own_status.call_roll_on(shard)
             await self._own_status.publish_on(shard)
             self._roster_show.lost(now)
             orders += await self._retained_again(shard)
-        overdue = self._silent.take_overdue(now)
-        left = await self.attendance.unreachable(overdue)
+        left = await self.attendance.unreachable(self._silent.take_overdue(now))
         effects = await self._handle(Tick())
         return [*late, *orders, *left, *effects]
 
@@ -453,8 +439,7 @@ class Service:
         self.observer(ControlReceived(command, self.topics.control))
 
     async def _handle(self, event: Any) -> list[Effect]:
-        now = self.now()
-        effects: list[Effect] = await asyncio.to_thread(self.run.handle, event, now)
+        effects: list[Effect] = await asyncio.to_thread(self.run.handle, event, self.now())
         return effects
 
     async def _forget(self, agent: str) -> list[Effect]:
@@ -506,8 +491,7 @@ class Service:
                 orders[effect.client] = effect
         if over is not None:
             await self.aggregators.close()
-        newest = list(orders.values())
-        await self._publisher.orders(newest)
+        await self._publisher.orders(list(orders.values()))
         if self._publisher.unpublished:
             now = self.now()
             self._again_due = self._again_due or now + ORDER_AGAIN_S
@@ -515,11 +499,7 @@ class Service:
 
     async def _publish_postponed(self) -> None:
         """Publish the next of the orders that were postponed, as they are now."""
-        orders: list[Effect] = []
-        for client in self._postponed.take():
-            order = self.run.order_of(client)
-            orders.append(order)
-        await self._carry_out(orders)
+        await self._carry_out([self.run.order_of(client) for client in self._postponed.take()])
 
     async def _announce(self, notice: Notice) -> None:
         """Show a notice to the observer, and publish it where it is the record of a phase."""
@@ -536,8 +516,7 @@ class Service:
             if notice.means.evaluation is not None:
                 self.last_evaluation = notice.means.evaluation
             line = json.dumps(notice.to_json(), allow_nan=False)
-            payload = line.encode()
-            await self.link.publish(self.topics.metrics, payload, retain=True)
+            await self.link.publish(self.topics.metrics, line.encode(), retain=True)
 
     async def _ask(self, agent: str) -> None:
         """Ask an agent that the roster has as online whether it is there."""
@@ -548,8 +527,7 @@ class Service:
 
 
 def time_of_loop() -> float:
-    loop = asyncio.get_running_loop()
-    return loop.time()
+    return asyncio.get_running_loop().time()
 
 
 def _is_due(at: float | None, now: float) -> bool:

@@ -49,9 +49,7 @@ class ShardedLink:
 
     async def __aenter__(self) -> Self:
         for shard, link in enumerate(self.links):
-            copying = self._pump(shard, link)
-            pump = asyncio.create_task(copying)
-            self._pumps.append(pump)
+            self._pumps.append(asyncio.create_task(self._pump(shard, link)))
         return self
 
     async def __aexit__(
@@ -67,8 +65,7 @@ class ShardedLink:
     async def _pump(self, shard: int, link: Link) -> None:
         """Copy everything that happens on one link to the merged stream; a full stream makes it wait."""
         async for item in link.incoming():
-            numbered = self._numbered(item, shard)
-            await self._merged.put(numbered)
+            await self._merged.put(self._numbered(item, shard))
         await self._merged.put(None)
 
     def _numbered(self, item: Incoming, shard: int) -> Incoming:
@@ -117,8 +114,7 @@ class ShardedLink:
         shard = self.placement.where(place.agent)
         if shard is None:
             return self.links
-        link = self.links[shard]
-        return (link,)
+        return (self.links[shard],)
 
     async def subscribe(self, topics: Sequence[str]) -> Subscribed:
         """Subscribe on every shard. The answer is the best one: granted, else refused, else `UNANSWERED`."""

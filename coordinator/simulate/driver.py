@@ -50,8 +50,7 @@ def alone(scenario: Scenario, options: Options, observer: Observer) -> dict[str,
         prepared(scenario, options, in_process=True) as resume,
         WorkerPool(fleet.workers, options.folder / "workers.log") as pool,
     ):
-        decided = replace(options, resume=resume)
-        return _run(scenario, decided, pool, observer)
+        return _run(scenario, replace(options, resume=resume), pool, observer)
 
 
 def simulate(
@@ -61,8 +60,7 @@ def simulate(
     _simulated(scenario)
     check_code(scenario, options.allowed)
     with prepared(scenario, options, in_process=True) as resume:
-        decided = replace(options, resume=resume)
-        return _run(scenario, decided, pool, observer)
+        return _run(scenario, replace(options, resume=resume), pool, observer)
 
 
 def _run(
@@ -81,8 +79,7 @@ def _run(
         round_ = run.engine.round
         raise UserError(f"the run was given up after round {round_}: {error}") from None
     source = source_of(folder, options.data_root)
-    test = tester(pool, source)
-    return asyncio.run(finish(run, options.data_root, options.allowed, test))
+    return asyncio.run(finish(run, options.data_root, options.allowed, tester(pool, source)))
 
 
 @dataclass(frozen=True)
@@ -108,8 +105,7 @@ def fleet_at_hand(
     if device not in ALWAYS_THERE:
         # a missing device is reported before an agent trains
         _call(pool, {"job": "device", "wanted": device})
-    partition = str(folder / PARTITION)
-    _call(pool, {"job": "partition", "source": source, "out": partition})
+    _call(pool, {"job": "partition", "source": source, "out": str(folder / PARTITION)})
     sources: dict[ClientId, Job] = {}
     for i in range(fleet.agents):
         name = agent_name(i, fleet.agents)
@@ -143,8 +139,7 @@ def tester(pool: WorkerPool, source: Job) -> TestOfSuperclasses:
             "scaling": scaling,
             "allow": sorted(allowed.names),
         }
-        answer = await asyncio.to_thread(pool.call, job)
-        table: list[list[float]] = _done(answer)["accuracies"]
+        table: list[list[float]] = _done(await asyncio.to_thread(pool.call, job))["accuracies"]
         return table
 
     return test
@@ -169,8 +164,7 @@ def source_of(folder: Path, data_root: Path | None) -> Job:
     root: str | None = None
     if data_root is not None:
         root = str(data_root.resolve())
-    scenario = folder / "scenario.yaml"
-    return {"scenario": str(scenario), "data_root": root}
+    return {"scenario": str(folder / "scenario.yaml"), "data_root": root}
 
 
 def _started(
@@ -217,10 +211,7 @@ def _people(
 ) -> dict[ClientId, Samples]:
     """Training and test samples of everybody whose data fits."""
     task = scenario.task.model_dump(mode="json")
-    jobs: list[Job] = []
-    for source in sources.values():
-        job = {"job": "inspect", "source": source, "task": task}
-        jobs.append(job)
+    jobs = [{"job": "inspect", "source": source, "task": task} for source in sources.values()]
     answers = pool.map(jobs)
     people: dict[ClientId, Samples] = {}
     for client, answer in zip(sources, answers, strict=True):
@@ -240,8 +231,7 @@ def _people(
 
 def _call(pool: WorkerPool, job: Job) -> None:
     """Have one worker do a job. Raises UserError where it fails."""
-    answer = pool.call(job)
-    _done(answer)
+    _done(pool.call(job))
 
 
 def _done(answer: Job) -> Job:

@@ -36,8 +36,7 @@ class Simulation(Driver):
         self._allowed = allowed
         self.learner = USUAL_LEARNER  # what the workers train with
         for client in sources:
-            folder = self._folder(client)
-            folder.mkdir(parents=True, exist_ok=True)
+            self._folder(client).mkdir(parents=True, exist_ok=True)
             self._settle(client)
 
     def __repr__(self) -> str:
@@ -47,8 +46,7 @@ class Simulation(Driver):
     def answers(self, work: Work) -> list[Effect]:
         """Reports are taken in the order in which the round invited: over-selection must not prefer the first names."""
         ordered = self._as_invited(work)
-        jobs = [self._job(client, order) for client, order in ordered]
-        answers = self._pool.map(jobs)
+        answers = self._pool.map([self._job(client, order) for client, order in ordered])
         effects: list[Effect] = []
         for (client, order), answer in zip(ordered, answers, strict=True):
             if "failure" in answer:
@@ -88,10 +86,7 @@ class Simulation(Driver):
 
     def _job(self, client: ClientId, order: OrderMessage) -> Job:
         assert order.work is not None  # noqa: S101 - the driver has looked
-        models: list[str] = []
-        for ref in order.work.models:
-            file = self.run.orders.file_of(ref.key)
-            models.append(str(file))
+        models = [str(self.run.orders.file_of(ref.key)) for ref in order.work.models]
         newest = self._memory(client)
         memory = ""
         if newest is not None:
@@ -115,28 +110,20 @@ class Simulation(Driver):
         newest = self._memory(client)
         for step in self._steps(client):
             if step != newest:
-                path = self._memory_file(client, step)
-                path.unlink()
-        report = self._report(client)
-        report.unlink(missing_ok=True)
+                self._memory_file(client, step).unlink()
+        self._report(client).unlink(missing_ok=True)
 
     def _memory(self, client: ClientId) -> int | None:
         """The step of the newest memory that came with an accepted report."""
         newest_accepted = self.run.facts.accepted.get(client, 0)
-        accepted = [step for step in self._steps(client) if step <= newest_accepted]
-        return max(accepted, default=None)
+        return max([step for step in self._steps(client) if step <= newest_accepted], default=None)
 
     def _steps(self, client: ClientId) -> list[int]:
         folder = self._folder(client)
-        steps: list[int] = []
-        for path in folder.glob("memory-*.npz"):
-            number = path.stem.removeprefix("memory-")
-            steps.append(int(number))
-        return steps
+        return [int(path.stem.removeprefix("memory-")) for path in folder.glob("memory-*.npz")]
 
     def _memory_file(self, client: ClientId, step: int) -> Path:
-        name = f"memory-{step}.npz"
-        return self._folder(client) / name
+        return self._folder(client) / f"memory-{step}.npz"
 
     def _report(self, client: ClientId) -> Path:
         return self._folder(client) / "report"

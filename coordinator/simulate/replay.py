@@ -41,8 +41,7 @@ class ReplayDriver(AnsweringDriver):
         self.run.samples |= clients
         for place, arrival in enumerate(arrivals):
             self._advance(arrival.at)
-            effects = self._play(place, arrival)
-            self._take_note(effects)
+            self._take_note(self._play(place, arrival))
         engine = self.run.engine
         if engine.stage is not Stage.DONE:
             raise GivenUpError(f"the record ends after round {engine.round}, before the run does")
@@ -78,8 +77,7 @@ class ReplayDriver(AnsweringDriver):
             event = arrival.event
             if not isinstance(event, Reported):
                 continue
-            key = (event.client, event.step)
-            order = self._orders.get(key)
+            order = self._orders.get((event.client, event.step))
             if order is None:
                 continue
             asked = (event.client, order)
@@ -93,23 +91,16 @@ class ReplayDriver(AnsweringDriver):
         if engine.step is not None:
             number = engine.step.number
         for client in reported:
-            key = (client, number)
-            order = self._orders.pop(key, None)
+            order = self._orders.pop((client, number), None)
             is_known = bool(engine.refusal(client, number))
             if order is None or is_known:
                 continue
-            work = [(client, order)]
-            self.prepare(work)
-            effects = self.deliver(client, order)
-            self._take_note(effects)
+            self.prepare([(client, order)])
+            self._take_note(self.deliver(client, order))
         before = self.run
         kind = type(before)
         self.run, first = kind.resume(
-            before.folder,
-            before.scenario,
-            before.setup,
-            before.engine.rules,
-            self._now,
+            before.folder, before.scenario, before.setup, before.engine.rules, self._now
         )
         self.run.samples |= before.samples
         desired = self.run.desired()

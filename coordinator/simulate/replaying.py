@@ -69,15 +69,9 @@ def replay(record: Path, options: Options, observer: Observer) -> Replayed:
             shutil.copyfile(start, options.folder / START)
         run = _replay(scenario, options, pool, arrivals, saved, observer)
         source = source_of(options.folder.resolve(), options.data_root)
-        test = tester(pool, source)
-        result = asyncio.run(finish(run, options.data_root, options.allowed, test))
+        result = asyncio.run(finish(run, options.data_root, options.allowed, tester(pool, source)))
     models, different = compared(record / MODELS, options.folder / MODELS)
-    return Replayed(
-        folder=options.folder,
-        result=result,
-        models=models,
-        different=different,
-    )
+    return Replayed(folder=options.folder, result=result, models=models, different=different)
 
 
 def check_new(folder: Path) -> None:
@@ -94,8 +88,7 @@ def replayable(record: Path, scenario: Scenario) -> Mapping[str, Any]:
         raise UserError(
             f"{record}: the data of this run is on its devices; only runs of a simulated fleet can be replayed"
         )
-    facts = Checkpoint(record / "checkpoint").facts()
-    saved: Mapping[str, Any] = facts["run"]
+    saved: Mapping[str, Any] = Checkpoint(record / "checkpoint").facts()["run"]
     if saved["origin"]:
         raise UserError(
             f"{record}: this run continues another one (--from); only runs that began from nothing can be replayed"
@@ -123,22 +116,14 @@ def _replay(
     observer: Observer,
 ) -> BufferedRun:
     """The run after all its events, in a folder that is prepared."""
-    decided = replace(options, resume=False)
-    fleet = fleet_at_hand(scenario, decided, pool, observer)
+    fleet = fleet_at_hand(scenario, replace(options, resume=False), pool, observer)
     folder = options.folder.resolve()
     setup = launch.started(folder, scenario)
     rules = rules_of(scenario)
     began_at = 0.0
     for first in arrivals[:1]:
         began_at = first.at
-    run = BufferedRun.start(
-        folder,
-        scenario,
-        setup,
-        rules,
-        IN_PROCESS,
-        began_at,
-    )
+    run = BufferedRun.start(folder, scenario, setup, rules, IN_PROCESS, began_at)
     run.spool.durable = False
     run.orders.durable = False
     run.orders.evaluates_busy = saved["run"] == IN_PROCESS

@@ -56,8 +56,7 @@ class AheadSimulation(AnsweringDriver, Simulation):
             job = self._job(client, order)
             missing.append(key)
             jobs.append(job)
-        answers = self._pool.map(jobs)
-        for key, answer in zip(missing, answers, strict=True):
+        for key, answer in zip(missing, self._pool.map(jobs), strict=True):
             if "failure" in answer:
                 client, _ = key
                 failure = answer["failure"]
@@ -86,12 +85,10 @@ class AheadSimulation(AnsweringDriver, Simulation):
         super()._settle(client)
 
     def _pending(self, client: ClientId, step: int) -> Path:
-        name = f"{PENDING}{step}.npz"
-        return self._folder(client) / name
+        return self._folder(client) / f"{PENDING}{step}.npz"
 
     def _report_of(self, client: ClientId, step: int) -> Path:
-        name = f"report-{step}"
-        return self._folder(client) / name
+        return self._folder(client) / f"report-{step}"
 
 
 class TimedSimulation(TimedDriver, AheadSimulation):

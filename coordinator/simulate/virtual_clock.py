@@ -46,8 +46,7 @@ class TimedDriver(AnsweringDriver):
         """Begin where the run's checkpoint has stopped."""
         self._heap = []
         self._due = {}
-        clock = self.run.facts.clock or 0.0
-        self._advance(clock)
+        self._advance(self.run.facts.clock or 0.0)
         if isinstance(self.run, BufferedRun):
             self.run.orders.evaluates_busy = True
             self.run.orders.durable = False
@@ -69,8 +68,7 @@ class TimedDriver(AnsweringDriver):
         self.prepare(at_once)
         effects: list[Effect] = []
         for client, order in at_once:
-            answer = self.deliver(client, order)
-            effects.extend(answer)
+            effects.extend(self.deliver(client, order))
         return effects
 
     def _schedule(self, client: ClientId, order: OrderMessage) -> None:
@@ -96,8 +94,7 @@ class TimedDriver(AnsweringDriver):
             return self._now
         if not engine.is_at_work(client, step):
             return self._now
-        order = engine.stream.orders[client]
-        return order.opened
+        return engine.stream.orders[client].opened
 
     def _wait(self) -> list[Effect]:
         """The next thing that happens: a report arrives, or the engine is due."""
@@ -110,12 +107,10 @@ class TimedDriver(AnsweringDriver):
             return super()._wait()
         heapq.heappop(self._heap)
         self._idle = 0
-        now = max(due, self._now)
-        self._advance(now)
+        self._advance(max(due, self._now))
         self._prepare_next(client, step)
         order = self._due.pop((client, step))
-        answer = self.deliver(client, order)
-        return list(answer)
+        return list(self.deliver(client, order))
 
     def _drop_those_that_are_over(self) -> None:
         """Reports that nobody waits for any more are not computed."""

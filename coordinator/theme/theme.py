@@ -19,8 +19,7 @@ NO_COLOUR = "n"  # the suffix of grey: no cluster
 @cache
 def css() -> str:
     """The style sheet, without its comments."""
-    file = resources.files("covey.coordinator.theme") / "theme.css"
-    text = file.read_text(encoding="utf-8")
+    text = (resources.files("covey.coordinator.theme") / "theme.css").read_text(encoding="utf-8")
     without_comments = re.sub(r"/\*.*?\*/\s*", "", text, flags=re.DOTALL)
     return without_comments.strip()
 
@@ -53,6 +52,5 @@ def _suffix(number: int | None) -> str:
 
 def source_hash(text: str) -> str:
     """The hash of an inline script or style, as a Content-Security-Policy names it: 'sha256-...' with its quotes."""
-    digest = hashlib.sha256(text.encode()).digest()
-    encoded = base64.b64encode(digest).decode()
+    encoded = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     return f"'sha256-{encoded}'"

@@ -18,8 +18,7 @@ def known_id(folder: Path, tracker: str) -> str:
 
 def remember_id(folder: Path, tracker: str, run: str) -> None:
     """Keep the tracker's id of the run in this folder."""
-    ids = {**_read(folder), tracker: run}
-    text = json.dumps(ids, indent=1)
+    text = json.dumps({**_read(folder), tracker: run}, indent=1)
     write_atomically(folder / FILE, text.encode())
 
 

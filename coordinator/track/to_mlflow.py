@@ -49,18 +49,12 @@ class MLflow:
             self._run = earlier
             self._client.set_terminated(earlier, "RUNNING")
             return
-        experiment = self._experiment(run)
-        created = self._client.create_run(experiment, tags=_tags(run))
+        created = self._client.create_run(self._experiment(run), tags=_tags(run))
         self._run = created.info.run_id
         remember_id(run.folder, "mlflow", self._run)
-        params = []
-        for key, value in run.settings.items():
-            text = str(value)
-            param = Param(key, text[:MAX_CHARS])
-            params.append(param)
+        params = [Param(key, str(value)[:MAX_CHARS]) for key, value in run.settings.items()]
         for start in range(0, len(params), MAX_PARAMS):
-            batch = params[start : start + MAX_PARAMS]
-            self._client.log_batch(self._run, params=batch)
+            self._client.log_batch(self._run, params=params[start : start + MAX_PARAMS])
 
     def _experiment(self, run: TrackedRun) -> str:
         """The id of the experiment, which is created if it does not exist."""
@@ -76,10 +70,7 @@ class MLflow:
         """Write metrics in one request."""
         self._last_step = step
         now_ms = int(time.time() * 1000)
-        metrics = []
-        for name, figure in figures.items():
-            metric = Metric(name, figure, now_ms, step)
-            metrics.append(metric)
+        metrics = [Metric(name, figure, now_ms, step) for name, figure in figures.items()]
         self._client.log_batch(self._run, metrics=metrics)
 
     def end(self, outcome: Outcome, summary: Mapping[str, float], files: Sequence[Path]) -> None:
@@ -87,10 +78,8 @@ class MLflow:
         if summary:
             self.log(self._last_step, summary)
         for file in files:
-            path = str(file)
-            self._client.log_artifact(self._run, path)
-        status = STATUS[outcome]
-        self._client.set_terminated(self._run, status)
+            self._client.log_artifact(self._run, str(file))
+        self._client.set_terminated(self._run, STATUS[outcome])
 
 
 def _tags(run: TrackedRun) -> dict[str, str]:

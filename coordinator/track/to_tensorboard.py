@@ -46,9 +46,7 @@ class TensorBoard:
 
     def log(self, step: int, figures: Mapping[str, float]) -> None:
         """Write scalars."""
-        values = []
-        for name, figure in figures.items():
-            values.append(Summary.Value(tag=name, simple_value=figure))
+        values = [Summary.Value(tag=name, simple_value=figure) for name, figure in figures.items()]
         self._last_step = step
         self._write(step, Summary(value=values))
 
@@ -62,8 +60,7 @@ class TensorBoard:
     def _write(self, step: int, summary: Summary) -> None:
         if self._writer is None:
             return
-        event = Event(wall_time=time.time(), step=step, summary=summary)
-        self._writer.add_event(event)
+        self._writer.add_event(Event(wall_time=time.time(), step=step, summary=summary))
         self._writer.flush()
 
 
@@ -80,6 +77,5 @@ def _text(tag: str, settings: Settings) -> Summary:
         tensor_shape=TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)]),
     )
     plugin = SummaryMetadata.PluginData(plugin_name="text")
-    metadata = SummaryMetadata(plugin_data=plugin)
-    value = Summary.Value(tag=tag, tensor=tensor, metadata=metadata)
+    value = Summary.Value(tag=tag, tensor=tensor, metadata=SummaryMetadata(plugin_data=plugin))
     return Summary(value=[value])

@@ -154,8 +154,7 @@ def check_trackers(names: Sequence[str]) -> None:
             known = ", ".join(TRACKERS)
             raise UserError(f"--track {name}: expected one of {known}")
         library, _ = TRACKERS[name]
-        found = importlib.util.find_spec(library)
-        if found is None:
+        if importlib.util.find_spec(library) is None:
             raise UserError(
                 f"--track {name}: the library {library} is not installed; {install(name)}"
             )
@@ -212,8 +211,7 @@ def tracking(
     """
     method = scenario.strategy.name
     own_name = name or f"{method}-{scenario.seed}"
-    settings = settings_of(scenario)
-    run = TrackedRun(scenario.name, own_name, folder, settings)
+    run = TrackedRun(scenario.name, own_name, folder, settings_of(scenario))
     made = []
     for tracker_name in names:
         _, module_name = TRACKERS[tracker_name]
@@ -264,9 +262,7 @@ def _flatten(key: str, value: Any, found: dict[str, Setting]) -> None:
 def _summary(result: Mapping[str, Any]) -> dict[str, float]:
     """The final figures of a run: averages by mode, clusters and their agreement, traffic, time."""
     found = {}
-    modes = averages_by_mode(result["accuracy"])
-    figures = flat(modes)
-    for name, figure in figures.items():
+    for name, figure in flat(averages_by_mode(result["accuracy"])).items():
         found[f"summary/{name}"] = figure
     for key in ("clusters", "rounds", "ari", "nmi", "purity", "mbit_per_agent", "seconds"):
         value = result.get(key)

@@ -63,8 +63,7 @@ class Tls:
 
     def _check_files(self) -> None:
         """Raise a UserError that names the first file which cannot be read: ssl's own error names none."""
-        files = {"--ca": self.ca, "--cert": self.cert, "--key": self.key}
-        for option, path in files.items():
+        for option, path in {"--ca": self.ca, "--cert": self.cert, "--key": self.key}.items():
             if path is None:
                 continue
             try:
@@ -230,5 +229,4 @@ def _shown(parts: SplitResult) -> str:
     """The address as typed, without its password."""
     if parts.password is None:
         return parts.geturl()
-    netloc = parts.netloc.replace(f":{parts.password}@", ":***@")
-    return parts._replace(netloc=netloc).geturl()
+    return parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":***@")).geturl()

@@ -226,8 +226,7 @@ class MqttLink:
                 self._report_down(end)
                 lasted_s = loop.time() - started if end.connected else 0.0
                 self._failover.ended(lasted_s)
-                delay_s = self._backoff.delay(lasted_s)
-                await self._rest(delay_s)
+                await self._rest(self._backoff.delay(lasted_s))
         finally:
             self._inbox.close()
 
@@ -278,8 +277,8 @@ class MqttLink:
     def _advice(self, error: BaseException) -> str:
         """What the user can do. A broker that expects TLS, or a certificate of ours, only closes the connection."""
         if isinstance(error, MqttConnectError):
-            code = getattr(error.rc, "value", None)
-            if code in AUTH_FAILURE_CODES:
+            answer_code = getattr(error.rc, "value", None)
+            if answer_code in AUTH_FAILURE_CODES:
                 return "; it does not accept this user and password; check them, or enroll again"
         if str(error).startswith(NO_WEBSOCKET):
             return f"; no MQTT over websockets answers at {self.url.path}, check port and path"

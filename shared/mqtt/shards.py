@@ -30,8 +30,5 @@ def shard_of(agent: str, shards: int) -> int:
         raise ValueError(f"expected at least one shard, not {shards}")
     weights: list[bytes] = []
     for shard in range(shards):
-        name = f"{shard}/{agent}"
-        weight = blake2b(name.encode(), digest_size=WEIGHT_BYTES)
-        weights.append(weight.digest())
-    greatest = max(weights)
-    return weights.index(greatest)
+        weights.append(blake2b(f"{shard}/{agent}".encode(), digest_size=WEIGHT_BYTES).digest())
+    return weights.index(max(weights))

@@ -98,11 +98,7 @@ class SubscriptionKeeper:
             self._notify_changes()
 
     def _notify_changes(self) -> None:
-        found: list[str] = []
-        for topic, is_refused in self._missing.items():
-            if is_refused:
-                found.append(topic)
-        refused = tuple(found)
+        refused = tuple([topic for topic, is_refused in self._missing.items() if is_refused])
         if refused != self._notified:
             self._notified = refused
             self._notify(refused)

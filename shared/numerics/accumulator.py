@@ -153,8 +153,7 @@ class Accumulator:
         Raises:
             ValueError: nothing is counted under this key.
         """
-        mean = self._mean(key)
-        return mean.total.value()
+        return self._mean(key).total.value()
 
     def _mean(self, key: str) -> ExactMean:
         """The mean under a key. Raises ValueError where nothing is counted under it."""
@@ -167,15 +166,8 @@ class Accumulator:
 
     def to_bytes(self) -> bytes:
         """All of it, for another process: usually 16 bytes per value of each mean. Equal accumulators give equal bytes."""
-        means: list[Entry] = []
-        for key in self.keys:
-            mean = self._means[key]
-            entry = _entry(key, mean)
-            means.append(entry)
-        everything = {
-            "form": FORM,
-            "means": means,
-        }
+        means = [_entry(key, self._means[key]) for key in self.keys]
+        everything = {"form": FORM, "means": means}
         content = msgpack.packb(everything)
         assert isinstance(content, bytes)  # noqa: S101 - msgpack has no types
         return content
@@ -193,11 +185,7 @@ class Accumulator:
         """
         this = cls()
         try:
-            unpacked = msgpack.unpackb(
-                content,
-                raw=False,
-                strict_map_key=True,
-            )
+            unpacked = msgpack.unpackb(content, raw=False, strict_map_key=True)
             form = unpacked["form"]
             if form != FORM:
                 raise ValueError(f"form {form!r}")
@@ -215,20 +203,11 @@ class Accumulator:
 def _entry(key: str, mean: ExactMean) -> Entry:
     """A mean as numbers, texts and bytes by name."""
     grids: list[Any] = []
-    parts = mean.total.parts()
-    for exponent, part in parts.items():
-        little_endian = part.astype(LITTLE_ENDIAN)
-        content = little_endian.tobytes()
-        grids.append([exponent, content])
+    for exponent, part in mean.total.parts().items():
+        grids.append([exponent, part.astype(LITTLE_ENDIAN).tobytes()])
     numerator, denominator = mean.weight.as_integer_ratio()
     weight = f"{numerator:x}/{denominator:x}"
-    return {
-        "key": key,
-        "size": mean.size,
-        "count": mean.count,
-        "weight": weight,
-        "grids": grids,
-    }
+    return {"key": key, "size": mean.size, "count": mean.count, "weight": weight, "grids": grids}
 
 
 def _read_entry(entry: Any, max_values: int) -> tuple[str, ExactMean]:
@@ -241,8 +220,7 @@ def _read_entry(entry: Any, max_values: int) -> tuple[str, ExactMean]:
     _check_whole(size, 0, max_values)
     _check_whole(count, 1, MAX_COUNT)
     mean = ExactMean(size)
-    parts = _read_parts(size, entry["grids"])
-    mean.total = ExactSum.from_parts(size, parts)
+    mean.total = ExactSum.from_parts(size, _read_parts(size, entry["grids"]))
     mean.weight = _read_fraction(entry["weight"])
     mean.count = count
     return key, mean
@@ -265,8 +243,7 @@ def _read_parts(size: int, grids: Any) -> dict[int, Sum]:
         length = LITTLE_ENDIAN.itemsize * size
         if not isinstance(content, bytes) or len(content) != length:
             raise ValueError(f"a grid does not hold {size} values")
-        part = np.frombuffer(content, LITTLE_ENDIAN)
-        parts[exponent] = part.astype(np.float64)
+        parts[exponent] = np.frombuffer(content, LITTLE_ENDIAN).astype(np.float64)
     return parts
 
 
@@ -275,9 +252,7 @@ def _read_fraction(text: Any) -> Fraction:
     if not isinstance(text, str) or len(text) > MAX_FRACTION_CHARS:
         raise ValueError("a sum of weights is no short text")
     above, _, below = text.partition("/")
-    numerator = int(above, 16)
-    denominator = int(below, 16)
-    weight = Fraction(numerator, denominator)
+    weight = Fraction(int(above, 16), int(below, 16))
     if weight < 0:
         raise ValueError("a negative sum of weights")
     return weight

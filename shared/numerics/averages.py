@@ -207,8 +207,7 @@ class Average:
         """
         if self.rule != "mean":
             return np.asarray(np.median(rows, axis=0))
-        total = weights @ rows
-        return np.asarray(total / weights.sum())
+        return np.asarray((weights @ rows) / weights.sum())
 
     def _robust(self, vectors: Sequence[Vector], weights: Matrix, *, soft: bool) -> Vector:
         if len(vectors) < MIN_REPORTS:
@@ -216,8 +215,7 @@ class Average:
             return weighted_mean(list(pairs))
         match self.rule:
             case "trimmed_mean":
-                cut = self._cut(weights, soft=soft)
-                return trimmed_mean(vectors, weights, cut)
+                return trimmed_mean(vectors, weights, self._cut(weights, soft=soft))
             case "median":
                 return median(vectors, weights)
             case "geometric_median":
@@ -318,8 +316,7 @@ def geometric_median(
         least = max(1e-3 * typical, 1e-12)  # a vector at the centre must not take all the weight
         pull = weights / np.maximum(apart, least)
         shares = (pull / pull.sum()).tolist()
-        pairs = zip(vectors, shares, strict=True)
-        following = combine(list(pairs))
+        following = combine(list(zip(vectors, shares, strict=True)))
         moved = step_norm(following, centre)
         centre = following
         if moved <= eps * typical:
@@ -344,8 +341,7 @@ def krum_order(vectors: Sequence[Vector], liars: float) -> list[int]:
     np.fill_diagonal(table, math.inf)
     ascending = np.sort(table, axis=1)
     scores = ascending[:, :neighbours].sum(axis=1)
-    order = np.argsort(scores, kind="stable")
-    return [int(place) for place in order]
+    return [int(place) for place in np.argsort(scores, kind="stable")]
 
 
 def squared_distances(vectors: Sequence[Vector]) -> Matrix:

@@ -85,10 +85,9 @@ def by_rotations(matrix: Matrix, linkage: Linkage = "ward", *, most: int = MAX_C
         return Choice(1, 0.0, 0.0)
     points = _points(matrix)
     own = _within(points, linkage, most + 1)  # W_K of the data
-    of_clouds = []
-    for number in range(ROTATIONS):
-        cloud = _rotated(points, number)
-        of_clouds.append(_within(cloud, linkage, most + 1))
+    of_clouds = [
+        _within(_rotated(points, number), linkage, most + 1) for number in range(ROTATIONS)
+    ]
     turned = np.stack(of_clouds)  # W_K of each cloud (99, most + 1)
     mean = turned.mean(axis=0)
     deviation = turned.std(axis=0) * np.sqrt(1 + 1 / ROTATIONS)
@@ -112,8 +111,7 @@ def _sample(matrix: Matrix) -> Matrix:
     """The distances of at most `MAX_ROWS` rows, drawn on a fixed seed."""
     if len(matrix) <= MAX_ROWS:
         return matrix
-    order = generator(0, "rows").permutation(len(matrix))
-    picked = np.sort(order[:MAX_ROWS])
+    picked = np.sort(generator(0, "rows").permutation(len(matrix))[:MAX_ROWS])
     sampled: Matrix = matrix[np.ix_(picked, picked)]
     return sampled
 
@@ -125,8 +123,7 @@ def _points(matrix: Matrix) -> Matrix:
     """
     squares = matrix**2
     rows = squares.mean(axis=0)
-    products = (rows[:, None] + rows - squares - rows.mean()) / 2
-    values, vectors = np.linalg.eigh(products)
+    values, vectors = np.linalg.eigh((rows[:, None] + rows - squares - rows.mean()) / 2)
     real = values > values[-1] * FLOOR
     points: Matrix = vectors[:, real] * np.sqrt(values[real])
     return points
@@ -151,9 +148,7 @@ def _within(points: Matrix, linkage: Linkage, most: int) -> Matrix:
     sums = dict(enumerate(points))
     sizes = dict.fromkeys(range(count), 1)
     within = np.zeros(count)  # the sum of squares after each merge
-    tree = hierarchy.linkage(points, linkage)
-    merges = tree[:, :2].astype(int).tolist()
-    for step, (a, b) in enumerate(merges):
+    for step, (a, b) in enumerate(hierarchy.linkage(points, linkage)[:, :2].astype(int).tolist()):
         size_a = sizes.pop(a)
         size_b = sizes.pop(b)
         apart = sums[a] / size_a - sums[b] / size_b
@@ -234,8 +229,7 @@ def dimensions(matrix: Matrix) -> int:
     upper = np.triu_indices(len(matrix), 1)
     squares = matrix[upper] ** 2
     relative = squares / squares.mean()
-    variation = float(relative.var())
-    estimate = 2 / max(variation, 1e-9)
+    estimate = 2 / max(float(relative.var()), 1e-9)
     return round(min(max(estimate, 1), 2048))
 
 
@@ -276,10 +270,8 @@ def _cuts(matrix: Matrix, linkage: Linkage) -> Iterator[tuple[Labels, Matrix, Ma
     own = np.arange(count)
     sums = np.array(matrix, np.float64, order="F")
     sizes = np.ones(count)
-    condensed = squareform(matrix, checks=False)
-    tree = hierarchy.linkage(condensed, linkage)
-    merges = tree[:, :2].astype(int).tolist()
-    for step, (a, b) in enumerate(merges):
+    tree = hierarchy.linkage(squareform(matrix, checks=False), linkage)
+    for step, (a, b) in enumerate(tree[:, :2].astype(int).tolist()):
         last = count - step - 1
         current = nodes[: last + 1]
         merging = (current == a) | (current == b)

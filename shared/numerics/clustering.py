@@ -33,19 +33,14 @@ SKETCH_ROWS = 512  # rows of the random matrix that are in memory at a time
 def tiles(count: int, size: int) -> list[slice]:
     """Column slices such that `count` rows of one slice fill about a tile."""
     width = max(TILE // max(count, 1), 1)
-    slices = []
-    for start in range(0, size, width):
-        end = min(start + width, size)
-        slices.append(slice(start, end))
-    return slices
+    return [slice(start, min(start + width, size)) for start in range(0, size, width)]
 
 
 def read(rows: Rows, span: slice) -> Matrix:
     """These columns (n, width) of all rows in float64; pages of mapped rows are released."""
     if isinstance(rows, np.ndarray):
         return np.asarray(rows[:, span], np.float64)
-    columns = [row[span] for row in rows]
-    block: Matrix = np.stack(columns).astype(np.float64)
+    block: Matrix = np.stack([row[span] for row in rows]).astype(np.float64)
     release(*rows)
     return block
 
@@ -61,8 +56,7 @@ def distances(rows: Rows, centres: Rows, distance: Distance = "l2sq") -> Matrix:
     table = np.zeros((len(rows), len(centres)))
     for span in tiles(len(rows), len(rows[0])):
         block = read(rows, span)
-        centre = read(centres, span)
-        for k, point in enumerate(centre):
+        for k, point in enumerate(read(centres, span)):
             gap = block - point
             if distance == "l2sq":
                 table[:, k] += _squares(gap)
@@ -163,8 +157,7 @@ def kmeans(
     partitions: list[Labels] = []
     inertias: list[float] = []
     for run in range(n_init):
-        draw = generator(seed, "kmeans", run)
-        labels, apart = lloyd(points, clusters, draw, distance, most)
+        labels, apart = lloyd(points, clusters, generator(seed, "kmeans", run), distance, most)
         partitions.append(labels)
         inertias.append(math.fsum(apart))
     best = inertias.index(min(inertias))
@@ -208,8 +201,7 @@ def coordinates(rows: Rows, distance: Distance) -> Rows:
 def _rounded_away(gram: Matrix) -> bool:
     """Whether the rounding error of the largest product is large against the usual squared distance."""
     own = gram.diagonal()
-    table = own[:, None] + own[None, :] - 2 * gram
-    apart = table[np.triu_indices(len(gram), 1)]
+    apart = (own[:, None] + own[None, :] - 2 * gram)[np.triu_indices(len(gram), 1)]
     usual = math.inf
     if apart.size:
         usual = max(float(np.median(apart)), 0.0)
@@ -223,8 +215,7 @@ def _first_equal(rows: Rows) -> list[int]:
     places: list[int] = []
     for i, row in enumerate(rows):
         content = np.ascontiguousarray(row).data
-        digest = hashlib.blake2b(content).digest()
-        places.append(first_places.setdefault(digest, i))
+        places.append(first_places.setdefault(hashlib.blake2b(content).digest(), i))
     return places
 
 
@@ -301,9 +292,7 @@ def sketch(rows: Sequence[Vector], size: int, seed: int) -> Vector:
     total = np.zeros((len(rows), size))
     for start in range(0, len(rows[0]), SKETCH_ROWS):
         block = read(rows, slice(start, start + SKETCH_ROWS))
-        draw = generator(seed, "sketch", start)
-        shape = (block.shape[1], size)
-        gauss = draw.standard_normal(shape, np.float32)
+        gauss = generator(seed, "sketch", start).standard_normal((block.shape[1], size), np.float32)
         total += block @ gauss.astype(np.float64)
     return (total / math.sqrt(size)).astype(np.float32)
 
@@ -313,8 +302,7 @@ def euclidean(rows: Sequence[Vector]) -> Matrix:
 
     Direct differences keep rows apart that are nearly the same.
     """
-    squares = distances(rows, rows)
-    half = np.tril(np.sqrt(squares))
+    half = np.tril(np.sqrt(distances(rows, rows)))
     matrix: Matrix = half + half.T
     return matrix
 
@@ -421,9 +409,7 @@ def _tree(matrix: Matrix, linkage: Linkage) -> Matrix:
     from scipy.cluster import hierarchy
     from scipy.spatial.distance import squareform
 
-    condensed = squareform(matrix, checks=False)
-    tree = hierarchy.linkage(condensed, linkage)
-    return np.asarray(tree, np.float64)
+    return np.asarray(hierarchy.linkage(squareform(matrix, checks=False), linkage), np.float64)
 
 
 def _after(tree: Matrix, merges: int) -> tuple[Labels, Matrix]:
@@ -431,8 +417,7 @@ def _after(tree: Matrix, merges: int) -> tuple[Labels, Matrix]:
     count = len(tree) + 1
     members = {i: [i] for i in range(count)}
     weights = np.ones(count)
-    pairs = tree[:merges, :2].astype(int).tolist()
-    for step, (a, b) in enumerate(pairs):
+    for step, (a, b) in enumerate(tree[:merges, :2].astype(int).tolist()):
         merged = members.pop(a) + members.pop(b)
         members[count + step] = merged
         weights[merged] /= 2
@@ -475,8 +460,7 @@ def bipartition_min_cross(similarity: Matrix) -> tuple[Labels, float]:
     order = np.argsort(-similarity[first, second], kind="stable")
     labels = np.arange(count)
     components = count
-    pairs = zip(first[order].tolist(), second[order].tolist(), strict=True)
-    for i, j in pairs:
+    for i, j in zip(first[order].tolist(), second[order].tolist(), strict=True):
         if components > 2 and labels[i] != labels[j]:
             labels = np.where(labels == labels[j], labels[i], labels)
             components -= 1
@@ -495,8 +479,7 @@ def orthonormal(columns: npt.NDArray[Any]) -> Matrix:
 
     Directions below the rounding errors of float32 are left out.
     """
-    wide = np.asarray(columns, np.float64)
-    left, values, _ = np.linalg.svd(wide, full_matrices=False)
+    left, values, _ = np.linalg.svd(np.asarray(columns, np.float64), full_matrices=False)
     largest = values.max(initial=0.0)
     least = largest * max(columns.shape) * np.finfo(np.float32).eps
     basis: Matrix = left[:, values > least]
@@ -510,8 +493,7 @@ def principal_angles(u: npt.NDArray[Any], v: npt.NDArray[Any]) -> Matrix:
         u: columns (d, p).
         v: columns (d, q).
     """
-    products = orthonormal(u).T @ orthonormal(v)
-    cosines = np.linalg.svd(products, compute_uv=False)
+    cosines = np.linalg.svd(orthonormal(u).T @ orthonormal(v), compute_uv=False)
     clipped = np.clip(cosines, -1.0, 1.0)  # rounding can exceed 1
     angles: Matrix = np.degrees(np.arccos(clipped))
     return angles

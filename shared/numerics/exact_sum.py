@@ -278,8 +278,7 @@ class ExactMean:
         Raises:
             ValueError: no vector has a positive weight.
         """
-        weight = _positive(self.weight, self.count)
-        return _quotient(self.total, weight)
+        return _quotient(self.total, _positive(self.weight, self.count))
 
 
 def weighted_mean(pairs: Pairs) -> Vector:
@@ -408,8 +407,7 @@ def _exponents(largest: float) -> list[int]:
     _, digits = math.frexp(largest)  # largest < 2^digits
     least = digits - GRID_DIGITS  # with this unit or a coarser one the term has at most 2^40
     digits_above_anchor = least - ANCHOR
-    grids_above_anchor = math.ceil(digits_above_anchor / GRID_DIGITS)
-    coarsest = ANCHOR + grids_above_anchor * GRID_DIGITS
+    coarsest = ANCHOR + math.ceil(digits_above_anchor / GRID_DIGITS) * GRID_DIGITS
     finest = min(ANCHOR, coarsest - GRID_DIGITS)
     exponents = range(coarsest, finest - 1, -GRID_DIGITS)
     return [max(exponent, FINEST) for exponent in exponents]

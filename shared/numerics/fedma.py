@@ -79,8 +79,7 @@ def match(
     for j in sorted(range(len(rows)), key=width_of, reverse=True):
         places = _placed(j, rows, places, mean, prior)
     for _ in range(prior.sweeps):
-        order = draw.permutation(len(rows))
-        for j in order.tolist():
+        for j in draw.permutation(len(rows)).tolist():
             places = _placed(j, rows, places, mean, prior)
     sums, counts = _gathered(rows, places, mean, prior)
     precision = 1 / prior.spread + counts / prior.noise
@@ -181,18 +180,14 @@ def average_last(
             averaged by the networks' total weights.
     """
     layer = layers_of(layout)[-1]
-    totals = weights.sum(axis=1, keepdims=True)
-    fallback = np.broadcast_to(totals, weights.shape)
+    fallback = np.broadcast_to(weights.sum(axis=1, keepdims=True), weights.shape)
     has_weight = weights.sum(axis=0) > 0
     weights = np.where(has_weight, weights, fallback)
     shares = weights / weights.sum(axis=0)
     wide = _wide(models, layer, layout, inputs)
     weighted = (share[:, None] * rows for share, rows in zip(shares, wide, strict=True))
     mean = np.asarray(sum(weighted))
-    averaged = []
-    for j, model in enumerate(models):
-        averaged.append(_narrow(model, layer, layout, mean, inputs, j))
-    return averaged
+    return [_narrow(model, layer, layout, mean, inputs, j) for j, model in enumerate(models)]
 
 
 def raw_inputs(layout: Layout, networks: int) -> Inputs:
@@ -228,8 +223,7 @@ def _renumbered(places: Places) -> Places:
         return {}
     joined = np.concatenate(list(places.values()))
     _, dense = np.unique(joined, return_inverse=True)
-    lengths = [len(own) for own in places.values()]
-    ends = np.cumsum(lengths)[:-1]
+    ends = np.cumsum([len(own) for own in places.values()])[:-1]
     parts = np.split(dense.astype(np.int64), ends)
     return dict(zip(places, parts, strict=True))
 
@@ -279,8 +273,7 @@ def _narrow(
     tensors = layout.named(moved)
     weight = tensors[f"{layer.name}.weight"]
     columns = rows.shape[1] - layer.bias
-    values = rows[:, :columns].reshape(layer.units, inputs.width, -1)
-    own_inputs = values[:, inputs.places[j]]
+    own_inputs = rows[:, :columns].reshape(layer.units, inputs.width, -1)[:, inputs.places[j]]
     weight[...] = own_inputs.reshape(weight.shape)
     if layer.bias:
         bias = tensors[f"{layer.name}.bias"]

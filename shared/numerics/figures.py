@@ -34,8 +34,7 @@ def classification_figures(truth: Classes, probabilities: Float64) -> Figures:
     samples = np.arange(count)
     predicted = probabilities.argmax(axis=1)
     of_true_class = probabilities[samples, truth]
-    logarithms = np.log(np.maximum(of_true_class, SMALLEST))
-    cross_entropy = -np.mean(logarithms)
+    cross_entropy = -np.mean(np.log(np.maximum(of_true_class, SMALLEST)))
     correct = np.count_nonzero(predicted == truth)
     return {
         "n": count,
@@ -91,8 +90,7 @@ def softmax(logits: Float32) -> Float64:
     largest = logits.max(axis=1, keepdims=True)
     shifted = logits.astype(np.float64) - largest
     powers = np.exp(shifted)
-    total = powers.sum(axis=1, keepdims=True)
-    probabilities = powers / total
+    probabilities = powers / powers.sum(axis=1, keepdims=True)
     return np.asarray(probabilities)
 
 
@@ -101,6 +99,5 @@ def weighted_mean(weights: Sequence[float], arrays: Sequence[Float64]) -> Float6
     total = math.fsum(weights)
     mean = np.zeros_like(arrays[0])
     for weight, array in zip(weights, arrays, strict=True):
-        share = weight / total
-        mean = mean + share * array
+        mean = mean + (weight / total) * array
     return mean

@@ -102,12 +102,8 @@ def align(model: Vector, anchor: Vector, layout: Layout) -> Vector:
     moved = model.astype(np.float32)  # a copy, and its tensors are views of it
     own = layout.named(moved)
     other = layout.named(anchor)
-    layers = layers_of(layout)
-    for layer, following in itertools.pairwise(layers):
-        rows = _rows(own, layer)
-        anchors = _rows(other, layer)
-        order = match_units(rows, anchors)
-        _move(own, layer, following, order)
+    for layer, following in itertools.pairwise(layers_of(layout)):
+        _move(own, layer, following, match_units(_rows(own, layer), _rows(other, layer)))
     return moved
 
 
@@ -119,8 +115,7 @@ def permute(model: Vector, orders: Sequence[Permutation], layout: Layout) -> Vec
     moved = model.astype(np.float32)
     tensors = layout.named(moved)
     layers = layers_of(layout)
-    neighbours = itertools.pairwise(layers)
-    for (layer, following), order in zip(neighbours, orders, strict=True):
+    for (layer, following), order in zip(itertools.pairwise(layers), orders, strict=True):
         _move(tensors, layer, following, order)
     return moved
 
@@ -137,8 +132,7 @@ def random_start(layout: Layout, draw: np.random.Generator) -> Vector:
     tensors = layout.named(model)
     for layer in layers_of(layout):
         weight = tensors[f"{layer.name}.weight"]
-        inputs = max(weight[:1].size, 1)
-        bound = 1 / np.sqrt(inputs)
+        bound = 1 / np.sqrt(max(weight[:1].size, 1))
         weight[...] = draw.uniform(-bound, bound, weight.shape)
         if layer.bias:
             bias = tensors[f"{layer.name}.bias"]
@@ -148,8 +142,7 @@ def random_start(layout: Layout, draw: np.random.Generator) -> Vector:
 
 def _rows(tensors: dict[str, npt.NDArray[np.float32]], layer: Layer) -> UnitRows:
     """One row per unit: incoming weights, then the bias."""
-    weight = tensors[f"{layer.name}.weight"]
-    rows = weight.reshape(layer.units, -1)
+    rows = tensors[f"{layer.name}.weight"].reshape(layer.units, -1)
     if not layer.bias:
         return rows
     bias = tensors[f"{layer.name}.bias"]

@@ -177,8 +177,7 @@ class _Contingency:
 def _contingency(a: Sequence[Hashable], b: Sequence[Hashable]) -> _Contingency:
     if len(a) == 0:
         raise ValueError("two partitions of nobody cannot be compared")
-    pairs = zip(a, b, strict=True)
-    return _Contingency(Counter(pairs), Counter(a), Counter(b))
+    return _Contingency(Counter(zip(a, b, strict=True)), Counter(a), Counter(b))
 
 
 def _pairs(counts: Counter[Any]) -> int:

@@ -35,8 +35,7 @@ WEISZFELD = 100  # iterations towards the geometric median
 def dropped(count: int, share: float) -> int:
     """How many of `count` values a share trims, rounded down."""
     # the small addition makes 0.1 of 30 exactly 3
-    values = share * count
-    return math.floor(values + 1e-9)
+    return math.floor((share * count) + 1e-9)
 
 
 def trimmed_mean(rows: Rows, share: float) -> Matrix:
@@ -69,8 +68,7 @@ def median(rows: Rows) -> Matrix:
     size = len(rows[0])
     result = np.empty(size)
     for span in tiles(len(rows), size):
-        block = read(rows, span)
-        result[span] = np.median(block, axis=0)
+        result[span] = np.median(read(rows, span), axis=0)
     return result
 
 
@@ -81,8 +79,7 @@ def geometric_median(points: Matrix) -> Matrix:
     """
     centre: Matrix = points.mean(axis=0)
     for _ in range(WEISZFELD):
-        apart = np.linalg.norm(points - centre, axis=1)
-        near = 1.0 / np.maximum(apart, 1e-12)
+        near = 1.0 / np.maximum(np.linalg.norm(points - centre, axis=1), 1e-12)
         centre = near @ points / near.sum()
     return centre
 
@@ -111,8 +108,7 @@ def robust_mean(rows: Rows, trim: Trim, share: float) -> Matrix:
         case "median":
             return median(rows)
         case "ball":
-            inside = [rows[i] for i in ball(rows, share)]
-            return trimmed_mean(inside, 0.0)
+            return trimmed_mean([rows[i] for i in ball(rows, share)], 0.0)
 
 
 def trimmed_kmeans(
@@ -168,8 +164,7 @@ def trimmed_kmeans(
         labels, apart = lloyd(points, clusters, draw, "l2sq", most, centre)
         partitions.append(labels)
         costs.append(trimmed_cost(labels, apart, share))
-    least = min(costs)
-    best = costs.index(least)
+    best = costs.index(min(costs))
     labels = by_first_member(partitions[best])
     centres: list[Vector] = []
     for k in range(labels.max() + 1):
@@ -187,6 +182,5 @@ def trimmed_cost(labels: Labels, apart: Matrix, share: float) -> float:
         own = apart[labels == k]
         ascending = np.sort(own)
         cut = dropped(len(own), share)
-        count = len(own) - cut
-        kept += ascending[:count].tolist()
+        kept += ascending[: (len(own) - cut)].tolist()
     return math.fsum(kept)

@@ -62,16 +62,13 @@ class Layout:
     @cached_property
     def parameters(self) -> int:
         """P, the number of trainable parameters."""
-        trained = self.tensors[: self.trainable]
-        return _values(trained)
+        return _values(self.tensors[: self.trainable])
 
     @cached_property
     def digest(self) -> str:
         """A short hash of names, shapes and order: equal layouts have equal digests."""
-        tensors = self._names_and_shapes()
-        text = json_text.dumps([self.trainable, tensors])
-        digest = hashlib.blake2b(text.encode(), digest_size=8)
-        return digest.hexdigest()
+        text = json_text.dumps([self.trainable, self._names_and_shapes()])
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
     def spans(self) -> Iterator[tuple[Tensor, slice]]:
         """Each tensor with its slice of a vector."""
@@ -90,8 +87,7 @@ class Layout:
     def modules(self) -> tuple[str, ...]:
         """Parametrised modules from input to output, for example ("conv1", "conv2", "fc1")."""
         parameters = self.tensors[: self.trainable]
-        names = [tensor.module for tensor in parameters]
-        return tuple(dict.fromkeys(names))
+        return tuple(dict.fromkeys([tensor.module for tensor in parameters]))
 
     @cached_property
     def final_layer(self) -> slice:
@@ -105,8 +101,7 @@ class Layout:
     def outputs(self) -> int:
         """Outputs of the final layer: the classes of a classifier that ends in a linear layer."""
         final = self.modules[-1]
-        tensors = [tensor for tensor in self.tensors if tensor.module == final]
-        return tensors[0].shape[0]
+        return next(tensor for tensor in self.tensors if tensor.module == final).shape[0]
 
     def named(self, vector: Vector) -> dict[str, npt.NDArray[np.float32]]:
         """Views of a vector (size,) by tensor name, with the tensors' shapes.
@@ -116,10 +111,7 @@ class Layout:
         """
         if vector.shape != (self.size,):
             raise ValueError(f"vector has shape {vector.shape}, the layout wants ({self.size},)")
-        views = {}
-        for tensor, span in self.spans():
-            views[tensor.name] = vector[span].reshape(tensor.shape)
-        return views
+        return {tensor.name: vector[span].reshape(tensor.shape) for tensor, span in self.spans()}
 
     def fits(self, named: Mapping[str, npt.NDArray[Any]]) -> bool:
         """Whether these arrays are the layout's tensors, by name and shape."""
@@ -140,8 +132,7 @@ class Layout:
 
     def to_wire(self) -> dict[str, Any]:
         """A form that msgpack and JSON have."""
-        tensors = self._names_and_shapes()
-        return {"trainable": self.trainable, "tensors": tensors}
+        return {"trainable": self.trainable, "tensors": self._names_and_shapes()}
 
     def _names_and_shapes(self) -> list[list[Any]]:
         """A list of [name, shape], in the order of the tensors."""
@@ -161,8 +152,7 @@ class Layout:
             raise _not_a_layout() from None
         if type(trainable) is not int or not 0 <= trainable <= len(tensors):
             raise _not_a_layout()
-        names = {tensor.name for tensor in tensors}
-        has_namesakes = len(names) < len(tensors)
+        has_namesakes = len({tensor.name for tensor in tensors}) < len(tensors)
         layout = cls(tensors, trainable)
         if has_namesakes or layout.size > MAX_VALUES:
             raise _not_a_layout()
@@ -176,8 +166,7 @@ def _values(tensors: Sequence[Tensor]) -> int:
 
 def _not_a_layout() -> DecodeError:
     return DecodeError(
-        "layout",
-        "expected tensors by name and shape, and how many of them are trained",
+        "layout", "expected tensors by name and shape, and how many of them are trained"
     )
 
 
@@ -224,8 +213,7 @@ def mean(pairs: Sequence[tuple[Vector, float]]) -> Vector:
         raise ValueError(
             f"a mean needs a positive sum of weights, not {total} over {len(pairs)} vectors"
         )
-    shares = [(vector, weight / total) for vector, weight in pairs]
-    return combine(shares)
+    return combine([(vector, weight / total) for vector, weight in pairs])
 
 
 def combine(pairs: Sequence[tuple[Vector, float]]) -> Vector:

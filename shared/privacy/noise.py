@@ -50,13 +50,11 @@ class Noise:
     def simulated(cls, seed: int, purpose: str, *keys: str | int) -> Noise:
         """A stream for simulations. It protects nothing: anyone who knows the seed can repeat it."""
         bits = entropy(seed, purpose, *keys)
-        key = bits.to_bytes(SIMULATED_KEY_BYTES, "little")
-        return cls(key)
+        return cls(bits.to_bytes(SIMULATED_KEY_BYTES, "little"))
 
     def uniform(self, count: int) -> Float64:
         """Numbers in [0, 1), float64 (count,)."""
-        bits = self._bits(count)
-        whole = bits >> UNUSED_BITS
+        whole = self._bits(count) >> UNUSED_BITS
         return whole.astype(np.float64) * UNIT
 
     def normal(self, count: int) -> Float64:
@@ -75,14 +73,11 @@ class Noise:
         angle = 2.0 * math.pi * self.uniform(pairs)
         first = radius * np.cos(angle)
         second = radius * np.sin(angle)
-        numbers = np.concatenate([first, second])
-        return numbers[:width]
+        return np.concatenate([first, second])[:width]
 
     def _bits(self, count: int) -> Bits:
         """64 random bits for each of `count` numbers, never used before."""
         self._drawn += 1
-        counter = self._drawn.to_bytes(COUNTER_BYTES, "little")
-        stream = hashlib.shake_256(self._key + counter)
-        content = stream.digest(8 * count)
-        bits = np.frombuffer(content, "<u8")
+        stream = hashlib.shake_256(self._key + self._drawn.to_bytes(COUNTER_BYTES, "little"))
+        bits = np.frombuffer(stream.digest(8 * count), "<u8")
         return bits.astype(np.uint64)

@@ -133,8 +133,7 @@ class Privacy(_Section):
 
     def for_agents(self, rounds: int) -> dict[str, Any]:
         """The section in an order: everything except the coordinator's own part, and the number of rounds."""
-        own = self.model_dump(mode="json", include={"signatures", "local"})
-        return {**own, "rounds": rounds}
+        return {**self.model_dump(mode="json", include={"signatures", "local"}), "rounds": rounds}
 
 
 @dataclass(frozen=True)
@@ -173,8 +172,7 @@ class AgentPrivacy:
         section = Privacy.model_validate(
             {"signatures": fields.get("signatures"), "local": fields.get("local")}
         )
-        rounds = int(fields.get("rounds", 1))
-        return cls(section.signatures, section.local, rounds)
+        return cls(section.signatures, section.local, int(fields.get("rounds", 1)))
 
 
 def noised(vector: Vector, base: Vector, settings: SignaturePrivacy, noise: Noise) -> Vector:

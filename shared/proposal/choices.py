@@ -44,10 +44,7 @@ class Proposal:
         """The scenario as plain data."""
         content: dict[str, Any] = {"name": self.name, "seed": self.seed}
         for section, choices in self.sections.items():
-            values: dict[str, Any] = {}
-            for key, choice in choices.items():
-                values[key] = choice.value
-            content[section] = values
+            content[section] = {key: choice.value for key, choice in choices.items()}
         return content
 
     def remarks(self) -> list[str]:

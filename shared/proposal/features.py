@@ -9,11 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from covey.shared.errors import UserError
 from covey.shared.proposal.fleet_columns import FleetColumn
-from covey.shared.scenario.columns import (
-    MAX_COLUMNS,
-    ColumnName,
-    is_word,
-)
+from covey.shared.scenario.columns import MAX_COLUMNS, ColumnName, is_word
 from covey.shared.sentences import counted, some
 
 # words of a category that a scenario lists; of more, the fleet finds the frequent ones
@@ -44,9 +40,7 @@ class Features:
 
 
 def find_features(
-    columns: Sequence[FleetColumn],
-    target: str,
-    roles: Mapping[str, str] | None = None,
+    columns: Sequence[FleetColumn], target: str, roles: Mapping[str, str] | None = None
 ) -> Features:
     """The features of a table.
 

@@ -21,11 +21,7 @@ class FleetColumn:
     @property
     def kinds(self) -> tuple[Kind, ...]:
         """The different kinds of its cells; devices on which it is empty do not count."""
-        kinds: dict[Kind, None] = {}
-        for facts in self.facts:
-            if facts.kind != "empty":
-                kinds[facts.kind] = None
-        return tuple(kinds)
+        return tuple({facts.kind: None for facts in self.facts if facts.kind != "empty"})
 
     @property
     def cells(self) -> int:
@@ -61,8 +57,7 @@ class FleetColumn:
         values = self.values
         if values is not None:
             return len(values)
-        counts = [facts.distinct for facts in self.facts]
-        return max(counts)
+        return max([facts.distinct for facts in self.facts])
 
     @property
     def counted(self) -> str:
@@ -123,10 +118,7 @@ def fleet_columns(devices: Sequence[DataDescription]) -> tuple[FleetColumn, ...]
     for device in devices:
         for column in device.columns:
             names[column.name] = None
-    gathered: list[FleetColumn] = []
-    for name in names:
-        gathered.append(_gathered(name, devices))
-    return tuple(gathered)
+    return tuple([_gathered(name, devices) for name in names])
 
 
 def _gathered(name: str, devices: Sequence[DataDescription]) -> FleetColumn:
@@ -155,8 +147,7 @@ def spelled_alike(names: Sequence[str]) -> list[str]:
     for same in groups.values():
         if len(same) == 1:
             continue
-        quoted = [repr(name) for name in same]
-        shown = " and ".join(quoted)
+        shown = " and ".join([repr(name) for name in same])
         warnings.append(
             f"the classes {shown} are hardly different: spell them alike on all devices"
         )
@@ -168,7 +159,5 @@ def _plain_words(name: str) -> str:
     has_letters = name.upper() != name.lower()
     if not has_letters:
         return ""
-    text = name.casefold()
-    spaced = text.replace("-", " ").replace("_", " ")
-    words = spaced.split()
-    return " ".join(words)
+    spaced = name.casefold().replace("-", " ").replace("_", " ")
+    return " ".join(spaced.split())

@@ -10,11 +10,7 @@ from covey.shared.errors import UserError
 from covey.shared.proposal.choices import Choice, Proposal
 from covey.shared.proposal.description import ColumnFacts, DataDescription, ImageFacts
 from covey.shared.proposal.features import Features, key_reason
-from covey.shared.proposal.fleet_columns import (
-    FleetColumn,
-    fleet_columns,
-    spelled_alike,
-)
+from covey.shared.proposal.fleet_columns import FleetColumn, fleet_columns, spelled_alike
 from covey.shared.proposal.model_choice import image_model
 from covey.shared.proposal.targets import find_target
 from covey.shared.proposal.task_of_table import ignored_columns
@@ -93,8 +89,7 @@ def _pixel_tables(devices: Sequence[DataDescription], wish: str | None) -> Pixel
             raise UserError(f"--target {wish}: no device has a table; omit the option")
         return PixelTables()
     columns = fleet_columns(tables)
-    last = [table.columns[-1].name for table in tables]
-    target = find_target(columns, last, wish)
+    target = find_target(columns, [table.columns[-1].name for table in tables], wish)
     roles = Features()
     for column in columns:
         if column.name == target.name:
@@ -210,11 +205,7 @@ def _usual_shape(devices: Sequence[DataDescription]) -> Shape:
 
 
 def _image_facts(devices: Sequence[DataDescription]) -> list[ImageFacts]:
-    found: list[ImageFacts] = []
-    for device in devices:
-        if device.images is not None:
-            found.append(device.images)
-    return found
+    return [device.images for device in devices if device.images is not None]
 
 
 def _needs_resize(devices: Sequence[DataDescription], shape: Shape) -> bool:

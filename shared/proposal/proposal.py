@@ -46,8 +46,7 @@ def propose(
         UserError: the target is not clear, or the data of the devices does not go together.
     """
     proposal = Proposal(about=_about(devices), name=name or scenario_name(devices))
-    kinds = {device.kind for device in devices}
-    if "images" in kinds:
+    if "images" in {device.kind for device in devices}:
         picture_task(devices, target, proposal)
     else:
         _add_task(devices, target, proposal)
@@ -158,13 +157,11 @@ def _task_of_arrays(devices: Sequence[DataDescription], proposal: Proposal) -> N
 def _target_of_arrays(devices: Sequence[DataDescription]) -> Target:
     """The classes: as the format of the data fixes them, else as they occur."""
     first = devices[0]
-    names = {device.classes for device in devices}
-    if len(names) == 1 and first.classes:
+    if len({device.classes for device in devices}) == 1 and first.classes:
         return Target("y", "", first.classes, "the names that the data gives its classes")
     facts = [device.target for device in devices if device.target is not None]
     holders = [device.source for device in devices]
-    column = FleetColumn("y", tuple(facts), tuple(holders), ())
-    classes, why = classes_of(column)
+    classes, why = classes_of(FleetColumn("y", tuple(facts), tuple(holders), ()))
     return Target("y", "", classes, why)
 
 

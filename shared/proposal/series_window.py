@@ -35,17 +35,14 @@ def find_window(devices: Sequence[DataDescription], target: Target) -> SeriesWin
     found = [device.series for device in devices if device.series is not None]
     if len(found) < len(devices) or target.classes is None:
         return None
-    times = {facts.time for facts in found}
-    if len(times) > 1:
+    if len({facts.time for facts in found}) > 1:
         return None
     group = _common_group(found, target)
     has_groups = any(facts.groups for facts in found)
     if has_groups and group is None:
         return None
-    runs = [facts.runs.get(target.name, 0.0) for facts in found]
-    run = min(runs)
-    shortest = min(facts.shortest for facts in found)
-    longest = shortest / WINDOWS_PER_SERIES
+    run = min([facts.runs.get(target.name, 0.0) for facts in found])
+    longest = min(facts.shortest for facts in found) / WINDOWS_PER_SERIES
     rows = _power_of_two(min(run, longest))
     if rows < LEAST_ROWS:
         return None
@@ -57,12 +54,10 @@ def find_window(devices: Sequence[DataDescription], target: Target) -> SeriesWin
         window["group"] = group
         roles[group] = ""
         series = f"{group!r} names the series"
-    span = max(facts.span_s for facts in found)
-    if span < 2 * DAY_S:
+    if max(facts.span_s for facts in found) < 2 * DAY_S:
         roles[time] = "less than two days, so that its hours and weekdays mean little"
     why = f"rows are in the order of {time!r}, {series}, and a class stays for {run:.0f} rows: a sample is a part of that"
-    choice = Choice(window, why)
-    return SeriesWindow(rows, choice, roles)
+    return SeriesWindow(rows, Choice(window, why), roles)
 
 
 def _common_group(found: Sequence[SeriesFacts], target: Target) -> str | None:

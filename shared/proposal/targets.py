@@ -28,11 +28,7 @@ class Target:
     warnings: tuple[str, ...] = ()
 
 
-def find_target(
-    columns: Sequence[FleetColumn],
-    last: Sequence[str],
-    wish: str | None,
-) -> Target:
+def find_target(columns: Sequence[FleetColumn], last: Sequence[str], wish: str | None) -> Target:
     """The target of a table.
 
     Args:
@@ -61,9 +57,7 @@ def find_target(
 
 
 def _chosen(
-    columns: Sequence[FleetColumn],
-    last: Sequence[str],
-    wish: str | None,
+    columns: Sequence[FleetColumn], last: Sequence[str], wish: str | None
 ) -> tuple[str, str]:
     """The name of the target, and why it is the one."""
     names = [column.name for column in columns]
@@ -87,8 +81,7 @@ def _chosen(
             "choose one with --target"
         )
     column = next(one for one in columns if one.name == different[0])
-    found = candidates(columns)
-    others = [one for one in found if one != column.name]
+    others = [one for one in candidates(columns) if one != column.name]
     if column.kinds == ("time",) and others:
         return others[0], (
             f"the last column that could be one, {column.name!r} holds times; --target chooses another one: "

@@ -7,11 +7,7 @@ from collections.abc import Sequence
 from covey.shared.proposal.choices import Choice, Proposal
 from covey.shared.proposal.description import DataDescription
 from covey.shared.proposal.features import Features, find_features
-from covey.shared.proposal.fleet_columns import (
-    FleetColumn,
-    fleet_columns,
-    spelled_alike,
-)
+from covey.shared.proposal.fleet_columns import FleetColumn, fleet_columns, spelled_alike
 from covey.shared.proposal.model_choice import table_model, window_model
 from covey.shared.proposal.series_window import find_window
 from covey.shared.proposal.targets import Target, find_target
@@ -19,11 +15,7 @@ from covey.shared.scenario.columns import EVERYTHING_ELSE, table_columns, width_
 from covey.shared.sentences import counted, some
 
 
-def table_task(
-    devices: Sequence[DataDescription],
-    wish: str | None,
-    proposal: Proposal,
-) -> None:
+def table_task(devices: Sequence[DataDescription], wish: str | None, proposal: Proposal) -> None:
     """Add the task section of a proposal.
 
     Args:
@@ -35,8 +27,7 @@ def table_task(
         UserError: the target is not clear, or no column can be a feature.
     """
     columns = fleet_columns(devices)
-    last = [device.columns[-1].name for device in devices]
-    target = find_target(columns, last, wish)
+    target = find_target(columns, [device.columns[-1].name for device in devices], wish)
     window = find_window(devices, target)
     roles = {} if window is None else window.roles
     features = find_features(columns, target.name, roles)
@@ -179,9 +170,7 @@ def _name_orders(devices: Sequence[DataDescription], proposal: Proposal) -> None
 
 
 def _name_missing_classes(
-    columns: Sequence[FleetColumn],
-    target: Target,
-    proposal: Proposal,
+    columns: Sequence[FleetColumn], target: Target, proposal: Proposal
 ) -> None:
     if target.classes is None:
         return

@@ -118,9 +118,7 @@ class TableColumn:
 
 
 def table_columns(
-    names: Sequence[str],
-    categories: Mapping[str, Category],
-    times: Sequence[str],
+    names: Sequence[str], categories: Mapping[str, Category], times: Sequence[str]
 ) -> tuple[TableColumn, ...]:
     """The feature columns of a task, in its order."""
     found: list[TableColumn] = []
@@ -128,8 +126,7 @@ def table_columns(
         if name in times:
             found.append(TableColumn(name, "time"))
             continue
-        category = categories.get(name)
-        found.append(_column(name, category))
+        found.append(_column(name, categories.get(name)))
     return tuple(found)
 
 
@@ -147,14 +144,10 @@ def _column(name: str, category: Category | None) -> TableColumn:
 
 def width_of(columns: Sequence[TableColumn]) -> int:
     """Inputs of the model for one row."""
-    widths = [column.width for column in columns]
-    return sum(widths)
+    return sum([column.width for column in columns])
 
 
-def wrong_names(
-    columns: Sequence[str],
-    roles: Mapping[str, Sequence[str]],
-) -> Iterator[str]:
+def wrong_names(columns: Sequence[str], roles: Mapping[str, Sequence[str]]) -> Iterator[str]:
     """Why the names of a task's keys do not go together, one sentence per fault.
 
     Args:

@@ -7,12 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, GetJsonSchemaHandler, model_validator
 from pydantic_core import CoreSchema
 
-from covey.shared.numerics.measures import (
-    MEASURES,
-    OF_CLASSIFICATION,
-    OF_REGRESSION,
-    main_measure,
-)
+from covey.shared.numerics.measures import MEASURES, OF_CLASSIFICATION, OF_REGRESSION, main_measure
 from covey.shared.plain_name import as_section
 from covey.shared.scenario.partition import PartitionOrFile
 from covey.shared.scenario.section import Section, repeated
@@ -201,8 +196,7 @@ class Compare(Section):
             raise ValueError(
                 f"compare.measure {measure.name} is not for {task}; expected one of {expected}"
             )
-        targets = [self.target, *(split.target for split in self.partitions)]
-        for target in targets:
+        for target in [self.target, *(split.target for split in self.partitions)]:
             if target is None:
                 continue
             if not measure.can_be_target(target):

@@ -36,8 +36,7 @@ def drift_round(scenario: Scenario) -> int | None:
     fleet = scenario.fleet
     if fleet is None or fleet.drift is None:
         return None
-    rounds = scenario.rounds.count
-    exact = fleet.drift.at * rounds
+    exact = fleet.drift.at * scenario.rounds.count
     return math.ceil(exact - ROUNDING)
 
 
@@ -61,20 +60,15 @@ def holders_of(scenario: Scenario, groups: Groups | None) -> Holders:
     federated = fleet.agents - fleet.newcomers
     exact = drift.share * federated
     number = round(exact)
-    stream = generator(scenario.seed, "drift")
-    order = stream.permutation(federated)
-    first = order[:number]
-    drawn: list[int] = first.tolist()
+    drawn: list[int] = generator(scenario.seed, "drift").permutation(federated)[:number].tolist()
     group_of: dict[int, int] = {}
     for agent in drawn:
         group_of[agent] = agent
         if groups is not None and groups.ndim == 1:
-            group = groups[agent]
-            group_of[agent] = int(group)
+            group_of[agent] = int(groups[agent])
     circle = sorted(drawn, key=group_of.__getitem__)
     groups_of_drawn = group_of.values()
-    members = Counter(groups_of_drawn)
-    step = max(members.values(), default=0)
+    step = max(Counter(groups_of_drawn).values(), default=0)
     drifts: dict[int, int] = {}
     for place, agent in enumerate(circle):
         further = place + step

@@ -63,8 +63,7 @@ def explain(error: ValidationError, source: Source, root: SectionType) -> list[s
         kind = item["type"]
         if inside_union and kind.endswith(OTHER_TYPE):
             of_other_members.add(path)
-        around = sections_around(path, source.data, root)
-        complaint = _complaint(item, path, around, source.data)
+        complaint = _complaint(item, path, sections_around(path, source.data, root), source.data)
         found = complaints.setdefault(path, [])
         found.append(complaint)
     lines = []
@@ -73,8 +72,7 @@ def explain(error: ValidationError, source: Source, root: SectionType) -> list[s
         spurious = path in of_other_members and _any_below(path, complaints)
         if spurious:
             continue
-        line = _line(path, found, source)
-        lines.append(line)
+        lines.append(_line(path, found, source))
     return lines
 
 
@@ -142,14 +140,12 @@ def _complaint(item: ErrorDetails, path: Path, around: Sections, data: Any) -> _
     match item["type"]:
         case "extra_forbidden":
             key = str(path[-1])
-            location = item["loc"]
-            known = _known_keys(location, path, around, data)
+            known = _known_keys(item["loc"], path, around, data)
             hint = unknown(key, known)
             return _Complaint("unknown key", hint)
         case "missing":
             key = str(path[-1])
-            purpose = _required(key, around)
-            return _Complaint("missing", purpose)
+            return _Complaint("missing", _required(key, around))
         case "union_tag_invalid":
             tag = context["tag"]
             seen = _shortened(tag)
@@ -157,12 +153,10 @@ def _complaint(item: ErrorDetails, path: Path, around: Sections, data: Any) -> _
             hint = unknown(str(tag), known)
             return _Complaint(seen, hint)
         case "union_tag_not_found":
-            names = _names_of_members(around)
-            listed = ", ".join(names)
+            listed = ", ".join(_names_of_members(around))
             return _Complaint("missing", f"known: {listed}")
         case "value_error":
-            expected = str(context["error"])
-            return _Complaint("", expected)
+            return _Complaint("", str(context["error"]))
         case _:
             return _refused_value(item)
 
@@ -184,21 +178,12 @@ def _refused_value(item: ErrorDetails) -> _Complaint:
 
 def _names_in(quoted: str) -> set[str]:
     """The names in pydantic's list of the members of a union, such as "'fedavg', 'ifca'"."""
-    names: set[str] = set()
-    for word in quoted.split(","):
-        name = word.strip(" '\"")
-        names.add(name)
-    return names
+    return {word.strip(" '\"") for word in quoted.split(",")}
 
 
 def _names_of_members(sections: Sections) -> list[str]:
     """The names by which these members of a union are chosen, sorted."""
-    names: list[str] = []
-    for section in sections:
-        if "name" in section.model_fields:
-            name = name_of(section)
-            names.append(name)
-    return sorted(names)
+    return sorted([name_of(section) for section in sections if "name" in section.model_fields])
 
 
 def _required(key: str, around: Sections) -> str:
@@ -227,8 +212,7 @@ def _known_keys(location: Path, path: Path, around: Sections, data: Any) -> set[
     chosen_inner = chosen(inner, data or {})
     known: set[str] = set()
     for section in [*around, *chosen_inner]:
-        keys = fields(section)
-        known.update(keys)
+        known.update(fields(section))
     return known
 
 
@@ -241,10 +225,8 @@ def _shortened(seen: Any) -> str:
 
 def _line(path: Path, complaints: Sequence[_Complaint], source: Source) -> str:
     """The line `key: seen, line 3; expectation`. Expectations of several members of a union are joined by "or"."""
-    words = map(str, path)
-    key = ".".join(words)
-    first = complaints[0]
-    seen = first.seen
+    key = ".".join(map(str, path))
+    seen = complaints[0].seen
     place = source.place(path)
     expectations: list[str] = []
     for complaint in complaints:

@@ -24,9 +24,7 @@ class Timeline(Section):
         None, ge=0, description="Round in which the agents leave. null: they stay."
     )
     returns: int | None = Field(
-        None,
-        ge=0,
-        description="Round in which the agents return after leaving. null: they do not.",
+        None, ge=0, description="Round in which the agents return after leaving. null: they do not."
     )
 
     @model_validator(mode="after")

@@ -63,10 +63,7 @@ def resolved(task: Task, statistics: Mapping[str, Any] | None) -> Task:
         return task
     changes: dict[str, Any] = {}
     if "mean" in statistics:
-        changes["standardise"] = {
-            "mean": statistics["mean"],
-            "std": statistics.get("std"),
-        }
+        changes["standardise"] = {"mean": statistics["mean"], "std": statistics.get("std")}
     if "impute" in statistics:
         changes["impute"] = statistics["impute"]
     if "target" in statistics:

@@ -30,10 +30,7 @@ def models_at(path: Path, data: Any, root: SectionType) -> list[SectionType]:
 
 def fields(model: SectionType) -> dict[str, FieldInfo]:
     """The fields of a section by the name that a file uses."""
-    found = {}
-    for name, info in model.model_fields.items():
-        found[info.alias or name] = info
-    return found
+    return {info.alias or name: info for name, info in model.model_fields.items()}
 
 
 def members(annotation: Any) -> list[Any]:
@@ -89,10 +86,9 @@ def chosen(choices: Sequence[SectionType], data: Mapping[Any, Any]) -> list[Sect
     if len(choices) < 2:
         return list(choices)
     name = data.get("name")
-    named = []
-    for choice in choices:
-        if "name" in choice.model_fields and name_of(choice) == name:
-            named.append(choice)
+    named = [
+        choice for choice in choices if "name" in choice.model_fields and name_of(choice) == name
+    ]
     return named or list(choices)
 
 

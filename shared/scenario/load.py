@@ -80,8 +80,7 @@ def _validated(file: File, source: Source, missing_files: list[str]) -> Scenario
 
 def _read(file: File) -> Source:
     try:
-        text = _content(file).decode("utf-8")
-        source = parse(text)
+        source = parse(_content(file).decode("utf-8"))
     except FileNotFoundError:
         raise UserError(f"{file}: this file does not exist; {EXPECTED}") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -112,8 +111,7 @@ def _user_error(file: File, errors: Sequence[str]) -> UserError:
         only = errors[0]
         return UserError(f"{file}: {only}")
     headline = f"{file}: {count} errors"
-    text = "\n  ".join([headline, *errors])
-    return UserError(text)
+    return UserError("\n  ".join([headline, *errors]))
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -122,8 +120,7 @@ def _user_error(file: File, errors: Sequence[str]) -> UserError:
 def _resolve_files(source: Source, scenario: File) -> list[str]:
     """Make the paths in the data absolute, in place. Returns a line for each file that does not exist."""
     missing = []
-    files = named_files(source.data, scenario.parent)
-    for (section, key), file in files.items():
+    for (section, key), file in named_files(source.data, scenario.parent).items():
         settings = source.data[section]
         text = settings[key]
         if not file.is_file():

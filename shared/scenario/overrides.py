@@ -94,9 +94,7 @@ def _put(data: Any, path: Path, value: Any) -> None:
             _set(inside, key, {}, path[:depth])
         inside = inside[key]
     if last == "name" and isinstance(inside, dict):
-        section = path[:-1]
-        members = models_at(section, None, Scenario)
-        is_union = len(members) > 1
+        is_union = len(models_at(path[:-1], None, Scenario)) > 1
         if is_union and inside.get(last) != value:
             inside.clear()
     _set(inside, last, value, path)

@@ -13,8 +13,7 @@ def agent_name(index: int, agents: int) -> str:
         index: from 0 to `agents` - 1.
         agents: size of the fleet.
     """
-    largest = str(agents - 1)
-    digits = len(largest)
+    digits = len(str(agents - 1))
     return f"agent-{index:0{digits}d}"
 
 
@@ -24,11 +23,7 @@ def newcomers(scenario: Scenario) -> frozenset[str]:
     if fleet is None:
         return frozenset()
     first = fleet.agents - fleet.newcomers
-    names = set()
-    for index in range(first, fleet.agents):
-        name = agent_name(index, fleet.agents)
-        names.add(name)
-    return frozenset(names)
+    return frozenset({agent_name(index, fleet.agents) for index in range(first, fleet.agents)})
 
 
 def late_agents(scenario: Scenario) -> frozenset[int]:
@@ -36,12 +31,8 @@ def late_agents(scenario: Scenario) -> frozenset[int]:
     fleet = scenario.fleet
     if fleet is None:
         return frozenset()
-    share = fleet.faults.late
-    count = round(share * fleet.agents)
-    rng = generator(scenario.seed, "late")
-    order = rng.permutation(fleet.agents)
-    chosen = order[:count]
-    return frozenset(chosen.tolist())
+    count = round(fleet.faults.late * fleet.agents)
+    return frozenset(generator(scenario.seed, "late").permutation(fleet.agents)[:count].tolist())
 
 
 def starting_agents(scenario: Scenario) -> tuple[int, ...]:
@@ -53,8 +44,4 @@ def starting_agents(scenario: Scenario) -> tuple[int, ...]:
     for line in fleet.timeline:
         if line.joins:  # an agent that joins in round 0 is there from the start
             later.update(line.agents)
-    present = []
-    for index in range(fleet.agents):
-        if index not in later:
-            present.append(index)
-    return tuple(present)
+    return tuple([index for index in range(fleet.agents) if index not in later])

@@ -292,8 +292,7 @@ class Task(Section):
     @property
     def number_columns(self) -> int:
         """How many feature columns hold numbers: statistics of columns are lists over these, in their order."""
-        numbers = [column for column in self.table_columns if column.kind == "number"]
-        return len(numbers)
+        return len([column for column in self.table_columns if column.kind == "number"])
 
     @property
     def open_categories(self) -> dict[str, int]:

@@ -94,8 +94,7 @@ def _parsed(loader: _Loader) -> Source:
                 f"more than {MAX_KEYS} keys, where aliases count as often as they are used, {line}"
             )
         places[path] = line
-    data = loader.construct_document(node)
-    return Source(data, places)
+    return Source(loader.construct_document(node), places)
 
 
 def _walk(loader: _Loader, node: yaml.Node, path: Path) -> Iterator[Place]:
@@ -176,8 +175,7 @@ class _Dumper(yaml.SafeDumper):
 
 def _sequence(dumper: yaml.SafeDumper, items: Any) -> yaml.Node:
     has_sections = any(isinstance(item, dict) for item in items)
-    on_one_line = not has_sections
-    return dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=on_one_line)
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=not has_sections)
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:

@@ -239,8 +239,7 @@ class Cfl(ManyModels[CflState]):
 
     def continued(self, state: CflState, fresh: CflState) -> CflState:
         kept = super().continued(state, fresh)
-        rounds = state.round + fresh.rounds
-        return replace(kept, rounds=rounds, everybody=fresh.everybody)
+        return replace(kept, rounds=state.round + fresh.rounds, everybody=fresh.everybody)
 
     def init(self, setup: Setup) -> CflState:
         span = feature_span(self.features, setup.layout)
@@ -261,16 +260,14 @@ class Cfl(ManyModels[CflState]):
     def plan(self, state: CflState, view: View) -> Phase:
         if state.awaits_cards:
             # without cards the run goes its way
-            phase = Phase(SIGNATURE, "all", ends_round=False, may_be_empty=True)
-            return asking(phase)
+            return asking(Phase(SIGNATURE, "all", ends_round=False, may_be_empty=True))
         vectors = {MODEL: state.start.size}
         newcomers = unassigned(state, view)
         if state.divided and newcomers:
             return Phase(ENTRY, newcomers, vectors, ends_round=False, may_be_empty=True)
-        invited_members: set[ClientId] = set()
-        for client in view.present:
-            if state.assign.get(client) in state.due:
-                invited_members.add(client)
+        invited_members: set[ClientId] = {
+            client for client in view.present if state.assign.get(client) in state.due
+        }
         if state.due and not state.divided:
             invited_members.update(newcomers)
         if invited_members:
@@ -286,21 +283,17 @@ class Cfl(ManyModels[CflState]):
         if not state.divided:
             return Order(models=("0",), cluster=0)
         split = state.walks.get(client, 0)
-        key = f"{SPLIT}{split}"
-        return Order(models=(key,))
+        return Order(models=(f"{SPLIT}{split}",))
 
     def model(self, state: CflState, key: str) -> Vector:
         if key.startswith(SPLIT):
-            split = int(key.removeprefix(SPLIT))
-            return state.nodes[split]
+            return state.nodes[int(key.removeprefix(SPLIT))]
         return super().model(state, key)
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         if job.phase == SIGNATURE:
             return with_card(Report({}, local.examples), job, local), client_state
-        result = local.train(job.models[0])
-        report = trained_report(result, local)
-        return report, client_state
+        return trained_report(local.train(job.models[0]), local), client_state
 
     def fold(
         self, state: CflState, phase: Phase, reports: Reports, average: Average = MEAN
@@ -313,8 +306,7 @@ class Cfl(ManyModels[CflState]):
         members, walkers = by_membership(state.assign, reports)
         state = self._step_down(state, walkers)
         if phase.name == ENTRY:
-            failed = unanswered(state.asked, phase, reporters)
-            return replace(state, asked=failed)
+            return replace(state, asked=unanswered(state.asked, phase, reporters))
         state = self._train_round(state, phase, members, average)
         return replace(state, asked=(), round=state.round + 1)
 
@@ -389,18 +381,14 @@ class Cfl(ManyModels[CflState]):
             if self.trigger == "silhouette":
                 return self._split_at_once(state, k, reports, products, average)
             labels, similarity = self._bipartition(state, k, reports, products)
-            tried_splits = {**state.across, str(k): similarity}
-            state = replace(state, across=tried_splits)
-            gap = _gap(similarity)
-            if gap > self.gamma or self.gamma == 0:
+            state = replace(state, across={**state.across, str(k): similarity})
+            if _gap(similarity) > self.gamma or self.gamma == 0:
                 return self._split(state, k, state.models[k], reports, labels, average)
         model = self._average(reports, state.models[k], average)
-        models = _put(state.models, k, model)
-        state = replace(state, models=models)
+        state = replace(state, models=_put(state.models, k, model))
         if full and not state.everybody:
             # refused: another attempt costs another round of all members
-            tried = {**state.tried, str(k): state.round + 1}
-            return replace(state, tried=tried)
+            return replace(state, tried={**state.tried, str(k): state.round + 1})
         if is_called_for and not full:
             return replace(state, due=(*state.due, k))
         return state
@@ -414,29 +402,23 @@ class Cfl(ManyModels[CflState]):
         if self.weights == "uniform":
             weights = np.ones(len(reports))
         else:
-            samples = [float(report.examples) for _, report in reports]
-            weights = np.array(samples)
+            weights = np.array([float(report.examples) for _, report in reports])
         shares = weights / weights.sum()
         square_of_mean = float(shares @ products @ shares)
         of_mean = math.sqrt(max(square_of_mean, 0.0))
-        squares = products.diagonal()
-        largest = math.sqrt(float(squares.max()))
+        largest = math.sqrt(float(products.diagonal().max()))
         norms = {**state.norms, str(k): (of_mean, largest)}
-        peak = max(state.peak, of_mean)
-        return replace(state, norms=norms, peak=peak)
+        return replace(state, norms=norms, peak=max(state.peak, of_mean))
 
     def _with_evidence(
         self, state: CflState, k: int, reports: Reports, products: Matrix
     ) -> CflState:
         """The state with the rounds in a row in which the updates fell into clusters."""
-        apart = self._distances(state, k, reports, products)
-        choice = self.cut.choice(apart, state.chances)
+        choice = self.cut.choice(self._distances(state, k, reports, products), state.chances)
         streak = 0
         if choice is not None and choice.clusters > 1:
-            before = state.streak.get(str(k), 0)
-            streak = before + 1
-        streaks = {**state.streak, str(k): streak}
-        return replace(state, streak=streaks)
+            streak = state.streak.get(str(k), 0) + 1
+        return replace(state, streak={**state.streak, str(k): streak})
 
     # -- splits ------------------------------------------------------------------------------------
 
@@ -467,8 +449,7 @@ class Cfl(ManyModels[CflState]):
             part = np.flatnonzero(before == divided).tolist()
             own = [reports[i] for i in part]
             halves = (labels[part] != labels[part[0]]).astype(np.int64)
-            cluster = state.assign[own[0][0]]
-            state = self._split(state, cluster, node, own, halves, average)
+            state = self._split(state, state.assign[own[0][0]], node, own, halves, average)
             before = labels
         return state
 
@@ -532,8 +513,7 @@ class Cfl(ManyModels[CflState]):
             return bipartition_min_cross(similarity)
         apart = self._distances(state, k, reports, products)
         tree = agglomerative(apart, self.linkage, n_clusters=2)
-        similarity_across = across(similarity, tree.labels)
-        return tree.labels, similarity_across
+        return tree.labels, across(similarity, tree.labels)
 
     def _similarity(self, state: CflState, k: int, reports: Reports, products: Matrix) -> Matrix:
         """alpha_ij (n, n): the cosines of the reporters' updates."""
@@ -647,8 +627,7 @@ class Cfl(ManyModels[CflState]):
         arrived: dict[ClientId, int] = {}
         for client, report in reports:
             split = walks.pop(client, 0)
-            node = state.nodes[split]
-            moved = self._direction(state, node, [(client, report)])
+            moved = self._direction(state, state.nodes[split], [(client, report)])
             like_staying = cosine(moved, state.stays[split])
             like_going = cosine(moved, state.goes[split])
             cluster = state.parts[split]

@@ -51,8 +51,7 @@ class Ditto(AveragedOnly):
         w_t = job.models[0]
         v_i = client_state.get(OWN, w_t)
         correction = GradientCorrection(w_t, self.lam)
-        result = local.train(v_i, correction, at_home=True)
-        return report, {**client_state, OWN: result.end}
+        return report, {**client_state, OWN: local.train(v_i, correction, at_home=True).end}
 
     def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
         model = client_state.get(OWN, job.models[0])

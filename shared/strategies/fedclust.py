@@ -131,9 +131,7 @@ class FedClust(ClusteredOnce[FedClustState]):
         "of the start. unit: also divide by the norm.",
     )
     first_epochs: int | None = Field(
-        None,
-        ge=1,
-        description="E_0: the epochs before clustering; null: as many as in a round.",
+        None, ge=1, description="E_0: the epochs before clustering; null: as many as in a round."
     )
     first_steps: int | None = Field(
         None,

@@ -142,8 +142,7 @@ class FedDane(SingleModel[DaneState]):
         self, state: DaneState, phase: Phase, means: Means, reports: Reports
     ) -> DaneState:
         if phase.name == GRADIENT:
-            flat = np.zeros_like(state.model)
-            g = means.mean(KEY, otherwise=flat)
+            g = means.mean(KEY, otherwise=np.zeros_like(state.model))
             return replace(state, gradient=g, gave=tuple(client for client, _ in reports))
         return DaneState(means.mean(KEY, otherwise=state.model))
 
@@ -156,8 +155,7 @@ class FedDane(SingleModel[DaneState]):
         """The norm of the mean gradient, after the first phase."""
         if state.gradient is None:
             return {}
-        square = dot(state.gradient, state.gradient)
-        return {"gradient_norm": math.sqrt(square)}
+        return {"gradient_norm": math.sqrt(dot(state.gradient, state.gradient))}
 
 
 def _of_first_phase(job: Job, local: Local, client_state: ClientState) -> tuple[Vector, Vector]:

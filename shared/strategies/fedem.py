@@ -88,8 +88,7 @@ class FedEm(Strategy[FedEmState]):
         description="The number of E-steps in which an agent that never trained fits its weights.",
     )
     share_memberships: bool = Field(
-        False,
-        description="Agents report their mixture weights, which the membership error needs.",
+        False, description="Agents report their mixture weights, which the membership error needs."
     )
 
     @property
@@ -99,8 +98,7 @@ class FedEm(Strategy[FedEmState]):
 
     def continued(self, state: FedEmState, fresh: FedEmState) -> FedEmState:
         """The components. Shares are estimated again on the devices."""
-        components = state.components
-        return replace(fresh, components=components)
+        return replace(fresh, components=state.components)
 
     def init(self, setup: Setup) -> FedEmState:
         return FedEmState(setup.starts)
@@ -115,8 +113,7 @@ class FedEm(Strategy[FedEmState]):
             sizes[name] = model.size
         if not self.share_memberships:
             return Phase(sizes=sizes)
-        weights = Expected(self.n_clusters, most=1.0)
-        return Phase(sizes=sizes, numbers={PI: weights})
+        return Phase(sizes=sizes, numbers={PI: Expected(self.n_clusters, most=1.0)})
 
     def order(self, state: FedEmState, phase: Phase, client: ClientId) -> Order:
         if phase.name == COUNT:
@@ -132,16 +129,14 @@ class FedEm(Strategy[FedEmState]):
             return Report({}, local.examples), client_state
         losses = [local.losses(model) for model in job.models]
         # E-step: q (n_i, K), then pi_i as its mean over the samples
-        before = self._weights(client_state, len(job.models))
-        q = _e_step(before, losses)
+        q = _e_step(self._weights(client_state, len(job.models)), losses)
         pi = q.mean(axis=0)
         # M-step: train each component on the samples as far as they belong to it
         results: list[TrainingResult] = []
         for k, model in enumerate(job.models):
             of_component = q[:, k]
             shares = of_component.astype(np.float32)
-            result = self._trained(model, local, losses[k], shares)
-            results.append(result)
+            results.append(self._trained(model, local, losses[k], shares))
         numbers: dict[str, list[float]] = {}
         if self.share_memberships:
             numbers[PI] = pi.tolist()
@@ -165,27 +160,20 @@ class FedEm(Strategy[FedEmState]):
         terms: list[Term] = []
         for k in range(self.n_clusters):
             name = _name(k)
-            term = Term(name, name, weight)
-            terms.append(term)
+            terms.append(Term(name, name, weight))
         return tuple(terms)
 
     def fold_means(
         self, state: FedEmState, phase: Phase, means: Means, reports: Reports
     ) -> FedEmState:
-        samples = samples_of(reports)
-        state = replace(state, samples=merged(state.samples, samples))
+        state = replace(state, samples=merged(state.samples, samples_of(reports)))
         if phase.name == COUNT:
             return replace(state, counted=True)
-        weights: dict[ClientId, Shares] = {}
-        for client, report in reports:
-            if PI in report.numbers:
-                own = report.numbers[PI]
-                weights[client] = tuple(own)
+        weights = {
+            client: tuple(report.numbers[PI]) for client, report in reports if PI in report.numbers
+        }
         state = replace(state, weights=merged(state.weights, weights))
-        components: list[Vector] = []
-        for k in range(self.n_clusters):
-            component = self._average(state, k, means, reports)
-            components.append(component)
+        components = [self._average(state, k, means, reports) for k in range(self.n_clusters)]
         return replace(state, components=tuple(components))
 
     def base(
@@ -194,8 +182,7 @@ class FedEm(Strategy[FedEmState]):
         return name.removeprefix(COMPONENT)
 
     def serve(self, state: FedEmState, client: ClientId) -> Order:
-        keys = tuple(str(k) for k in range(self.n_clusters))
-        return Order(models=keys)
+        return Order(models=tuple(str(k) for k in range(self.n_clusters)))
 
     def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
         pi = self._weights(client_state, len(job.models))
@@ -204,8 +191,7 @@ class FedEm(Strategy[FedEmState]):
             for _ in range(self.entry_steps):
                 q = _e_step(pi, losses)
                 pi = q.mean(axis=0)
-        weights = pi.tolist()
-        return tuple(zip(weights, job.models, strict=True))
+        return tuple(zip(pi.tolist(), job.models, strict=True))
 
     def clusters(self, state: FedEmState) -> Models:
         return state.components
@@ -216,17 +202,11 @@ class FedEm(Strategy[FedEmState]):
     def notes(self, state: FedEmState) -> dict[str, Any]:
         total: list[float] = []
         if state.weights:
-            rows = list(state.weights.values())
-            sums = np.sum(rows, axis=0)
-            total = sums.tolist()
+            total = np.sum(list(state.weights.values()), axis=0).tolist()
         return {"components": self.n_clusters, "weights": total}
 
     def _trained(
-        self,
-        model: Vector,
-        local: Local,
-        losses: Losses,
-        shares: Vector,
+        self, model: Vector, local: Local, losses: Losses, shares: Vector
     ) -> TrainingResult:
         """A component after a client's training.
 
@@ -300,14 +280,9 @@ def _e_step(pi: MixtureWeights, losses: Sequence[Losses]) -> MixtureWeights:
         pi: the weights of the components (K,).
         losses: for each component the loss of each sample (n,).
     """
-    table = np.stack(losses, axis=1)
-    costs = comparable(table)
-    positive = np.maximum(pi, SMALLEST)
-    log_pi = np.log(positive)
-    scores = log_pi - costs
+    costs = comparable(np.stack(losses, axis=1))
+    scores = np.log(np.maximum(pi, SMALLEST)) - costs
     largest = scores.max(axis=1, keepdims=True)
     differences = scores - largest
     powers = np.exp(differences)
-    totals = powers.sum(axis=1, keepdims=True)
-    shares = powers / totals
-    return np.asarray(shares)
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True))

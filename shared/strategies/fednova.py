@@ -142,8 +142,7 @@ class FedNova(SingleModel[NovaState]):
         for share in shares:
             reported.append((share.model[p:], share.examples))
         buffers = average.mean(reported)
-        model = np.concatenate([parameters, buffers])
-        return replace(state, model=model, velocity=velocity)
+        return replace(state, model=np.concatenate([parameters, buffers]), velocity=velocity)
 
     def _plausible(self, state: NovaState, shares: Sequence[Share]) -> list[Share]:
         """The reports whose a_i honest training can have: a small a_i gives a report more weight.
@@ -199,8 +198,7 @@ class FedNova(SingleModel[NovaState]):
         """
         if not self.mu:
             return share.work
-        plain = Training(momentum=state.momentum)
-        return accumulated(share.steps, plain)
+        return accumulated(share.steps, Training(momentum=state.momentum))
 
 
 def _share(report: Report) -> Share | None:
@@ -212,5 +210,4 @@ def _share(report: Report) -> Share | None:
     most = report.steps * MAX_FACTOR
     if not least <= work <= most:
         return None
-    model = report.vectors[MODEL]
-    return Share(model, report.examples, float(work), report.steps)
+    return Share(report.vectors[MODEL], report.examples, float(work), report.steps)

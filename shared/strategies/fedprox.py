@@ -50,8 +50,7 @@ class FedProx(AveragedOnly):
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         w_t = job.models[0]
         epochs = self._epochs(job)
-        correction = GradientCorrection(w_t, self.mu)
-        result = local.train(w_t, correction, epochs=epochs)
+        result = local.train(w_t, GradientCorrection(w_t, self.mu), epochs=epochs)
         return trained_report(result, local, {"epochs": epochs}), client_state
 
     def _epochs(self, job: Job) -> int:

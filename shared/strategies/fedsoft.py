@@ -135,9 +135,7 @@ class FedSoft(Strategy[FedSoftState]):
         newcomers = unknown(state.importance, state.asked, view)
         if newcomers:
             return self._estimation(newcomers)
-        cohort = self._cohort(state, view)
-        sizes = {MODEL: state.start.size}
-        return Phase(cohort=cohort, sizes=sizes)
+        return Phase(cohort=self._cohort(state, view), sizes={MODEL: state.start.size})
 
     def _is_estimation_due(self, state: FedSoftState, view: View) -> bool:
         """Whether all clients estimate their importance before the next round."""
@@ -158,8 +156,7 @@ class FedSoft(Strategy[FedSoftState]):
 
     def order(self, state: FedSoftState, phase: Phase, client: ClientId) -> Order:
         if phase.name == ESTIMATE:
-            every_key = tuple(str(k) for k in range(self.n_clusters))
-            return Order(models=every_key)
+            return Order(models=tuple(str(k) for k in range(self.n_clusters)))
         keys = [f"{OWN}{client}"]
         if client not in state.trained and client not in state.late:
             keys.append(START)
@@ -174,26 +171,21 @@ class FedSoft(Strategy[FedSoftState]):
         if key == START:
             return state.start
         if key.startswith(OWN):
-            client = key.removeprefix(OWN)
-            importance = self._importance(state, client)
-            pairs = zip(state.models, importance, strict=True)
-            return mean(list(pairs))
+            importance = self._importance(state, key.removeprefix(OWN))
+            return mean(list(zip(state.models, importance, strict=True)))
         k = int(key)
         return state.models[k]
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         if job.phase == ESTIMATE:
             importance = self._estimate(job.models, local)
-            report = Report({}, local.examples, {"importance": importance})
-            return report, client_state
+            return Report({}, local.examples, {"importance": importance}), client_state
         anchor = job.models[0]
         start = job.models[-1]
         if LAST_MODEL in client_state:
             start = client_state[LAST_MODEL]
-        pull = float(job.numbers["pull"])
-        correction = GradientCorrection(anchor, pull)
-        velocity = client_state.get(VELOCITY)
-        result = local.train(start, correction, velocity=velocity)
+        correction = GradientCorrection(anchor, float(job.numbers["pull"]))
+        result = local.train(start, correction, velocity=client_state.get(VELOCITY))
         kept = {**client_state, LAST_MODEL: result.end}
         if self.persistent_optimizer and result.velocity is not None:
             kept[VELOCITY] = result.velocity
@@ -228,8 +220,7 @@ class FedSoft(Strategy[FedSoftState]):
 
     def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
         if LAST_MODEL in client_state:
-            own = client_state[LAST_MODEL]
-            return ((1.0, own),)
+            return ((1.0, client_state[LAST_MODEL]),)
         if not job.models:
             raise DataError(
                 f"agent {job.client} has trained in this run but its model is missing: "
@@ -243,11 +234,9 @@ class FedSoft(Strategy[FedSoftState]):
 
     def assignment(self, state: FedSoftState) -> Mapping[ClientId, int]:
         """Each client's most important cluster."""
-        assignment: dict[ClientId, int] = {}
-        for client, importance in state.importance.items():
-            largest = np.argmax(importance)
-            assignment[client] = int(largest)
-        return assignment
+        return {
+            client: int(np.argmax(importance)) for client, importance in state.importance.items()
+        }
 
     def memberships(self, state: FedSoftState) -> Mapping[ClientId, Shares]:
         memberships: dict[ClientId, Shares] = {}
@@ -259,22 +248,16 @@ class FedSoft(Strategy[FedSoftState]):
     def notes(self, state: FedSoftState) -> dict[str, Any]:
         total: list[float] = []
         if state.importance:
-            memberships = self.memberships(state)
-            rows = list(memberships.values())
-            sums = np.sum(rows, axis=0)
-            total = sums.tolist()
+            total = np.sum(list(self.memberships(state).values()), axis=0).tolist()
         return {"clusters": self.n_clusters, "importance": total, "estimated": state.estimated}
 
     # -- importance --------------------------------------------------------------------------------
 
     def _estimate(self, models: Sequence[Vector], local: Local) -> list[float]:
         """u_i (K,): the share of samples that each cluster explains best, ties to the lowest."""
-        measured = [local.losses(model) for model in models]
-        losses = comparable(measured)
-        best = np.argmin(losses, axis=0)
-        samples = np.bincount(best, minlength=len(models))
-        shares = samples / local.examples
-        return self._not_too_small(shares.tolist())
+        losses = comparable([local.losses(model) for model in models])
+        samples = np.bincount(np.argmin(losses, axis=0), minlength=len(models))
+        return self._not_too_small((samples / local.examples).tolist())
 
     def _not_too_small(self, shares: Sequence[float]) -> list[float]:
         """The shares, none below sigma."""
@@ -285,9 +268,7 @@ class FedSoft(Strategy[FedSoftState]):
         samples = samples_of(reports)
         estimates: dict[ClientId, Shares] = {}
         for client, report in reports:
-            shares = report.numbers["importance"]
-            importance = self._not_too_small(shares)
-            estimates[client] = tuple(importance)
+            estimates[client] = tuple(self._not_too_small(report.numbers["importance"]))
         late = set(state.late)
         if state.round > 0:
             newcomers = set(estimates)
@@ -306,8 +287,7 @@ class FedSoft(Strategy[FedSoftState]):
 
     def _importance(self, state: FedSoftState, client: ClientId) -> Shares:
         """u_i (K,); equal shares for a client that never estimated them."""
-        share = 1 / self.n_clusters
-        equal = (share,) * self.n_clusters
+        equal = ((1 / self.n_clusters),) * self.n_clusters
         return state.importance.get(client, equal)
 
     def _weights(self, state: FedSoftState, k: int, clients: Sequence[ClientId]) -> list[float]:
@@ -317,13 +297,11 @@ class FedSoft(Strategy[FedSoftState]):
         """
         usual = 1.0
         if state.samples:
-            total = sum(state.samples.values())
-            usual = total / len(state.samples)
+            usual = sum(state.samples.values()) / len(state.samples)
         weights: list[float] = []
         for client in clients:
             samples = state.samples.get(client, usual)
-            importance = self._importance(state, client)
-            weights.append(importance[k] * samples)
+            weights.append(self._importance(state, client)[k] * samples)
         return weights
 
     # -- selection ---------------------------------------------------------------------------------
@@ -342,15 +320,13 @@ class FedSoft(Strategy[FedSoftState]):
             not_asked -= self._drawn(state, candidates)
             in_order = sorted(not_asked)
             candidates = tuple(in_order) or view.present
-        drawn = self._drawn(state, candidates)
-        return tuple(sorted(drawn))
+        return tuple(sorted(self._drawn(state, candidates)))
 
     def _drawn(self, state: FedSoftState, clients: Sequence[ClientId]) -> set[ClientId]:
         """The union of the selections of all clusters."""
         drawn: set[ClientId] = set()
         for k in range(self.n_clusters):
-            selection = self._selection(state, k, clients)
-            drawn.update(selection)
+            drawn.update(self._selection(state, k, clients))
         return drawn
 
     def _selection(self, state: FedSoftState, k: int, clients: Sequence[ClientId]) -> Clients:
@@ -369,16 +345,14 @@ class FedSoft(Strategy[FedSoftState]):
                 wait = draw.exponential() / rate
             arrivals.append((wait, client))
         arrivals.sort()
-        count = self._per_cluster(state)
-        return tuple(client for _, client in arrivals[:count])
+        return tuple(client for _, client in arrivals[: self._per_cluster(state)])
 
     def _per_cluster(self, state: FedSoftState) -> int:
         """The number of clients drawn for each cluster."""
         if self.selected:
             return self.selected
         known = len(state.importance) or 1
-        share = state.participation * known / self.n_clusters
-        return max(round(share), 1)
+        return max(round(state.participation * known / self.n_clusters), 1)
 
     def _centres(
         self, state: FedSoftState, phase: Phase, reports: Reports, average: Average
@@ -402,13 +376,11 @@ class FedSoft(Strategy[FedSoftState]):
                 importance = [self._importance(state, client) for client in members]
                 shares = [of_client[k] for of_client in importance]
             else:
-                drawn = self._selection(state, k, cohort)
-                members = sorted(set(drawn).intersection(models))
+                members = sorted(set(self._selection(state, k, cohort)).intersection(models))
                 weights = [1.0] * len(members)
                 shares = weights
             if sum(weights) > 0:
                 vectors = [models[client] for client in members]
-                pairs = zip(vectors, weights, strict=True)
-                centre = average.mean(list(pairs), shares)
+                centre = average.mean(list(zip(vectors, weights, strict=True)), shares)
             centres.append(centre)
         return tuple(centres)

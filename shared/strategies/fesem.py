@@ -95,14 +95,7 @@ class Fesem(HardClustered[FesemState]):
 
     signature_phases: ClassVar[tuple[str, ...]] = (WARMUP, ENTRY)
     keeps_models: ClassVar[bool] = True
-    client_fields = (
-        "assign",
-        "asked",
-        "stored",
-        "since",
-        "samples",
-        "sketches",
-    )
+    client_fields = ("assign", "asked", "stored", "since", "samples", "sketches")
 
     summary: ClassVar[str] = (
         "K-means over client models in every round, with a pull towards the own centre"
@@ -181,9 +174,7 @@ class Fesem(HardClustered[FesemState]):
     def init(self, setup: Setup) -> FesemState:
         compared = "full" if self.features == "sketch" else self.features
         features = feature_span(compared, setup.layout)
-        start = setup.starts[0]
-        span = (features.start, features.stop)
-        return FesemState(start, span=span, seed=setup.seed)
+        return FesemState(setup.starts[0], span=(features.start, features.stop), seed=setup.seed)
 
     # -- orders ------------------------------------------------------------------------------------
 
@@ -213,8 +204,7 @@ class Fesem(HardClustered[FesemState]):
     def _mu(self, state: FesemState, client: ClientId) -> float:
         if self.prox == "constant":
             return self.mu
-        total = sum(state.samples.values())
-        average = total / len(state.samples)
+        average = sum(state.samples.values()) / len(state.samples)
         own = max(state.samples[client], 1)
         return self.mu * average / own
 
@@ -232,8 +222,7 @@ class Fesem(HardClustered[FesemState]):
         correction = GradientCorrection()
         if mu:
             correction = GradientCorrection(centre, mu)
-        result = local.train(centre, correction, epochs=epochs)
-        return trained_report(result, local), client_state
+        return trained_report(local.train(centre, correction, epochs=epochs), local), client_state
 
     # -- the server --------------------------------------------------------------------------------
 
@@ -251,8 +240,7 @@ class Fesem(HardClustered[FesemState]):
         if state.sketches:
             mean_sketch = mean([(vector, 1.0) for vector in state.sketches.values()])
             sketches = (mean_sketch,) * self.n_clusters
-        labels = best.labels.tolist()
-        assign = dict(zip(clients, labels, strict=True))
+        assign = dict(zip(clients, best.labels.tolist(), strict=True))
         state = replace(
             state,
             models=(everybody,) * self.n_clusters,
@@ -288,8 +276,7 @@ class Fesem(HardClustered[FesemState]):
             counted = self._fresh(state)
         else:
             # a client that was moved to an empty cluster counts with its latest model
-            reporters = {client for client, _ in reports}
-            counted = sorted(reporters.union(moved))
+            counted = sorted({client for client, _ in reports}.union(moved))
         state = self._m_step(state, counted, average)
         state = self._measured(state)
         if not has_e_step:
@@ -336,8 +323,7 @@ class Fesem(HardClustered[FesemState]):
             if not sum(weights):
                 continue
             stored = [state.stored[client] for client in members]
-            pairs = list(zip(stored, weights, strict=True))
-            models[k] = average.mean(pairs)
+            models[k] = average.mean(list(zip(stored, weights, strict=True)))
             if not sketches:
                 continue
             if average.rule == "mean":
@@ -382,8 +368,7 @@ class Fesem(HardClustered[FesemState]):
         sketches: dict[ClientId, Vector] = {}
         if self.features == "sketch" and reports:
             span = slice(*state.span)
-            rows = [model[span] for model in models.values()]
-            projected = sketch(rows, SKETCH, state.seed)
+            projected = sketch([model[span] for model in models.values()], SKETCH, state.seed)
             for i, client in enumerate(models):
                 sketches[client] = projected[i].copy()
         return replace(
@@ -411,8 +396,7 @@ class Fesem(HardClustered[FesemState]):
         if state.sketches:
             return state.sketches[client]
         span = slice(*state.span)
-        model = state.stored[client]
-        return model[span]
+        return state.stored[client][span]
 
     def _fresh(self, state: FesemState) -> list[ClientId]:
         """The clients whose latest model is not too old."""
@@ -506,8 +490,7 @@ class Fesem(HardClustered[FesemState]):
             return {}
         span = slice(*state.span)
         rows = [report.vectors[MODEL][span] for _, report in reports]
-        centres = [centre[span] for centre in state.models]
-        labels, _ = nearest(rows, centres, self.distance)
+        labels, _ = nearest(rows, [centre[span] for centre in state.models], self.distance)
         return dict(zip(clients, labels.tolist(), strict=True))
 
     def private_fold(

@@ -97,22 +97,14 @@ class FesemMaState(Clustered):
 
     @property
     def layout(self) -> Layout:
-        wire = {"trainable": len(self.tensors), "tensors": self.tensors}
-        return Layout.from_wire(wire)
+        return Layout.from_wire({"trainable": len(self.tensors), "tensors": self.tensors})
 
 
 class FesemMa(HardClustered[FesemMaState]):
     """Averaging by index blurs networks whose units are in different orders; matching does not."""
 
     keeps_models: ClassVar[bool] = True
-    client_fields = (
-        "assign",
-        "asked",
-        "stored",
-        "counts",
-        "cohort",
-        "places",
-    )
+    client_fields = ("assign", "asked", "stored", "counts", "cohort", "places")
 
     summary: ClassVar[str] = (
         "FeSEM with hidden units matched before models are compared and averaged"
@@ -181,9 +173,7 @@ class FesemMa(HardClustered[FesemMaState]):
         """
         layers_of(setup.layout)
         start = setup.starts[0]
-        tensors: list[tuple[str, tuple[int, ...]]] = []
-        for tensor in setup.layout.tensors:
-            tensors.append((tensor.name, tensor.shape))
+        tensors = [(tensor.name, tensor.shape) for tensor in setup.layout.tensors]
         return FesemMaState(start, tensors=tuple(tensors), seed=setup.seed)
 
     # -- phases and orders -------------------------------------------------------------------------
@@ -193,20 +183,15 @@ class FesemMa(HardClustered[FesemMaState]):
         is_last = self.matching == "fixed" or state.frozen == hidden
         numbers = self._expected_numbers(state)
         if not state.frozen:
-            usual = super().plan(state, view)
-            phase = replace(usual, numbers=numbers)
+            phase = replace(super().plan(state, view), numbers=numbers)
             if phase.name == TRAIN:
                 return replace(phase, ends_round=is_last)
             return phase
-        cohort: list[ClientId] = []
-        for client in state.cohort:
-            if client in view.present:
-                cohort.append(client)
+        cohort = [client for client in state.cohort if client in view.present]
         # the stored models do if nobody is left or an attempt failed
         may_be_empty = not cohort or view.attempt > 0
-        name = f"{LAYER}{state.frozen}"
         return Phase(
-            name,
+            f"{LAYER}{state.frozen}",
             tuple(cohort),
             self.entry_sizes(state),
             ends_round=is_last,
@@ -226,8 +211,7 @@ class FesemMa(HardClustered[FesemMaState]):
         """Samples per class, from agents whose task has classes."""
         if self.matching == "fixed" or not self.class_counts:
             return {}
-        outputs = _outputs(state.layout)
-        counts = Expected(outputs, whole=True, required=False)
+        counts = Expected(_outputs(state.layout), whole=True, required=False)
         return {"classes": counts}
 
     def entry_order(self, state: FesemMaState) -> Order:
@@ -244,20 +228,17 @@ class FesemMa(HardClustered[FesemMaState]):
         numbers: dict[str, Any] = {"mu": self.mu}
         if state.frozen:
             numbers["frozen"] = _frozen_values(state)
-        order = self.serve(state, client)
-        return replace(order, numbers=numbers)
+        return replace(self.serve(state, client), numbers=numbers)
 
     def serve(self, state: FesemMaState, client: ClientId) -> Order:
         order = super().serve(state, client)
         if self.matching == "fedma" and client in state.assign:
-            key = f"{OWN}{client}"
-            return replace(order, models=(key,))
+            return replace(order, models=(f"{OWN}{client}",))
         return order
 
     def model(self, state: FesemMaState, key: str) -> Vector:
         if key.startswith(OWN):
-            client = key.removeprefix(OWN)
-            return state.stored[client]
+            return state.stored[key.removeprefix(OWN)]
         if key == MEAN_OF_CENTRES:
             return _plain_mean(state.models)
         return super().model(state, key)
@@ -269,8 +250,7 @@ class FesemMa(HardClustered[FesemMaState]):
 
         Its length is then compared with that of the others.
         """
-        order = self.order(state, phase, client)
-        if not order.models:
+        if not self.order(state, phase, client).models:
             return ""
         return super().base(state, phase, client, report, name)
 
@@ -282,27 +262,23 @@ class FesemMa(HardClustered[FesemMaState]):
             start = job.models[0]
             base = 0
         else:
-            draw = generator(job.seed, "own start", job.client)
-            start = random_start(job.layout, draw)
+            start = random_start(job.layout, generator(job.seed, "own start", job.client))
             base = None
         mu = job.numbers.get("mu")
         correction = GradientCorrection()
         if mu:
             correction = GradientCorrection(start, mu)
         epochs = job.numbers.get("epochs")
-        frozen = job.numbers.get("frozen", 0)
-        result = local.train(start, correction, epochs=epochs, frozen=frozen)
+        result = local.train(start, correction, epochs=epochs, frozen=job.numbers.get("frozen", 0))
         numbers = self._class_counts(job, local)
-        report = trained_report(result, local, numbers, base=base)
-        return report, client_state
+        return trained_report(result, local, numbers, base=base), client_state
 
     def _class_counts(self, job: Job, local: Local) -> Mapping[str, Any]:
         targets = local.targets("train")
         is_regression = targets.dtype.kind == "f"
         if self.matching == "fixed" or not self.class_counts or is_regression:
             return {}
-        outputs = _outputs(job.layout)
-        counts = np.bincount(targets, minlength=outputs)
+        counts = np.bincount(targets, minlength=_outputs(job.layout))
         return {"classes": counts.tolist()}
 
     # -- the server --------------------------------------------------------------------------------
@@ -316,17 +292,14 @@ class FesemMa(HardClustered[FesemMaState]):
             anchor = _largest(reports)
         layout = state.layout
         rows = [align(model, anchor, layout) for model in state.stored.values()]
-        clusters = min(self.n_clusters, len(rows))
-        best = kmeans(rows, clusters, n_init=self.restarts, seed=state.seed)
+        best = kmeans(rows, min(self.n_clusters, len(rows)), n_init=self.restarts, seed=state.seed)
         # a centre that has no members is the mean of everybody
         everybody = _plain_mean(rows)
         missing = self.n_clusters - len(best.centres)
         without_members = (everybody,) * missing
         centres = best.centres + without_members
-        labels = best.labels.tolist()
-        assign = dict(zip(state.stored, labels, strict=True))
-        spread = best.inertia / len(rows)
-        state = replace(state, models=centres, assign=assign, spread=spread)
+        assign = dict(zip(state.stored, best.labels.tolist(), strict=True))
+        state = replace(state, models=centres, assign=assign, spread=best.inertia / len(rows))
         return self._m_step(state, average)
 
     def assign_newcomers(self, state: FesemMaState, reports: Reports) -> FesemMaState:
@@ -348,8 +321,7 @@ class FesemMa(HardClustered[FesemMaState]):
             return self._m_step(state, average)
         if not state.frozen:
             state = self._e_step(state)
-            reporters = tuple(client for client, _ in reports)
-            state = replace(state, cohort=reporters)
+            state = replace(state, cohort=tuple(client for client, _ in reports))
         return self._next_layer(state, average)
 
     def _e_step(self, state: FesemMaState) -> FesemMaState:
@@ -360,26 +332,17 @@ class FesemMa(HardClustered[FesemMaState]):
         assign = dict(zip(clients, filled.tolist(), strict=True))
         spread = np.mean(apart)
         reseeded = np.count_nonzero(filled != labels)
-        return replace(
-            state,
-            assign=assign,
-            spread=float(spread),
-            reseeded=int(reseeded),
-        )
+        return replace(state, assign=assign, spread=float(spread), reseeded=int(reseeded))
 
     def _m_step(self, state: FesemMaState, average: Average = MEAN) -> FesemMaState:
         """M-step: W~_k is the plain average of its members in the centre's order of units."""
         models = list(state.models)
         for k in range(self.n_clusters):
-            members: list[Vector] = []
-            for client, model in state.stored.items():
-                if state.assign[client] == k:
-                    members.append(model)
+            members = [model for client, model in state.stored.items() if state.assign[client] == k]
             if not members:
                 continue
             for _ in range(1 + self.sweeps):
-                anchor = models[k]
-                models[k] = _matched_mean(members, anchor, state.layout, average)
+                models[k] = _matched_mean(members, models[k], state.layout, average)
         return replace(state, models=tuple(models))
 
     def notes(self, state: FesemMaState) -> dict[str, Any]:
@@ -389,9 +352,7 @@ class FesemMa(HardClustered[FesemMaState]):
         facts["J"] = state.spread
         facts["reseeded"] = state.reseeded
         if state.widths:
-            widths: dict[str, list[int]] = {}
-            for k, of_cluster in sorted(state.widths.items()):
-                widths[k] = list(of_cluster)
+            widths = {k: list(of_cluster) for k, of_cluster in sorted(state.widths.items())}
             facts["widths"] = widths
         return facts
 
@@ -414,15 +375,10 @@ class FesemMa(HardClustered[FesemMaState]):
             stored.update(zip(members, matched, strict=True))
             places.update(zip(members, units.places, strict=True))
             key = str(k)
-            before = widths.get(key, ())
-            matched_before = before[: state.frozen]
+            matched_before = widths.get(key, ())[: state.frozen]
             widths[key] = (*matched_before, units.width)
         return replace(
-            state,
-            stored=stored,
-            widths=widths,
-            frozen=state.frozen + 1,
-            places=merged({}, places),
+            state, stored=stored, widths=widths, frozen=state.frozen + 1, places=merged({}, places)
         )
 
     def _end_of_pass(self, state: FesemMaState, average: Average) -> FesemMaState:
@@ -433,29 +389,21 @@ class FesemMa(HardClustered[FesemMaState]):
             models = [state.stored[client] for client in members]
             inputs = _inputs(state, k, members)
             counts = [state.counts[client] for client in members]
-            weights = np.array(counts, np.float64)
-            averaged = average_last(models, state.layout, inputs, weights)
+            averaged = average_last(models, state.layout, inputs, np.array(counts, np.float64))
             stored.update(zip(members, averaged, strict=True))
         state = replace(
-            state,
-            stored=stored,
-            frozen=0,
-            cohort=(),
-            places={},
-            passes=state.passes + 1,
+            state, stored=stored, frozen=0, cohort=(), places={}, passes=state.passes + 1
         )
         return self._m_step(state, average)
 
 
 def _hidden_layers(state: FesemMaState) -> int:
-    layers = layers_of(state.layout)
-    return len(layers) - 1
+    return len(layers_of(state.layout)) - 1
 
 
 def _outputs(layout: Layout) -> int:
     """The number of units in the last layer."""
-    layers = layers_of(layout)
-    last = layers[-1]
+    last = layers_of(layout)[-1]
     return last.units
 
 
@@ -486,9 +434,7 @@ def _members_in_pass(state: FesemMaState) -> dict[int, list[ClientId]]:
     for client in state.cohort:
         cluster = state.assign[client]
         clusters.add(cluster)
-    members: dict[int, list[ClientId]] = {}
-    for k in sorted(clusters):
-        members[k] = []
+    members: dict[int, list[ClientId]] = {k: [] for k in sorted(clusters)}
     for client in known:
         cluster = state.assign[client]
         if cluster in members:
@@ -500,27 +446,21 @@ def _inputs(state: FesemMaState, k: int, members: Sequence[ClientId]) -> Inputs:
     """What the next layer of cluster k reads."""
     if not state.frozen:
         return raw_inputs(state.layout, len(members))
-    widths = state.widths[str(k)]
-    width = widths[state.frozen - 1]
-    places = tuple(state.places[client] for client in members)
-    return Inputs(width, places)
+    width = state.widths[str(k)][state.frozen - 1]
+    return Inputs(width, tuple(state.places[client] for client in members))
 
 
 def _frozen_values(state: FesemMaState) -> int:
     """The number of a model's values that belong to frozen layers."""
     layout = state.layout
-    layers = layers_of(layout)
-    layer = layers[state.frozen - 1]
-    spans = layout.span_of(layer.name)
-    last = spans[-1]
+    last = layout.span_of(layers_of(layout)[state.frozen - 1].name)[-1]
     return int(last.stop)
 
 
 def _counts(report: Report, outputs: int) -> tuple[int, ...]:
     """Samples per class (outputs,); all samples for each class where a report has none."""
     counts = report.numbers.get("classes")
-    samples = max(report.examples, 1)
-    fallback = (samples,) * outputs
+    fallback = (max(report.examples, 1),) * outputs
     if not isinstance(counts, list) or len(counts) != outputs:
         return fallback
     for count in counts:
@@ -561,8 +501,7 @@ def _nearest(state: FesemMaState, clients: Sequence[ClientId]) -> tuple[Labels, 
     for i, client in enumerate(clients):
         model = state.stored[client]
         for k, centre in enumerate(state.models):
-            matched = align(model, centre, state.layout)
-            table[i, k] = squared_distance(matched, centre)
+            table[i, k] = squared_distance(align(model, centre, state.layout), centre)
         release(model)
     labels = table.argmin(axis=1)
     every_row = np.arange(len(labels))
@@ -574,11 +513,5 @@ def _with_reports(state: FesemMaState, reports: Reports) -> FesemMaState:
     """The state with the reported models. They may be memory-mapped and are not copied."""
     outputs = _outputs(state.layout)
     models = vectors_of(reports)
-    counts: dict[ClientId, tuple[int, ...]] = {}
-    for client, report in reports:
-        counts[client] = _counts(report, outputs)
-    return replace(
-        state,
-        stored=merged(state.stored, models),
-        counts=merged(state.counts, counts),
-    )
+    counts = {client: _counts(report, outputs) for client, report in reports}
+    return replace(state, stored=merged(state.stored, models), counts=merged(state.counts, counts))

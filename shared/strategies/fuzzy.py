@@ -85,9 +85,7 @@ class Fuzzy(Strategy[FuzzyState]):
         description="K: the number of clusters. Set task.model.options.head to the same number.",
     )
     beta: float = Field(
-        1.0,
-        ge=0,
-        description="The weight of the contrastive loss; 0: the head is not trained.",
+        1.0, ge=0, description="The weight of the contrastive loss; 0: the head is not trained."
     )
     temperature: float = Field(
         1.0, gt=0, description="tau: the temperature of the contrastive loss."
@@ -149,8 +147,7 @@ class Fuzzy(Strategy[FuzzyState]):
         return replace(state, asked=())
 
     def init(self, setup: Setup) -> FuzzyState:
-        start = setup.starts[0]
-        return FuzzyState((start,) * self._models)
+        return FuzzyState((setup.starts[0],) * self._models)
 
     def plan(self, state: FuzzyState, view: View) -> Phase:
         counts = {"counts": Expected(self.n_clusters)}
@@ -158,8 +155,7 @@ class Fuzzy(Strategy[FuzzyState]):
             newcomers = unknown(state.counts, state.asked, view)
             if newcomers:
                 return Phase(ENTRY, newcomers, ends_round=False, may_be_empty=True, numbers=counts)
-        size = state.models[0].size
-        return Phase(sizes={MODEL: size}, numbers=counts)
+        return Phase(sizes={MODEL: state.models[0].size}, numbers=counts)
 
     def order(self, state: FuzzyState, phase: Phase, client: ClientId) -> Order:
         return self.serve(state, client)
@@ -181,10 +177,8 @@ class Fuzzy(Strategy[FuzzyState]):
         if key == MEAN_OF_CLUSTERS:
             return mean([(model, 1.0) for model in state.models])
         if key.startswith(OWN):
-            client = key.removeprefix(OWN)
-            counts = state.counts[client]
-            pairs = zip(state.models, counts, strict=True)
-            return mean(list(pairs))
+            counts = state.counts[key.removeprefix(OWN)]
+            return mean(list(zip(state.models, counts, strict=True)))
         return state.models[int(key)]
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
@@ -222,13 +216,8 @@ class Fuzzy(Strategy[FuzzyState]):
                 reported[client] = own
         counts = merged(state.counts, reported)
         if phase.name == ENTRY:
-            failed = unanswered(state.asked, phase, counts)
-            return replace(state, counts=counts, asked=failed)
-        models: list[Vector] = []
-        for k, before in enumerate(state.models):
-            key = str(k)
-            model = means.mean(key, otherwise=before)
-            models.append(model)
+            return replace(state, counts=counts, asked=unanswered(state.asked, phase, counts))
+        models = [means.mean(str(k), otherwise=before) for k, before in enumerate(state.models)]
         return FuzzyState(tuple(models), counts, begun=True)
 
     def clusters(self, state: FuzzyState) -> tuple[Vector, ...]:
@@ -284,8 +273,7 @@ class Fuzzy(Strategy[FuzzyState]):
             return [float(local.examples)]
         if self.variant == "fedavg+clusteredFL":
             equal = (1 / self.n_clusters,) * self.n_clusters
-            shares = self.known.get(job.client, equal)
-            return [share * local.examples for share in shares]
+            return [share * local.examples for share in self.known.get(job.client, equal)]
         counts = local.memberships(model, self.n_clusters)
         return [float(count) for count in counts]
 
@@ -302,7 +290,5 @@ def _by_counts(report: Report) -> Terms:
     for k, count in enumerate(counts):
         if count > 0:
             weight = float(count) * fair
-            share = count / total
-            term = Term(str(k), MODEL, weight, share)
-            terms.append(term)
+            terms.append(Term(str(k), MODEL, weight, count / total))
     return tuple(terms)

@@ -143,9 +143,7 @@ class Ifca(ManyModels[IfcaState]):
         description="Hypotheses differ only in their final layer; the other layers are shared.",
     )
     dead_after: int = Field(
-        10,
-        ge=1,
-        description="A hypothesis is dead once no client chose it for this many rounds.",
+        10, ge=1, description="A hypothesis is dead once no client chose it for this many rounds."
     )
     reseed_dead: bool = Field(
         False, description="Replace a dead hypothesis by the model of the worst served client."
@@ -236,10 +234,8 @@ class Ifca(ManyModels[IfcaState]):
         if len(state.models) < self.n_clusters:
             return self._initialising_phase(state, view)
         losses = self._expected_losses()
-        values = state.start.size
-        sizes: dict[str, int] = {self.averaging: values}
-        last = self.n_clusters - 1
-        choice = Expected(most=last, whole=True)
+        sizes: dict[str, int] = {self.averaging: state.start.size}
+        choice = Expected(most=self.n_clusters - 1, whole=True)
         numbers = {"choice": choice, **losses}
         if not self._is_trying(state):
             return Phase(sizes=sizes, numbers=numbers)
@@ -256,12 +252,9 @@ class Ifca(ManyModels[IfcaState]):
             losses = self._expected_losses()
             return Phase(SCORE, cohort, ends_round=False, may_be_empty=True, numbers=losses)
         draw = generator(state.seed, "candidates", view.attempt)
-        present = sorted(view.present)
-        order = draw.permutation(present).tolist()
-        drawn = order[: self.candidates]
-        cohort = tuple(sorted(drawn))
-        sizes = {MODEL: state.start.size}
-        return Phase(SEED, cohort, sizes, ends_round=False)
+        order = draw.permutation(sorted(view.present)).tolist()
+        cohort = tuple(sorted(order[: self.candidates]))
+        return Phase(SEED, cohort, {MODEL: state.start.size}, ends_round=False)
 
     def _expected_losses(self) -> dict[str, Expected]:
         """A loss for each hypothesis; during the warm-up a client reports that of its group only."""
@@ -273,10 +266,8 @@ class Ifca(ManyModels[IfcaState]):
             return Order(models=(START,))
         if not self._is_warmup(state):
             return self._choosing_order(state, client)
-        draw = generator(state.seed, "group", client)
-        drawn = draw.integers(self.n_clusters)
-        group = int(drawn)
-        return self._order_of_one(group)
+        drawn = generator(state.seed, "group", client).integers(self.n_clusters)
+        return self._order_of_one(int(drawn))
 
     def serve(self, state: IfcaState, client: ClientId) -> Order:
         if not state.models:
@@ -290,13 +281,11 @@ class Ifca(ManyModels[IfcaState]):
         kept = state.kept.get(client)
         if kept is not None and self._is_frozen(state):
             return self._order_of_one(kept, cluster=kept)
-        latest = state.assign.get(client)
-        return Order(models=keys, cluster=latest)
+        return Order(models=keys, cluster=state.assign.get(client))
 
     def _order_of_one(self, number: int, cluster: int | None = None) -> Order:
         """One hypothesis, which the client does not choose."""
-        keys = self._keys([number])
-        return Order(models=keys, cluster=cluster, numbers={"choice": number})
+        return Order(models=self._keys([number]), cluster=cluster, numbers={"choice": number})
 
     def _is_warmup(self, state: IfcaState) -> bool:
         """Whether clients train the hypothesis of a random group."""
@@ -313,11 +302,9 @@ class Ifca(ManyModels[IfcaState]):
     def model(self, state: IfcaState, key: str) -> Vector:
         head = slice(*state.head)
         if key == TRUNK:
-            first = state.models[0]
-            return np.delete(first, head)
+            return np.delete(state.models[0], head)
         if key.startswith(HEAD):
-            number = key.removeprefix(HEAD)
-            hypothesis = state.models[int(number)]
+            hypothesis = state.models[int(key.removeprefix(HEAD))]
             return hypothesis[head]
         return super().model(state, key)
 
@@ -325,15 +312,13 @@ class Ifca(ManyModels[IfcaState]):
         """The keys of these hypotheses, or of the trunk and their heads."""
         if not self.shared_trunk:
             return tuple(str(k) for k in numbers)
-        heads = [f"{HEAD}{k}" for k in numbers]
-        return (TRUNK, *heads)
+        return (TRUNK, *[f"{HEAD}{k}" for k in numbers])
 
     # -- the client --------------------------------------------------------------------------------
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         if job.phase == SEED:
-            start = job.models[0]
-            result = local.train(start)
+            result = local.train(job.models[0])
             report = trained_report(result, local)
             return report, client_state
         models = self._hypotheses(job)
@@ -348,8 +333,7 @@ class Ifca(ManyModels[IfcaState]):
         numbers = {"choice": choice, "losses": losses}
         model = models[best]
         if self.averaging == "gradient":
-            plain = local.gradient(model)
-            gradient = decayed(plain, model, job)
+            gradient = decayed(local.gradient(model), model, job)
             loss = losses[best]
             report = Report({GRADIENT: gradient}, local.examples, numbers, steps=1, loss=loss)
             return report, client_state
@@ -376,10 +360,7 @@ class Ifca(ManyModels[IfcaState]):
         start = job.layout.final_layer.start
         before = trunk[:start]
         after = trunk[start:]
-        models: list[Vector] = []
-        for head in heads:
-            whole = np.concatenate([before, head, after])
-            models.append(whole)
+        models = [np.concatenate([before, head, after]) for head in heads]
         return tuple(models)
 
     def _best(self, models: Sequence[Vector], losses: Sequence[float], local: Local) -> int:
@@ -394,10 +375,8 @@ class Ifca(ManyModels[IfcaState]):
         for model in models:
             outputs = local.predict(model, "test")
             predicted = outputs.argmax(axis=1)
-            correct = np.count_nonzero(predicted == truth)
-            hits.append(int(correct))
-        most = max(hits)
-        return hits.index(most)
+            hits.append(int(np.count_nonzero(predicted == truth)))
+        return hits.index(max(hits))
 
     # -- the server --------------------------------------------------------------------------------
 
@@ -436,8 +415,7 @@ class Ifca(ManyModels[IfcaState]):
             if self.averaging == "model":
                 terms += sample_term(report, key, uniform=self.weights == "uniform")
             else:
-                term = Term(key, GRADIENT, 1.0)
-                terms.append(term)
+                terms.append(Term(key, GRADIENT, 1.0))
         return tuple(terms)
 
     def fold_means(
@@ -447,8 +425,7 @@ class Ifca(ManyModels[IfcaState]):
         state = self._aggregate(state, means, len(chosen))
         if phase.name.startswith(RESTART):
             return replace(state, trial_round=state.trial_round + 1)
-        idle = _idle(state, chosen)
-        state = replace(state, idle=idle)
+        state = replace(state, idle=_idle(state, chosen))
         state = self._joined(state, chosen)
         # frozen clients cannot leave a hypothesis, however rarely they are drawn
         if self.reseed_dead and not self._is_frozen(state):
@@ -461,8 +438,7 @@ class Ifca(ManyModels[IfcaState]):
         with_choices = joined(state, choices)
         if self.freeze_after is None or self._is_warmup(state):
             return with_choices
-        kept = {**state.kept, **choices}
-        in_order = sorted(kept.items())
+        in_order = sorted({**state.kept, **choices}.items())
         return replace(with_choices, kept=dict(in_order))
 
     def _choices(self, reports: Reports) -> dict[ClientId, int]:
@@ -516,24 +492,17 @@ class Ifca(ManyModels[IfcaState]):
 
     def _dead(self, state: IfcaState) -> list[int]:
         """Hypotheses that nobody chose for a long time."""
-        dead: list[int] = []
-        for k, rounds in enumerate(state.idle):
-            if rounds >= self.dead_after:
-                dead.append(k)
-        return dead
+        return [k for k, rounds in enumerate(state.idle) if rounds >= self.dead_after]
 
     def _aggregate(self, state: IfcaState, means: Means, reporters: int) -> IfcaState:
         """Each hypothesis after a round with this number of reports."""
         models: list[Vector] = []
         for k, model in enumerate(state.models):
-            moved = self._moved(state, model, str(k), means, reporters)
-            models.append(moved)
+            models.append(self._moved(state, model, str(k), means, reporters))
         if not self.shared_trunk or not reporters:
             return replace(state, models=tuple(models))
-        first = state.models[0]
-        moved_first = self._moved(state, first, TRUNK, means, reporters)
-        with_trunk = self._with_trunk_of(moved_first, state, models)
-        return replace(state, models=with_trunk)
+        moved_first = self._moved(state, state.models[0], TRUNK, means, reporters)
+        return replace(state, models=self._with_trunk_of(moved_first, state, models))
 
     def _moved(
         self, state: IfcaState, model: Vector, key: str, means: Means, reporters: int
@@ -553,8 +522,7 @@ class Ifca(ManyModels[IfcaState]):
         count = means.count(key)
         if not count:
             return model
-        factor = factor_in(state.schedule, state.round)
-        rate = state.lr * factor
+        rate = state.lr * factor_in(state.schedule, state.round)
         step = -rate * count / reporters
         return combine([(model, 1.0), (mean, step)])
 
@@ -568,8 +536,7 @@ class Ifca(ManyModels[IfcaState]):
         with_trunk: list[Vector] = []
         for model in models:
             head = model[start:stop]
-            whole = np.concatenate([before, head, after])
-            with_trunk.append(whole)
+            with_trunk.append(np.concatenate([before, head, after]))
         return tuple(with_trunk)
 
     def _reseeded(self, state: IfcaState, reports: Reports) -> IfcaState:
@@ -622,8 +589,7 @@ class Ifca(ManyModels[IfcaState]):
         idle = list(state.idle)
         for choice in self._choices(reports).values():
             idle[choice] = 0
-        folded = self.fold(state, phase, reports, average)
-        return replace(folded, idle=tuple(idle))
+        return replace(self.fold(state, phase, reports, average), idle=tuple(idle))
 
     # -- privacy -----------------------------------------------------------------------------------
 
@@ -635,10 +601,7 @@ class Ifca(ManyModels[IfcaState]):
             "reseed_dead": self.reseed_dead,
             chosen_start: self.initial in ("restarts", "kmeans++"),
         }
-        named: list[str] = []
-        for name, leaks_data in leaks.items():
-            if leaks_data:
-                named.append(name)
+        named = [name for name, leaks_data in leaks.items() if leaks_data]
         if named:
             options = " and ".join(named)
             raise ValueError(
@@ -671,21 +634,15 @@ class Ifca(ManyModels[IfcaState]):
         k = self.n_clusters
         complete = state.trial + 1
         next_models = state.spare[:k]
-        left = state.spare[k:]
-        state = replace(state, spare=left, trial=complete, trial_round=0)
+        state = replace(state, spare=state.spare[k:], trial=complete, trial_round=0)
         if complete == self.restarts:
             return replace(state, models=state.best, best=())
-        models = self._with_trunk_of(next_models[0], state, next_models)
-        return replace(state, models=models)
+        return replace(state, models=self._with_trunk_of(next_models[0], state, next_models))
 
     def _first_centre(self, state: IfcaState, reports: Reports) -> IfcaState:
         """kmeans++: one candidate at random."""
-        candidates: list[Candidate] = []
-        for client, report in reports:
-            model = report.vectors[MODEL]
-            candidates.append((client, model))
-        draw = generator(state.seed, "first centre")
-        first = draw.integers(len(candidates))
+        candidates = [(client, report.vectors[MODEL]) for client, report in reports]
+        first = generator(state.seed, "first centre").integers(len(candidates))
         state = replace(state, candidates=tuple(candidates))
         return self._chosen(state, int(first))
 
@@ -699,19 +656,14 @@ class Ifca(ManyModels[IfcaState]):
             losses[client] = _loss(report)
         served: list[float] = []
         for client, _ in state.candidates:
-            loss = losses.get(client, -math.inf)
-            served.append(loss)
-        highest = max(served)
-        worst = served.index(highest)
-        return self._chosen(state, worst)
+            served.append(losses.get(client, -math.inf))
+        return self._chosen(state, served.index(max(served)))
 
     def _chosen(self, state: IfcaState, place: int) -> IfcaState:
         """Make a candidate a centre. Initial models fill up where too few candidates are left."""
         _, model = state.candidates[place]
         models = (*state.models, model)
-        before = state.candidates[:place]
-        after = state.candidates[place + 1 :]
-        left = before + after
+        left = state.candidates[:place] + state.candidates[place + 1 :]
         if not left:
             filled = models + state.spare
             models = filled[: self.n_clusters]
@@ -753,22 +705,16 @@ def _loss(report: Report) -> float:
     losses = report.numbers.get("losses")
     if not isinstance(losses, list):
         return 0.0
-    numbers: list[float] = []
-    for loss in losses:
-        if isinstance(loss, int | float):
-            numbers.append(float(loss))
-    return min(numbers, default=0.0)
+    return min([float(loss) for loss in losses if isinstance(loss, int | float)], default=0.0)
 
 
 def _mean_loss(reports: Reports) -> float:
     """The mean of the clients' lowest losses by samples; a finite number in any case."""
-    largest = np.finfo(np.float64).max
-    worst = float(largest)
+    worst = float(np.finfo(np.float64).max)
     total = 0
     weighted: list[float] = []
     for _, report in reports:
-        loss = _loss(report)
-        weighted.append(loss * report.examples)
+        weighted.append(_loss(report) * report.examples)
         total += report.examples
     if not total:
         return worst

@@ -116,12 +116,7 @@ class LgFedAvg(Strategy[LgState]):
     def terms(self, state: LgState, phase: Phase, client: ClientId, report: Report) -> Terms | None:
         if not state.shared.size:
             return ()
-        return sample_term(
-            report,
-            SHARED,
-            VECTOR,
-            uniform=self.weights == "uniform",
-        )
+        return sample_term(report, SHARED, VECTOR, uniform=self.weights == "uniform")
 
     def fold_means(self, state: LgState, phase: Phase, means: Means, reports: Reports) -> LgState:
         trained = set(state.trained)
@@ -146,15 +141,13 @@ class LgFedAvg(Strategy[LgState]):
 
     def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
         spans = _shared_spans(job.layout, self.shared_layers)
-        model = _composed(job, client_state, spans)
-        return ((1.0, model),)
+        return ((1.0, _composed(job, client_state, spans)),)
 
     def clusters(self, state: LgState) -> tuple[Vector, ...]:
         """The model of a newcomer: shared values on initial layers; none if there are none."""
         if not state.shared.size:
             return ()
-        model = _joined(state.start, state.shared, state.spans)
-        return (model,)
+        return (_joined(state.start, state.shared, state.spans),)
 
     def notes(self, state: LgState) -> dict[str, Any]:
         return {
@@ -177,10 +170,7 @@ def _shared_spans(layout: Layout, count: int) -> Spans:
             f"parametrised modules ({', '.join(modules)}); share fewer, or take a model with more"
         )
     last = modules[len(modules) - count :]
-    spans: list[tuple[int, int]] = []
-    for tensor, span in layout.spans():
-        if tensor.module in last:
-            spans.append((span.start, span.stop))
+    spans = [(span.start, span.stop) for tensor, span in layout.spans() if tensor.module in last]
     return tuple(spans)
 
 

@@ -89,13 +89,7 @@ class Pacfl(ClusteredOnce[PacflState]):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     signature_phases: ClassVar[tuple[str, ...]] = (SIGNATURE, ENTRY)
-    client_fields = (
-        "assign",
-        "asked",
-        "signatures",
-        "labels",
-        "weights",
-    )
+    client_fields = ("assign", "asked", "signatures", "labels", "weights")
     height = "beta"
 
     falls_back: ClassVar[bool] = True
@@ -164,8 +158,7 @@ class Pacfl(ClusteredOnce[PacflState]):
 
     @model_validator(mode="after")
     def _one_cut(self) -> Self:
-        cuts = {"beta": self.threshold, "n_clusters": self.n_clusters}
-        check_cuts(cuts, self.choose, self.gate)
+        check_cuts({"beta": self.threshold, "n_clusters": self.n_clusters}, self.choose, self.gate)
         return self
 
     @property
@@ -187,8 +180,7 @@ class Pacfl(ClusteredOnce[PacflState]):
 
     @property
     def entry_numbers(self) -> Mapping[str, Expected]:
-        labels = Expected(-self.most_values, most=LARGEST, whole=True)
-        return {"labels": labels}
+        return {"labels": Expected(-self.most_values, most=LARGEST, whole=True)}
 
     def entry_sizes(self, state: PacflState) -> Mapping[str, int]:
         return {SIGNATURE: -self.most_values}
@@ -204,13 +196,8 @@ class Pacfl(ClusteredOnce[PacflState]):
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         if job.phase == TRAIN:
-            start = job.models[0]
-            result = local.train(start)
-            trained = trained_report(result, local)
-            return trained, client_state
-        inputs = local.inputs()
-        targets = local.targets("train")
-        vectors, labels = signature(inputs, targets, self.p)
+            return trained_report(local.train(job.models[0]), local), client_state
+        vectors, labels = signature(local.inputs(), local.targets("train"), self.p)
         flat = vectors.ravel()
         report = Report({SIGNATURE: flat}, local.examples, {"labels": labels})
         return with_card(report, job, local), client_state
@@ -221,12 +208,10 @@ class Pacfl(ClusteredOnce[PacflState]):
         state, clients = self._with_signatures(state, reports)
         if not clients:
             return state
-        angles = self._angles(state, clients)
-        tree, evidence = self.cut.tree(angles, state.chances)
+        tree, evidence = self.cut.tree(self._angles(state, clients), state.chances)
         models = (state.start,) * tree.clusters
         clusters = tree.labels.tolist()
-        assign = dict(zip(clients, clusters, strict=True))
-        state = replace(state, models=models, assign=assign)
+        state = replace(state, models=models, assign=dict(zip(clients, clusters, strict=True)))
         return _with_weights(state, clients, tree, evidence)
 
     def assign_newcomers(self, state: PacflState, reports: Reports) -> PacflState:
@@ -243,8 +228,7 @@ class Pacfl(ClusteredOnce[PacflState]):
         return member_terms(state, phase, client, report)
 
     def aggregate(self, state: PacflState, reports: Reports, average: Average = MEAN) -> PacflState:
-        models = folded(state, reports, average)
-        return replace(state, models=models)
+        return replace(state, models=folded(state, reports, average))
 
     def refuses_buffer(self) -> str:
         return ""
@@ -265,10 +249,8 @@ class Pacfl(ClusteredOnce[PacflState]):
         flat_vectors = report.vectors[SIGNATURE]
         vectors = flat_vectors.reshape(len(own_labels), -1)
         _, values = vectors.shape
-        rows = classes * self.p
-        frame = np.zeros((rows, values), np.float32)
-        places = _places(own_labels)
-        for vector, (label, order) in zip(vectors, places, strict=True):
+        frame = np.zeros(((classes * self.p), values), np.float32)
+        for vector, (label, order) in zip(vectors, _places(own_labels), strict=True):
             row = label * self.p + order
             frame[row] = vector
         labels: list[int] = []
@@ -285,8 +267,7 @@ class Pacfl(ClusteredOnce[PacflState]):
         if not clients:
             return None
         cut = state.cut_at(len(clients))
-        angles = self._angles(state, clients)
-        return Proximity(clients, angles, self.linkage, "degrees", cut)
+        return Proximity(clients, self._angles(state, clients), self.linkage, "degrees", cut)
 
     # -- signatures and angles ---------------------------------------------------------------------
 
@@ -331,9 +312,7 @@ class Pacfl(ClusteredOnce[PacflState]):
 
         The same sequence twice gives a symmetric matrix with a zero diagonal.
         """
-        bases: dict[ClientId, Matrix] = {}
-        for client in dict.fromkeys([*rows, *columns]):
-            bases[client] = self._basis(state, client)
+        bases = {client: self._basis(state, client) for client in dict.fromkeys([*rows, *columns])}
         table = np.zeros((len(rows), len(columns)))
         is_symmetric = rows is columns
         for i, one in enumerate(rows):
@@ -345,8 +324,7 @@ class Pacfl(ClusteredOnce[PacflState]):
             for j, other in enumerate(others):
                 their_labels = state.labels[other]
                 cosines = transposed @ bases[other]
-                degrees = self._degrees(cosines, own_labels, their_labels)
-                table[i, j] = degrees
+                table[i, j] = self._degrees(cosines, own_labels, their_labels)
         if is_symmetric:
             return table + table.T
         return table
@@ -354,14 +332,11 @@ class Pacfl(ClusteredOnce[PacflState]):
     def _basis(self, state: PacflState, client: ClientId) -> Matrix:
         """A client's singular vectors as columns of length 1, or an orthonormal basis of them."""
         vectors = len(state.labels[client])
-        flat = state.signatures[client]
-        values = np.asarray(flat, np.float64)
-        columns = values.reshape(vectors, -1).T
+        columns = np.asarray(state.signatures[client], np.float64).reshape(vectors, -1).T
         if self.measure == "principal":
             return orthonormal(columns)
         # in float32 rounding alone would make hundredths of a degree
-        norms = np.linalg.norm(columns, axis=0)
-        lengths = np.maximum(norms, 1e-12)
+        lengths = np.maximum(np.linalg.norm(columns, axis=0), 1e-12)
         unit: Matrix = columns / lengths
         return unit
 
@@ -399,10 +374,7 @@ class Pacfl(ClusteredOnce[PacflState]):
             [apart] = self._between(state, (client,), members)
             degrees = dict(zip(members, apart.tolist(), strict=True))
             clusters = len(state.models)
-            distances: list[float] = []
-            for k in range(clusters):
-                distance = self._to_cluster(state, degrees, k)
-                distances.append(distance)
+            distances = [self._to_cluster(state, degrees, k) for k in range(clusters)]
             least = min(distances)
             nearest = distances.index(least)
             if self._is_beyond_cut(state, least):
@@ -436,8 +408,7 @@ class Pacfl(ClusteredOnce[PacflState]):
             return float(rule(apart))
         if sum(weights) == 0:  # newcomers founded the cluster
             weights = [1.0] * len(apart)
-        weighted = np.average(apart, weights=weights)
-        return float(weighted)
+        return float(np.average(apart, weights=weights))
 
     def _is_beyond_cut(self, state: PacflState, degrees: float) -> bool:
         """Whether a merge at this distance would be above the cut."""
@@ -493,10 +464,8 @@ def _trace(cosines: Matrix, own: VectorLabels, theirs: VectorLabels) -> float:
     angles: list[float] = []
     for place, row in rows.items():
         if place in columns:
-            column = columns[place]
-            cosine = abs(cosines[row, column])
-            angle = _angle(cosine)
-            angles.append(angle)
+            cosine = abs(cosines[row, columns[place]])
+            angles.append(_angle(cosine))
     alone = len(either) - len(angles)
     return math.fsum(angles) + 90.0 * alone
 
@@ -531,10 +500,7 @@ def _usual_sample_size(
 
 
 def _with_weights(
-    state: PacflState,
-    clients: Sequence[ClientId],
-    tree: Agglomeration,
-    evidence: tuple[float, ...],
+    state: PacflState, clients: Sequence[ClientId], tree: Agglomeration, evidence: tuple[float, ...]
 ) -> PacflState:
     """The state with the facts of the cut that made its clusters, and its clients' weights."""
     weights = dict(zip(clients, tree.weights.tolist(), strict=True))
@@ -563,19 +529,14 @@ def signature(
     vectors: list[Vector] = []
     labels: list[int] = []
     for label in np.unique(targets).tolist():
-        samples = inputs[targets == label]
-        own = np.asarray(samples, np.float64)
+        own = np.asarray(inputs[targets == label], np.float64)
         _, values, rows = np.linalg.svd(own, full_matrices=False)
         largest = values.max(initial=0.0)
         least = largest * max(own.shape) * rounding_error
         significant = values[:p] > least
-        first = rows[:p]
-        for vector in first[significant]:
-            place = np.abs(vector).argmax()
-            sign = np.sign(vector[place])
-            turned = vector * sign
-            rounded = turned.astype(np.float32)
-            vectors.append(rounded)
+        for vector in rows[:p][significant]:
+            turned = vector * np.sign(vector[np.abs(vector).argmax()])
+            vectors.append(turned.astype(np.float32))
             labels.append(label)
     if not vectors:
         _, values_of_sample = inputs.shape
@@ -614,9 +575,7 @@ def _places(labels: Sequence[int]) -> dict[Place, int]:
 def _angle(cosine: Any) -> float:
     """The angle in degrees; rounding can make a cosine exceed 1."""
     at_least = max(float(cosine), -1.0)
-    clipped = min(at_least, 1.0)
-    radians = math.acos(clipped)
-    return math.degrees(radians)
+    return math.degrees(math.acos(min(at_least, 1.0)))
 
 
 def _neighbour(
@@ -637,6 +596,5 @@ def _neighbour(
     between = matrix[np.ix_(newcomers, members)]
     apart = between.min(axis=0)
     place = int(apart.argmin())
-    member = members[place]
-    nearest = clients[member]
+    nearest = clients[members[place]]
     return state.assign[nearest]

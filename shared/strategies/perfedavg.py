@@ -117,8 +117,7 @@ class PerFedAvg(SingleModel[PerFedAvgState]):
     def fold_means(
         self, state: PerFedAvgState, phase: Phase, means: Means, reports: Reports
     ) -> PerFedAvgState:
-        model = means.mean(KEY, otherwise=state.model)
-        return replace(state, model=model, round=state.round + 1)
+        return replace(state, model=means.mean(KEY, otherwise=state.model), round=state.round + 1)
 
     def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
         model = job.models[0]
@@ -133,8 +132,7 @@ class PerFedAvg(SingleModel[PerFedAvgState]):
 
     def _adapted(self, local: Local, model: Vector, rows: SampleIndices) -> Vector:
         """w - alpha * grad F_i(w) on a batch: the inner step."""
-        slope = local.gradient(model, rows=rows)
-        return _moved(model, slope, -self.alpha)
+        return _moved(model, local.gradient(model, rows=rows), -self.alpha)
 
     def _step(
         self, local: Local, model: Vector, group: Sequence[SampleIndices], beta: float
@@ -143,8 +141,7 @@ class PerFedAvg(SingleModel[PerFedAvgState]):
 
         It starts from `model`, not from the end of the inner step.
         """
-        inner = self._adapted(local, model, group[0])
-        slope = local.gradient(inner, rows=group[1])
+        slope = local.gradient(self._adapted(local, model, group[0]), rows=group[1])
         if self.variant == "fo":
             return _moved(model, slope, -beta)
         # (I - alpha * Hessian) * slope, with the Hessian as a difference of gradients
@@ -169,13 +166,10 @@ def groups(batches: Sequence[SampleIndices], size: int) -> list[list[SampleIndic
     """
     if len(batches) < size:
         rows = np.concatenate(batches)
-        parts = np.array_split(rows, size)
-        return [[part if part.size else rows for part in parts]]
-    grouped = []
-    for start in range(0, len(batches) - size + 1, size):
-        group = batches[start : start + size]
-        grouped.append(list(group))
-    return grouped
+        return [[part if part.size else rows for part in np.array_split(rows, size)]]
+    return [
+        list(batches[start : start + size]) for start in range(0, len(batches) - size + 1, size)
+    ]
 
 
 def _moved(model: Vector, direction: Vector, rate: float) -> Vector:

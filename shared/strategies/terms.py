@@ -70,11 +70,9 @@ class BatchMeans:
         for term in terms:
             key = term.key
             vector = vectors[term.vector]
-            pairs = self._pairs.setdefault(key, [])
-            pairs.append((vector, term.weight))
+            self._pairs.setdefault(key, []).append((vector, term.weight))
             if term.share is not None:
-                shares = self._shares.setdefault(key, [])
-                shares.append(term.share)
+                self._shares.setdefault(key, []).append(term.share)
 
     def mean(self, key: str, otherwise: Vector) -> Vector:
         """The average (d,) under a key by the rule; `otherwise` where nothing has a positive weight."""
@@ -87,8 +85,7 @@ class BatchMeans:
 
     def count(self, key: str) -> int:
         """The number of vectors that count under a key."""
-        pairs = self._pairs.get(key, [])
-        return len(pairs)
+        return len(self._pairs.get(key, []))
 
 
 def describes_folds(kind: type) -> bool:

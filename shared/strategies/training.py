@@ -83,8 +83,7 @@ class Training(BaseModel):
         return tuple((first, self._factor(first, rounds)) for first in sorted(firsts))
 
     def _factor(self, round_: int, rounds: int) -> float:
-        reached = [factor for share, factor in self.lr_steps if round_ >= share * rounds]
-        return math.prod(reached)
+        return math.prod([factor for share, factor in self.lr_steps if round_ >= share * rounds])
 
 
 def factor_in(schedule: Schedule, round_: int) -> float:

@@ -16,32 +16,24 @@ from covey.shared.wire.parts import check
 
 def shared_of(work: Work) -> SharedWork:
     """The part of some work that all agents share."""
-    fields = _fields(work, SharedWork)
-    return SharedWork(**fields)
+    return SharedWork(**_fields(work, SharedWork))
 
 
 def brief_of(work: Work, shared: ModelRef) -> BriefWork:
     """The rest of the work; `shared` names the part that all agents share."""
-    fields = _fields(work, BriefWork)
-    return BriefWork(shared=shared, **fields)
+    return BriefWork(shared=shared, **_fields(work, BriefWork))
 
 
 def _fields(work: Work, part: type[Message]) -> dict[str, Any]:
     """The fields that some work has in common with a part of it."""
-    found: dict[str, Any] = {}
-    for name in part.model_fields:
-        if name == "shared":
-            continue
-        found[name] = getattr(work, name)
-    return found
+    return {name: getattr(work, name) for name in part.model_fields if name != "shared"}
 
 
 def whole_of(brief: BriefWork, shared: SharedWork) -> Work:
     """The work with both parts. Each of them was checked when it was read."""
     own = dict(brief)
     del own["shared"]
-    common = dict(shared)
-    return Work.model_construct(**own, **common)
+    return Work.model_construct(**own, **dict(shared))
 
 
 class SharedParts:
@@ -75,8 +67,7 @@ class SharedParts:
         in_order = sorted(parts)
         content = b"".join(parts[index] for index in in_order)
         parts.clear()
-        found = digest(content)
-        if found != part.digest:
+        if digest(content) != part.digest:
             why = "what all orders share is damaged"
             raise DecodeError("wrong digest", why)
         return SharedWork.from_bytes(content, verified=True)

@@ -76,8 +76,7 @@ class Codec:
 
     def kept(self, length: int) -> int:
         """How many values of a difference (length,) topk sends: at least one, if there is one."""
-        count = math.ceil(self.keep * length)
-        return min(length, max(1, count))
+        return min(length, max(1, math.ceil(self.keep * length)))
 
     def payload_bytes(self, length: int, based: bool) -> PayloadBytes:
         """The size of an encoded vector (length,). `based`: the vector has a base."""
@@ -191,13 +190,7 @@ def _encode_dense(
             data = number_formats.to_bfloat16(values)
         case _:
             data, scale = number_formats.to_int8(values, block, rng)
-    return Encoded(
-        codec=name,
-        length=values.size,
-        base=base_digest,
-        data=data,
-        scale=scale,
-    )
+    return Encoded(codec=name, length=values.size, base=base_digest, data=data, scale=scale)
 
 
 def _encode_topk(
@@ -210,9 +203,7 @@ def _encode_topk(
     """
     if error is not None and error.shape != vector.shape:
         raise ValueError(f"the kept error has shape {error.shape}, the vector {vector.shape}")
-    difference = Difference(vector, base, error)
-    count = codec.kept(vector.size)
-    values, index = largest(difference, count)
+    values, index = largest(Difference(vector, base, error), codec.kept(vector.size))
     positions = index.astype(UINT32)
     sent = values[index].astype(FLOAT32)
     values[index] = 0
@@ -260,31 +251,26 @@ def _expect(encoded: Encoded, data: int, scale: int = 0, index: int = 0) -> None
 def _from_float32(encoded: Encoded, base: Base) -> Vector:
     _expect(encoded, 4 * encoded.length)
     little_endian = np.frombuffer(encoded.data, FLOAT32)
-    values = little_endian.astype(np.float32, copy=False)
-    return _sum(values, base)
+    return _sum(little_endian.astype(np.float32, copy=False), base)
 
 
 def _from_float16(encoded: Encoded, base: Base) -> Vector:
     _expect(encoded, 2 * encoded.length)
-    values = number_formats.from_float16(encoded.data)
-    return _sum(values, base)
+    return _sum(number_formats.from_float16(encoded.data), base)
 
 
 def _from_bfloat16(encoded: Encoded, base: Base) -> Vector:
     _expect(encoded, 2 * encoded.length)
-    values = number_formats.from_bfloat16(encoded.data)
-    return _sum(values, base)
+    return _sum(number_formats.from_bfloat16(encoded.data), base)
 
 
 def _from_int8(encoded: Encoded, base: Base) -> Vector:
-    count = len(encoded.scale) // 4
-    _expect(encoded, encoded.length, scale=4 * count)
+    _expect(encoded, encoded.length, scale=4 * (len(encoded.scale) // 4))
     try:
         scale = number_formats.scales_of(encoded.scale, encoded.length)
     except ValueError as error:
         raise DecodeError("bad scale", str(error)) from None
-    values = number_formats.from_int8(encoded.data, scale)
-    return _sum(values, base)
+    return _sum(number_formats.from_int8(encoded.data, scale), base)
 
 
 def _no_base_of_topk() -> DecodeError:

@@ -17,8 +17,7 @@ Job = dict[str, Any]
 def pack(message: Job) -> bytes:
     """The frame of a message: its head and its body."""
     body: bytes = msgpack.packb(message, use_bin_type=True)
-    head = len(body).to_bytes(HEAD_BYTES, "little")
-    return head + body
+    return len(body).to_bytes(HEAD_BYTES, "little") + body
 
 
 def read(pipe: IO[bytes]) -> Job | None:

@@ -201,8 +201,7 @@ class Document(Message):
 
 def _check_key(body: bytes) -> bytes:
     """The end of a message with a checksum, in place of its closing brace."""
-    checksum = checksum_of(body).hex()
-    return b',"check":"%s"}' % checksum.encode()
+    return b',"check":"%s"}' % checksum_of(body).hex().encode()
 
 
 def _without_check(payload: bytes) -> bytes:

@@ -66,8 +66,7 @@ def largest(difference: Difference, count: int) -> tuple[Vector, Positions]:
     if index.size < count:
         index = np.arange(length)
         magnitude = np.abs(values)
-    chosen = _largest(magnitude, count)
-    return values, index[chosen]
+    return values, index[_largest(magnitude, count)]
 
 
 def _lower_bound(difference: Difference, count: int) -> np.float32:
@@ -78,8 +77,7 @@ def _lower_bound(difference: Difference, count: int) -> np.float32:
     sample = np.empty(sample_size, np.float32)
     difference.write(every, out=sample)
     np.abs(sample, out=sample)
-    share = count / max(length, 1)
-    expected = math.ceil(sample_size * share)
+    expected = math.ceil(sample_size * (count / max(length, 1)))
     # how many of the largest a sample has varies by about the root of their number
     spread = 1 + math.isqrt(expected)
     rank = sample_size - expected - 4 * spread
@@ -100,7 +98,6 @@ def _largest(magnitude: Vector, count: int) -> Chosen:
     kept: Chosen = magnitude > threshold
     still_missing = count - np.count_nonzero(kept)
     is_equal = magnitude == threshold
-    equal = np.flatnonzero(is_equal)
-    first_equal = equal[:still_missing]
+    first_equal = np.flatnonzero(is_equal)[:still_missing]
     kept[first_equal] = True
     return kept

@@ -12,12 +12,7 @@ from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import msgpack
-from pydantic import (
-    AfterValidator,
-    Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-)
+from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
 from covey.shared.errors import DecodeError
 from covey.shared.wire.framing import (
@@ -326,8 +321,7 @@ class ReportContent(Packed):
             return super().from_bytes(payload)
         if not verified:
             raise DecodeError("checksum", "the digest of the report was not compared")
-        body = memoryview(payload)[1:]
-        return cls._of_body(body)
+        return cls._of_body(memoryview(payload)[1:])
 
     @model_serializer(mode="wrap")
     def _without_the_usual_device(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:

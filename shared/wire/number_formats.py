@@ -134,11 +134,9 @@ def from_bfloat16(data: bytes) -> Vector:
 
 def _in_blocks(values: Vector, limit: np.float32, convert: Conversion) -> bytes:
     def write(out: Array) -> None:
-        size = min(values.size, IN_CACHE)
-        scratch = Scratch(size)
+        scratch = Scratch(min(values.size, IN_CACHE))
         for span in blocks(values.size, IN_CACHE):
-            block = _within(values[span], limit)
-            convert(block, out[span], scratch)
+            convert(_within(values[span], limit), out[span], scratch)
 
     return _written(values.size, UINT16, write)
 
@@ -148,8 +146,7 @@ def _written(length: int, dtype: np.dtype[Any], write: Writer) -> bytes:
 
     They are written in place. Bytes that grow block by block move, and lose their large pages when they do.
     """
-    size = length * dtype.itemsize
-    zeros = bytes(size)
+    zeros = bytes(length * dtype.itemsize)
     content = BytesIO(zeros)
     del zeros  # or `content` would copy them before the first change
     write(np.frombuffer(content.getbuffer(), dtype))
@@ -172,8 +169,7 @@ def _float16(values: Vector, out: Array, scratch: Scratch) -> None:
     sum of both ends in the digits of the float16, rounded by the processor to nearest, ties to even.
     """
     power = scratch.first("bits", values.size)
-    bits = values.view(np.uint32)
-    np.bitwise_and(bits, EXPONENT, out=power)
+    np.bitwise_and(values.view(np.uint32), EXPONENT, out=power)
     np.clip(power, SMALLEST_NORMAL, EXPONENT, out=power)
     power += TIMES_2_TO_13 + BIAS
     digits = scratch.first("more_bits", values.size)
@@ -241,13 +237,11 @@ def to_int8(values: Vector, block: int, rng: Generator) -> tuple[bytes, bytes]:
     """
     count = block_count(values.size, block)
     block = block_length(values.size, count)
-    seed = rng.integers(1 << 63)
-    random_bits = np.random.SFC64(int(seed))
+    random_bits = np.random.SFC64(int(rng.integers(1 << 63)))
     scales = np.empty(count, FLOAT32)
 
     def write(steps: Array) -> None:
-        longest = max(block, IN_CACHE)
-        scratch = Scratch(min(values.size, longest))
+        scratch = Scratch(min(values.size, max(block, IN_CACHE)))
         for span in _spans(values.size, block):
             chunk = values[span]
             fractions = scratch.first("bits", chunk.size).view(np.float32)
@@ -266,8 +260,7 @@ def to_int8(values: Vector, block: int, rng: Generator) -> tuple[bytes, bytes]:
 
 def from_int8(data: bytes, scale: Vector) -> Vector:
     """The values (d,) of steps (one byte each) and scales (blocks,), which `scales_of` has checked."""
-    steps = np.frombuffer(data, np.int8)
-    values = steps.astype(np.float32)
+    values = np.frombuffer(data, np.int8).astype(np.float32)
     block = block_length(values.size, scale.size)
     with np.errstate(over="ignore"):  # a hostile scale; the caller refuses what is not finite
         for span in _spans(values.size, block):
@@ -308,8 +301,7 @@ def _scale_of_blocks(magnitude: Vector, block: int) -> Vector:
         ValueError: a value is not finite.
     """
     starts = np.arange(0, magnitude.size, block)
-    peaks = np.maximum.reduceat(magnitude, starts)
-    scale: Vector = finite(peaks) / INT8_STEPS
+    scale: Vector = finite(np.maximum.reduceat(magnitude, starts)) / INT8_STEPS
     np.clip(scale, MIN_SCALE, MAX_SCALE, out=scale)
     return scale
 
@@ -334,11 +326,9 @@ def _round_steps(
     from the value by at most 2**-14 of a step. The shared bits stay away from 0 and 1 by 1/64. That is more than the
     rounding error of the largest value, 127 steps, which therefore never becomes 128.
     """
-    words = 1 + block_count(fractions.size, 8)
-    raw = random_bits.random_raw(words).astype(UINT64, copy=False)
+    raw = random_bits.random_raw(1 + block_count(fractions.size, 8)).astype(UINT64, copy=False)
     odd = 2 * int(raw[-1] >> np.uint64(64 - SHARED_BITS)) + 1
-    shared = np.float32(odd / (2 << SHARED_BITS))
-    fractions += ABOVE_ZERO + shared
+    fractions += ABOVE_ZERO + np.float32(odd / (2 << SHARED_BITS))
     fixed = scratch.first("short", fractions.size)
     np.copyto(fixed, fractions, casting="unsafe")  # rounds down, because no value is negative
     fixed += raw.view(np.uint8)[: fixed.size]

@@ -41,13 +41,7 @@ def part_length(size: int, count: int) -> int:
 
 
 def part_at(
-    source: BinaryIO,
-    index: int,
-    *,
-    digest: bytes,
-    size: int,
-    part_bytes: int,
-    about: int,
+    source: BinaryIO, index: int, *, digest: bytes, size: int, part_bytes: int, about: int
 ) -> Part:
     """One part of a content, for example to send a missing one again.
 
@@ -78,16 +72,10 @@ def part_at(
 
 
 def split(
-    source: BinaryIO,
-    *,
-    digest: bytes,
-    size: int,
-    part_bytes: int,
-    about: int,
+    source: BinaryIO, *, digest: bytes, size: int, part_bytes: int, about: int
 ) -> Iterator[Part]:
     """All parts of a content in order, with one in memory at a time. Arguments and errors are those of `part_at`."""
-    count = part_count(size, part_bytes)
-    for index in range(count):
+    for index in range(part_count(size, part_bytes)):
         yield part_at(source, index, digest=digest, size=size, part_bytes=part_bytes, about=about)
 
 
@@ -274,10 +262,8 @@ class Assembler:
         """All incomplete contents, sorted by sender; of one sender the least recently touched first."""
         pending: list[Pending] = []
         for name in sorted(self._incomplete):
-            sender = self._senders[name]
-            for digest, partial in sender.partials.items():
-                described = _describe(name, digest, partial)
-                pending.append(described)
+            for digest, partial in self._senders[name].partials.items():
+                pending.append(_describe(name, digest, partial))
         return tuple(pending)
 
     def feed(self, sender: str, part: Part, now: float) -> Sink | None:
@@ -327,8 +313,7 @@ class Assembler:
         own = self._senders.get(sender)
         if own is None or digest not in own.partials:
             return []
-        partial = own.partials[digest]
-        return [index for index, written in enumerate(partial.have) if not written]
+        return [index for index, written in enumerate(own.partials[digest].have) if not written]
 
     def expire(self, now: float) -> list[Pending]:
         """Drop every content without a new part for `max_age_s`. Returns what was dropped."""
@@ -373,8 +358,7 @@ class Assembler:
         while partials and (
             len(partials) >= self._per_sender or self._bytes + cost > self._total_bytes
         ):
-            oldest = next(iter(partials))
-            self._give_up(sender, oldest)
+            self._give_up(sender, next(iter(partials)))
         sink = self._new_sink(sender, part)
         partial = _Partial(part.size, part.count, part.about, sink, now, bytearray(part.count))
         partials[part.digest] = partial

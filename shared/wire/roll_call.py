@@ -29,7 +29,5 @@ def extra_s(agents: int) -> float:
 
 def answer_delay_s(agent: str, epoch: str, spread_s: float) -> float:
     """How long (s) an agent waits before it answers: a hash of its name and the roll call, as a share of the spread."""
-    text = f"{epoch}/{agent}"
-    word = hashlib.blake2b(text.encode(), digest_size=WORD_BYTES).digest()
-    share = int.from_bytes(word, "little") / WORDS
-    return share * spread_s
+    word = hashlib.blake2b(f"{epoch}/{agent}".encode(), digest_size=WORD_BYTES).digest()
+    return (int.from_bytes(word, "little") / WORDS) * spread_s

@@ -49,8 +49,7 @@ class RosterView:
         if before is not None and before.run != page.run:
             self._pages.clear()
             self._changes.clear()
-        known = tuple(self._pages)
-        for number in known:
+        for number in tuple(self._pages):
             if number >= page.pages:
                 del self._pages[number]
 
@@ -72,8 +71,7 @@ class RosterView:
         if is_first:
             self.take_page(0, message)
         elif word.isdecimal():
-            number = int(word)
-            self.take_page(number, message)
+            self.take_page(int(word), message)
         else:
             self.take_changes(message)
         return True
@@ -107,8 +105,5 @@ class RosterView:
                 in_order[agent] = row
         # the rows were checked when their pages were read
         return RosterMessage.model_construct(
-            run=first.run,
-            agents=in_order,
-            refusals=first.refusals,
-            pages=1,
+            run=first.run, agents=in_order, refusals=first.refusals, pages=1
         )

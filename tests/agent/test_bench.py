@@ -36,11 +36,7 @@ RESULT = Benchmark(
 def images(folder: Path) -> Path:
     file = folder / "images.npz"
     rng = np.random.default_rng(0)
-    np.savez(
-        file,
-        x=rng.integers(0, 255, (60, 28, 28), dtype=np.uint8),
-        y=np.arange(60) % 10,
-    )
+    np.savez(file, x=rng.integers(0, 255, (60, 28, 28), dtype=np.uint8), y=np.arange(60) % 10)
     return file
 
 

@@ -6,13 +6,7 @@ import random
 
 import pytest
 
-from covey.agent.device.delivery import (
-    NUDGE_S,
-    TRANSITIONS,
-    Cause,
-    Delivery,
-    ReportState,
-)
+from covey.agent.device.delivery import NUDGE_S, TRANSITIONS, Cause, Delivery, ReportState
 from covey.agent.device.events import (
     CommitMemory,
     DropReport,

@@ -66,10 +66,7 @@ def test_a_device_fetches_the_model_of_its_cluster_and_no_other() -> None:
         Subscribe(parts(1)),
     ]
     assert it.subscribed == (*it.own_topics, *parts(1))
-    assert it.model_ready(digest(CONTENTS[1])) == [
-        Unsubscribe(parts(1)),
-        Adopt(deployment(), (1,)),
-    ]
+    assert it.model_ready(digest(CONTENTS[1])) == [Unsubscribe(parts(1)), Adopt(deployment(), (1,))]
     assert it.wake_at is None
     assert it.settled(5) == [KeepDeployed(frozenset())], "the model file has what is needed"
     assert it.seen(deployment(), 9.0, WALL) == [], "a settled one is never fetched again"

@@ -122,9 +122,7 @@ def test_the_outcome_of_another_step_changes_nothing(tmp_path: Path) -> None:
     assert seen(tmp_path)[0] == Outboxed("r", 1, 2)
 
 
-def test_another_run_begins_empty_and_the_first_finds_its_files_again(
-    tmp_path: Path,
-) -> None:
+def test_another_run_begins_empty_and_the_first_finds_its_files_again(tmp_path: Path) -> None:
     with started(tmp_path) as box:
         put(box, 2)
         box.switch("other")

@@ -335,12 +335,7 @@ def test_a_damaged_account_is_no_new_one(tmp_path: Path) -> None:
 RUN = {
     "name": "private",
     "seed": 1,
-    "task": {
-        "features": [1, 8, 8],
-        "classes": 10,
-        "scale": 0.0625,
-        "model": {"name": "linear"},
-    },
+    "task": {"features": [1, 8, 8], "classes": 10, "scale": 0.0625, "model": {"name": "linear"}},
     "training": {"epochs": 1, "batch": 20, "lr": 0.1},
     "privacy": {"local": {"target_epsilon": 8.0, "delta": 1e-4}},
     "fleet": {"agents": 6, "data": "digits", "limit": 600, "workers": 1},

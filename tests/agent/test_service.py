@@ -500,9 +500,7 @@ async def test_bad_habits_of_a_broker_change_neither_work_nor_report(
     assert world.pool.steps == [1]
 
 
-def test_changed_data_is_compared_with_the_task_again_while_the_agent_waits(
-    tmp_path: Path,
-) -> None:
+def test_changed_data_is_compared_with_the_task_again_while_the_agent_waits(tmp_path: Path) -> None:
     data = tmp_path / "data.csv"
 
     async def program() -> list[str]:

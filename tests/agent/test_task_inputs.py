@@ -257,10 +257,7 @@ def test_one_row_keeps_its_inputs_whatever_the_other_rows_are(tmp_path: Path) ->
     one = load(written(tmp_path, HEADER, *ROWS), task=task())
     other = load(written(tmp_path, HEADER, *reversed(ROWS), name="b.csv"), task=task())
     backwards = replace(other, features=other.features[::-1])
-    assert np.array_equal(
-        prepared(one, task()).features,
-        prepared(backwards, task()).features,
-    )
+    assert np.array_equal(prepared(one, task()).features, prepared(backwards, task()).features)
 
 
 @pytest.mark.parametrize("name", ["data.csv", "data.parquet"])

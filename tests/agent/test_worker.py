@@ -21,12 +21,7 @@ from covey.agent.training import nets, torch_learner
 from covey.agent.training.models import build, initial, layout_of
 from covey.agent.training.torch_learner import COMPILER_FLAG, configure_torch
 from covey.agent.worker import frames
-from covey.agent.worker.memory_file import (
-    MemoryDamaged,
-    StoredMemory,
-    load_memory,
-    save_memory,
-)
+from covey.agent.worker.memory_file import MemoryDamaged, StoredMemory, load_memory, save_memory
 from covey.agent.worker.model_cache import ModelCache
 from covey.agent.worker.pool import Pool, WorkerLost
 from covey.agent.worker.sources import _Shares

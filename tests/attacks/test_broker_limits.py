@@ -99,9 +99,7 @@ def test_one_subscribe_of_120_000_filters_is_refused(kind: Kind, tmp_path: Path)
         print(f"the others waited {time.monotonic() - began:.2f} s")
 
 
-def test_the_subscriptions_of_a_session_on_the_embedded_broker_are_limited(
-    tmp_path: Path,
-) -> None:
+def test_the_subscriptions_of_a_session_on_the_embedded_broker_are_limited(tmp_path: Path) -> None:
     """Also over several packets, which Mosquitto 2.0 has no limit for."""
     with running(EmbeddedBroker, tmp_path) as users, users.agent() as agent:
         codes = b""

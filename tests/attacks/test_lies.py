@@ -128,9 +128,7 @@ def test_a_bad_report_that_lies_accepted_ends_no_resume_and_names_its_sender(
     step, liar = run.engine.number, orders[0].client
     # as an older coordinator would have accepted it
     spooled.rewrite(
-        spooled.file_of(tmp_path, step),
-        liar,
-        {"numbers": {"track": {"n": 3, "accuracy": "boom"}}},
+        spooled.file_of(tmp_path, step), liar, {"numbers": {"track": {"n": 3, "accuracy": "boom"}}}
     )
     run, effects = Run.resume(tmp_path, scene, setup(scene), rules(scene), 0.0)
     run.samples |= dict.fromkeys(people, (24, 24))

@@ -138,8 +138,7 @@ async def test_the_log_of_mosquitto_is_shown_if_it_does_not_start() -> None:
 
 
 BOTH_BROKERS = pytest.mark.parametrize(
-    "kind",
-    [EmbeddedBroker, pytest.param(Mosquitto, marks=[pytest.mark.broker, needs_mosquitto])],
+    "kind", [EmbeddedBroker, pytest.param(Mosquitto, marks=[pytest.mark.broker, needs_mosquitto])]
 )
 
 

@@ -40,9 +40,7 @@ METHODS = ("fedavg", "fedsgd", "feddane", "perfedavg", "lg", "ifca", "fedclust",
 values = st.floats(-100, 100, width=32)
 vectors = st.lists(values, min_size=SIZE, max_size=SIZE)
 reports = st.builds(
-    lambda row, n: Report({MODEL: np.array(row, np.float32)}, n),
-    vectors,
-    st.integers(0, 400),
+    lambda row, n: Report({MODEL: np.array(row, np.float32)}, n), vectors, st.integers(0, 400)
 )
 
 

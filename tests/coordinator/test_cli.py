@@ -43,14 +43,8 @@ def refusal(*arguments: object) -> str:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (
-            "run scenario.yaml --in-process --out file",
-            "file: this is a file, expected a folder",
-        ),
-        (
-            "run scenario.yaml --in-process --out file/x",
-            "file: this is a file, expected a folder",
-        ),
+        ("run scenario.yaml --in-process --out file", "file: this is a file, expected a folder"),
+        ("run scenario.yaml --in-process --out file/x", "file: this is a file, expected a folder"),
         ("run scenario.yaml --out file --resume", "file/checkpoint/manifest.json: this is a file"),
         (
             "compare scenario.yaml --in-process --out file",

@@ -151,9 +151,7 @@ def recorded(path: Path, **changes: Any) -> tuple[Scenario, Path]:
     return scene, path
 
 
-def test_a_cell_is_known_from_elsewhere_only_if_scenario_and_target_agree(
-    tmp_path: Path,
-) -> None:
+def test_a_cell_is_known_from_elsewhere_only_if_scenario_and_target_agree(tmp_path: Path) -> None:
     scene, file = recorded(tmp_path / "compare.json")
     assert list(known_rows(scene, [file])) == ["fedavg/4"]
     assert known_rows(scenario(rounds={"count": 3}), [file]) == {}

@@ -19,12 +19,7 @@ from covey.coordinator.dashboard.agents import agent_cells
 from covey.coordinator.dashboard.folder_reader import FolderReader, plan_of
 from covey.coordinator.dashboard.hub import Hub
 from covey.coordinator.dashboard.lines import EventLine, Line, PhaseLine, reduced
-from covey.coordinator.dashboard.state import (
-    MAX_POINTS,
-    RunPlan,
-    Sources,
-    dashboard_state,
-)
+from covey.coordinator.dashboard.state import MAX_POINTS, RunPlan, Sources, dashboard_state
 from covey.coordinator.dashboard.terminal import watch_view
 from covey.shared.wire.documents import CoordinatorStatus, RosterMessage
 from tests.coordinator import dashboards

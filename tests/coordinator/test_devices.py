@@ -102,9 +102,7 @@ class NoGpu:
         return {"failure": "training.device: torch can use no cuda here", "detail": ""}
 
 
-def test_a_simulation_refuses_a_missing_device_before_any_agent_trains(
-    tmp_path: Path,
-) -> None:
+def test_a_simulation_refuses_a_missing_device_before_any_agent_trains(tmp_path: Path) -> None:
     scene = scenario("fedavg", training={"device": "cuda"}).model_copy(
         update={"fleet": Fleet(agents=8)}
     )

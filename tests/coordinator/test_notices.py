@@ -86,10 +86,7 @@ EXAMPLES: list[tuple[Notice, str]] = [
     ),
     (notices.AggregatorUp(1), '{"event": "aggregator", "up": true, "shard": 1}'),
     (notices.AggregatorDown(1), '{"event": "aggregator", "up": false, "shard": 1}'),
-    (
-        notices.SumRefused(1, "weight"),
-        '{"event": "sum refused", "shard": 1, "why": "weight"}',
-    ),
+    (notices.SumRefused(1, "weight"), '{"event": "sum refused", "shard": 1, "why": "weight"}'),
     (notices.LinkDown("refused"), '{"event": "link", "up": false, "why": "refused"}'),
     (notices.SubscriptionsRefused(["t"]), '{"event": "subscriptions", "refused": ["t"]}'),
     (
@@ -97,10 +94,7 @@ EXAMPLES: list[tuple[Notice, str]] = [
         '{"event": "control", "command": "pause", "topic": "c"}',
     ),
     (notices.DiskRemark("full"), '{"event": "disk", "why": "full"}'),
-    (
-        notices.ProcessFrozen(6.0, "frozen"),
-        '{"event": "frozen", "seconds": 6.0, "why": "frozen"}',
-    ),
+    (notices.ProcessFrozen(6.0, "frozen"), '{"event": "frozen", "seconds": 6.0, "why": "frozen"}'),
     (
         notices.ModelsPublished(3, 2, 17),
         '{"event": "published", "round": 3, "models": 2, "serial": 17}',

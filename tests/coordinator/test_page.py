@@ -255,9 +255,7 @@ def test_a_picture_is_written_to_a_file_of_its_own(tmp_path: Path) -> None:
         write_pictures(runs, ["models"])
 
 
-def test_pictures_of_single_runs_are_named_by_the_run_if_there_are_several(
-    tmp_path: Path,
-) -> None:
+def test_pictures_of_single_runs_are_named_by_the_run_if_there_are_several(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     found = names(run(tmp_path / "a" / "seed-1", "fesem"), run(tmp_path / "b" / "seed-1", "fesem"))

@@ -109,11 +109,7 @@ def test_only_numbers_that_the_task_asks_for_are_kept() -> None:
     assert asked_statistics(task()) == ("count", "sum", "square", "words", "target")
     assert asked_statistics(
         task(impute="median", standardise="none", categories={"colour": ("a", "b")})
-    ) == (
-        "count",
-        "quantiles",
-        "target",
-    )
+    ) == ("count", "quantiles", "target")
     assert asked_statistics(Task(features=(3,), classes=2)) == ("count", "sum", "square")
 
 

@@ -93,8 +93,5 @@ def test_the_figures_of_a_cluster_are_means_over_its_tested_agents() -> None:
     evaluation = {"a": figures(0.5), "b": figures(1.0), "c": figures(0.25), "d": figures(0.0, n=0)}
     clusters = {"a": 1, "b": 1, "c": 0, "d": 0}
     rows = means_by_cluster(evaluation, clusters)
-    assert rows == {
-        "0": {"agents": 1, "accuracy": 0.25},
-        "1": {"agents": 2, "accuracy": 0.75},
-    }
+    assert rows == {"0": {"agents": 1, "accuracy": 0.25}, "1": {"agents": 2, "accuracy": 0.75}}
     assert list(rows) == ["0", "1"]

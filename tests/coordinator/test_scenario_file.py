@@ -611,9 +611,7 @@ def refused(data: Any) -> bool:
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
-def test_the_schema_accepts_every_scenario_as_written_and_as_dumped(
-    path: Path,
-) -> None:
+def test_the_schema_accepts_every_scenario_as_written_and_as_dumped(path: Path) -> None:
     validator = Draft202012Validator(schema())
     validator.validate(yaml.safe_load(path.read_text()))
     validator.validate(yaml.safe_load(dump(load(path))))

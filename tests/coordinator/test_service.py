@@ -105,9 +105,7 @@ def test_the_roster_in_the_runs_folder_is_replaced_as_a_whole(tmp_path: Path) ->
     opened[-1].close()
 
 
-def test_a_waiting_run_counts_its_agents_after_a_while_and_at_each_change(
-    tmp_path: Path,
-) -> None:
+def test_a_waiting_run_counts_its_agents_after_a_while_and_at_each_change(tmp_path: Path) -> None:
     scene = scenario("fedavg", rounds={"count": 1})
 
     async def program() -> list[str]:

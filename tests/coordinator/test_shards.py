@@ -63,10 +63,7 @@ class ShardedFleet(Fleet):
                 links.append(await stack.enter_async_context(link))
             merged = await stack.enter_async_context(ShardedLink(links, TOPICS))
             self.service = Service(
-                this,
-                merged,
-                observer=observer or self._keep,
-                aggregators=self.with_aggregators,
+                this, merged, observer=observer or self._keep, aggregators=self.with_aggregators
             )
             why = await self.service.serve()
         assert not why, why

@@ -113,11 +113,7 @@ class Recording:
     ("fails", "calls", "remarks"),
     [
         ("", ["begin", *6 * ["log"], "end"], []),
-        (
-            "log",
-            ["begin"],
-            ["--track x: log: no route to host; the run continues without it"],
-        ),
+        ("log", ["begin"], ["--track x: log: no route to host; the run continues without it"]),
     ],
 )
 def test_a_tracker_that_fails_gets_no_more_calls_and_the_run_continues(

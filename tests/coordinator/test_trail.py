@@ -122,9 +122,7 @@ def test_a_head_that_was_noted_earlier_is_compared(finished: Path) -> None:
     assert refused.exit_code == 2
 
 
-def test_a_resumed_run_continues_the_same_chain_and_reports_the_torn_line(
-    tmp_path: Path,
-) -> None:
+def test_a_resumed_run_continues_the_same_chain_and_reports_the_torn_line(tmp_path: Path) -> None:
     scene = scenario("fedavg")
     Run.start(tmp_path, scene, setup(scene), rules(scene), "r1", 0.0)
     with (tmp_path / FILE).open("ab") as file:

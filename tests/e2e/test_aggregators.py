@@ -27,14 +27,7 @@ from tests.processes import (
     until,
 )
 from tests.small_fleet import PATIENT
-from tests.small_run import (
-    fingerprint,
-    in_process,
-    layout_text,
-    rules,
-    scenario,
-    setup,
-)
+from tests.small_run import fingerprint, in_process, layout_text, rules, scenario, setup
 
 SCENE = scenario("fedclust", rounds={"count": 2, "participation": 1.0})
 RULES = rules(SCENE, **PATIENT)

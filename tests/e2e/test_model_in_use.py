@@ -156,9 +156,7 @@ async def until(condition: Callable[[], Any], within_s: float = 20.0) -> None:
 
 
 @pytest.mark.usefixtures("single_thread")
-async def test_a_model_is_delivered_used_replaced_rejected_and_rolled_back(
-    tmp_path: Path,
-) -> None:
+async def test_a_model_is_delivered_used_replaced_rejected_and_rolled_back(tmp_path: Path) -> None:
     port = free_port()
     run = tmp_path / "run"
     url = BrokerUrl.parse(f"mqtt://127.0.0.1:{port}")

@@ -177,10 +177,7 @@ def test_distances_between_near_vectors_survive_a_far_one() -> None:
     assert krum_order([*near, flat(1.0, 2.002)], 0.25)[-1] == 2
 
 
-@given(
-    st.lists(st.floats(-1e6, 1e6, width=32), min_size=3, max_size=9),
-    st.sampled_from(RULES),
-)
+@given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=3, max_size=9), st.sampled_from(RULES))
 def test_an_average_stays_within_its_values_and_is_the_same_twice(
     values: list[float], rule: str
 ) -> None:

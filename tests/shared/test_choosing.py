@@ -62,9 +62,7 @@ def test_planted_clusters_are_found_balanced_or_not(sizes: list[int], noise: flo
 
 
 @pytest.mark.parametrize("size", [1, 2, 10, 850])
-def test_a_test_at_5_percent_rarely_splits_a_cloud_without_clusters(
-    size: int,
-) -> None:
+def test_a_test_at_5_percent_rarely_splits_a_cloud_without_clusters(size: int) -> None:
     rng = np.random.default_rng(size)
     found = [by_silhouette(matrix_of(rng.standard_normal((24, size)))).clusters for _ in range(12)]
     assert found.count(1) >= 9  # fewer than 1 in 300 where each misses with 5 %

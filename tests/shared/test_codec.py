@@ -209,10 +209,7 @@ def test_a_vector_is_encoded_without_a_second_copy(name: Name, bytes_per_value: 
 def test_values_beyond_the_range_of_a_short_float_become_its_largest() -> None:
     largest = vector(3.4028235e38, -3.4028235e38)
     assert there_and_back(largest, Codec("float16")).tolist() == [65504, -65504]
-    assert there_and_back(largest, Codec("bfloat16")).tolist() == [
-        MAX_BFLOAT16,
-        -MAX_BFLOAT16,
-    ]
+    assert there_and_back(largest, Codec("bfloat16")).tolist() == [MAX_BFLOAT16, -MAX_BFLOAT16]
 
 
 def test_the_largest_floats_there_are_do_not_overflow_in_int8() -> None:

@@ -8,11 +8,7 @@ from covey.shared.strategies.base import Training
 from covey.shared.strategies.ditto import Ditto
 from covey.shared.strategies.fedavg import FedAvg
 from tests.bowl import Bowl, flat
-from tests.shared.planted import (
-    ONE,
-    run,
-    unequal,
-)
+from tests.shared.planted import ONE, run, unequal
 
 
 def test_dittos_global_model_is_fedavgs_whatever_the_pull() -> None:

@@ -9,11 +9,7 @@ from covey.shared.strategies.fedclust import FedClust
 from covey.shared.strategies.fesem import Fesem
 from tests.bowl import Bowl, flat
 from tests.drive import Run, fingerprint
-from tests.shared.planted import (
-    run,
-    setup,
-    two_groups,
-)
+from tests.shared.planted import run, setup, two_groups
 
 CLUSTERED = [FedClust(n_clusters=2), Fesem(mu=0.0), Fesem(mu=0.0, m_step="participants")]
 

@@ -145,9 +145,7 @@ def test_settings_survive_the_wire(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("member", MEMBERS, ids=lambda member: member.__name__)
-def test_every_option_and_every_method_has_a_description(
-    member: type[Strategy[Any]],
-) -> None:
+def test_every_option_and_every_method_has_a_description(member: type[Strategy[Any]]) -> None:
     assert member.summary
     assert member.source
     assert all(info.description for name, info in member.model_fields.items() if name != "name")

@@ -13,16 +13,7 @@ from covey.shared.strategies.base import Phase, Report, Setup, Training, View
 from covey.shared.strategies.feddane import FedDane
 from covey.shared.strategies.fedprox import FedProx
 from tests.bowl import Bowl, bowl_layout, flat
-from tests.shared.planted import (
-    ONE,
-    SGD,
-    equal,
-    job,
-    run,
-    same,
-    setup_for,
-    unequal,
-)
+from tests.shared.planted import ONE, SGD, equal, job, run, same, setup_for, unequal
 from tests.small_run import clients, local_for, rules, scenario
 
 

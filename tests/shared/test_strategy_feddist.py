@@ -8,9 +8,7 @@ from covey.shared.strategies.base import Training
 from covey.shared.strategies.feddist import FedDist
 from covey.shared.strategies.feddws import FedDws
 from tests.bowl import Bowl, flat
-from tests.shared.planted import (
-    run,
-)
+from tests.shared.planted import run
 
 
 def test_feddist_goes_part_of_the_way_to_the_uniform_mean_and_feddws_to_the_weighted() -> None:

@@ -13,13 +13,7 @@ from covey.shared.strategies.base import Phase, Report, Setup, Training
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.fednova import FedNova, accumulated
 from tests.bowl import Bowl, bowl_layout, flat
-from tests.shared.planted import (
-    ONE,
-    SGD,
-    job,
-    run,
-    unequal,
-)
+from tests.shared.planted import ONE, SGD, job, run, unequal
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7, 40])

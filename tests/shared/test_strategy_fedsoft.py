@@ -10,13 +10,7 @@ from covey.shared.errors import DataError
 from covey.shared.strategies.base import Phase, Report, View
 from covey.shared.strategies.fedsoft import FedSoft, FedSoftState
 from tests.bowl import Bowl, flat, softmax_client
-from tests.shared.planted import (
-    ONE,
-    close,
-    job,
-    run,
-    two_groups,
-)
+from tests.shared.planted import ONE, close, job, run, two_groups
 
 
 def test_fedsoft_counts_how_many_samples_each_cluster_explains_best() -> None:

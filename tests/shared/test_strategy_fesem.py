@@ -13,15 +13,7 @@ from covey.shared.strategies.base import Phase, Report, Training
 from covey.shared.strategies.fesem import Fesem, FesemState
 from tests.bowl import Bowl, flat
 from tests.drive import Run, fingerprint
-from tests.shared.planted import (
-    WHOLE,
-    bowls,
-    job,
-    run,
-    setup,
-    trained,
-    two_groups,
-)
+from tests.shared.planted import WHOLE, bowls, job, run, setup, trained, two_groups
 
 
 @pytest.mark.parametrize("distance", ["l2sq", "cosine", "l1"])

@@ -17,14 +17,7 @@ from covey.shared.strategies.base import Setup, Training
 from covey.shared.strategies.lg import LgFedAvg
 from tests import clock
 from tests.bowl import Bowl, Softmax, bowl_layout, flat
-from tests.shared.planted import (
-    ONE,
-    SGD,
-    job,
-    run,
-    setup_for,
-    unequal,
-)
+from tests.shared.planted import ONE, SGD, job, run, setup_for, unequal
 from tests.small_fleet import Fleet
 from tests.small_run import clients, local_for, rules, scenario
 

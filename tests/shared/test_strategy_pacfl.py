@@ -27,8 +27,7 @@ def pictures(labels: tuple[int, ...], *, seed: int, turn: float = 0.0, n: int = 
 
 
 @pytest.mark.parametrize(
-    ("measure", "expected"),
-    [("min_entry", 7.0), ("principal", 7.0), ("trace", 7.0)],
+    ("measure", "expected"), [("min_entry", 7.0), ("principal", 7.0), ("trace", 7.0)]
 )
 def test_pacfl_measures_degrees_between_single_rays(measure: Any, expected: float) -> None:
     locals_ = {"a": pictures((1,), seed=1), "b": pictures((1,), seed=2, turn=7.0)}
@@ -170,10 +169,7 @@ def test_pacfl_keeps_out_a_signature_that_cannot_be_compared() -> None:
         assert set(state.assign) == {"a", "b"}
         assert set(
             strategy.assign_newcomers(state, [("odd", Report(vectors, 5, numbers))]).assign
-        ) == {
-            "a",
-            "b",
-        }
+        ) == {"a", "b"}
 
 
 def test_pacfl_wants_one_cut() -> None:

@@ -12,12 +12,7 @@ from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import SampleIndices, Training
 from covey.shared.strategies.perfedavg import PerFedAvg, groups
 from tests.bowl import Bowl, bowl_layout, flat
-from tests.shared.planted import (
-    SGD,
-    job,
-    run,
-    unequal,
-)
+from tests.shared.planted import SGD, job, run, unequal
 
 
 def test_perfedavg_takes_the_outer_step_with_the_gradient_after_the_inner_one() -> None:

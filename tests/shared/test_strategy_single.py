@@ -20,16 +20,7 @@ from covey.shared.strategies.local import LocalOnly
 from covey.shared.strategies.robust import Robust
 from tests.bowl import Bowl, flat
 from tests.drive import Run
-from tests.shared.planted import (
-    ONE,
-    bowls,
-    job,
-    run,
-    setup,
-    softmaxes,
-    trained,
-    two_groups,
-)
+from tests.shared.planted import ONE, bowls, job, run, setup, softmaxes, trained, two_groups
 
 
 def test_fedavg_weighs_models_by_samples() -> None:

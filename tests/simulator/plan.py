@@ -185,10 +185,7 @@ def may_be_summed(method: str, pace: Pace) -> bool:
 
 
 def plan(
-    seed: int,
-    methods: Sequence[str],
-    kinds: Sequence[str] = KINDS,
-    paces: Sequence[Pace] = PACES,
+    seed: int, methods: Sequence[str], kinds: Sequence[str] = KINDS, paces: Sequence[Pace] = PACES
 ) -> Plan:
     """Draw the history of a seed."""
     draw = random.Random(f"plan {seed}")  # noqa: S311  bad luck, no secrets

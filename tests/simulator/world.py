@@ -45,16 +45,7 @@ from tests.simulator.judge import BrokenError, Judge, rounds_ended, rounds_of, w
 from tests.simulator.life import OWNER, DeadError, Life
 from tests.simulator.loop import SeededLoop, one_seed
 from tests.simulator.network import FaultyBroker
-from tests.simulator.plan import (
-    AGENTS,
-    DEADLINE_S,
-    HABITS,
-    Fault,
-    Pace,
-    Plan,
-    rules_for,
-    scene_of,
-)
+from tests.simulator.plan import AGENTS, DEADLINE_S, HABITS, Fault, Pace, Plan, rules_for, scene_of
 from tests.small_fleet import Numpy
 from tests.small_run import clients, fingerprint, in_process, local_for, setup
 

@@ -142,9 +142,7 @@ def _quantile(matrix: Matrix, quantile: float) -> float:
 def asking(phase: Phase) -> Phase:
     """The phase with a card in each report."""
     return replace(
-        phase,
-        sizes={**phase.sizes, **CARD_SIZES},
-        numbers={**phase.numbers, **CARD_NUMBERS},
+        phase, sizes={**phase.sizes, **CARD_SIZES}, numbers={**phase.numbers, **CARD_NUMBERS}
     )
 
 
@@ -159,9 +157,7 @@ def with_card(report: Report, job: Job, local: Local) -> Report:
         return report
     means, counts = kinship.packed(local.card(job.seed, job.client))
     return replace(
-        report,
-        vectors={**report.vectors, CARD: means},
-        numbers={**report.numbers, COUNTS: counts},
+        report, vectors={**report.vectors, CARD: means}, numbers={**report.numbers, COUNTS: counts}
     )
 
 

@@ -63,8 +63,7 @@ H = TypeVar("H", bound=Clustered)
 
 def lowest_loss(models: Sequence[Vector], local: Local) -> int:
     """The usual rule for newcomers: the model with the smallest training loss, ties to the lowest."""
-    losses = [local.loss(model) for model in models]
-    return lowest(losses)
+    return lowest([local.loss(model) for model in models])
 
 
 def unassigned(state: Clustered, view: View) -> tuple[ClientId, ...]:
@@ -81,8 +80,7 @@ def folded(state: Clustered, reports: Reports, average: Average = MEAN) -> tuple
     models: list[Vector] = []
     for k, model in enumerate(state.models):
         own = reports_of(state.assign, k, reports)
-        mean = averaged(own, otherwise=model, average=average)
-        models.append(mean)
+        models.append(averaged(own, otherwise=model, average=average))
     return tuple(models)
 
 
@@ -96,17 +94,12 @@ def member_terms(state: Clustered, phase: Phase, client: ClientId, report: Repor
         return None
     if phase.name == ENTRY:
         return None
-    key = str(cluster)
-    return sample_term(report, key)
+    return sample_term(report, str(cluster))
 
 
 def reports_of(assign: Mapping[ClientId, int], k: int, reports: Reports) -> Reports:
     """The reports of the members of cluster k."""
-    own: list[tuple[ClientId, Report]] = []
-    for client, report in reports:
-        if assign.get(client) == k:
-            own.append((client, report))
-    return own
+    return [(client, report) for client, report in reports if assign.get(client) == k]
 
 
 def by_membership(assign: Mapping[ClientId, int], reports: Reports) -> tuple[Reports, Reports]:
@@ -173,8 +166,7 @@ def feature_span(features: Features, layout: Layout) -> slice:
         case "last_layer":
             return layout.final_layer
         case "last_kernel":
-            spans = layout.span_of(layout.modules[-1])
-            return max(spans, key=lambda span: span.stop - span.start)
+            return max(layout.span_of(layout.modules[-1]), key=lambda span: span.stop - span.start)
 
 
 class ManyModels(Strategy[H], Generic[H]):
@@ -185,16 +177,12 @@ class ManyModels(Strategy[H], Generic[H]):
     def member_order(self, state: H, client: ClientId) -> Order:
         """The order of a client that has a cluster: that cluster's model."""
         cluster = state.assign[client]
-        key = str(cluster)
-        return Order(models=(key,), cluster=cluster)
+        return Order(models=(str(cluster),), cluster=cluster)
 
     def continued(self, state: H, fresh: H) -> H:
         if not state.models:
             raise ValueError("that run has formed no clusters")
-        settings: dict[str, Any] = {}
-        for name in SETTINGS:
-            if hasattr(fresh, name):
-                settings[name] = getattr(fresh, name)
+        settings = {name: getattr(fresh, name) for name in SETTINGS if hasattr(fresh, name)}
         if settings.get("schedule"):
             raise ValueError(
                 "the method counts rounds since its first run, and training.lr_steps is a schedule of one run; leave it out"
@@ -211,8 +199,7 @@ class ManyModels(Strategy[H], Generic[H]):
     def serve(self, state: H, client: ClientId) -> Order:
         if client in state.assign:
             cluster = state.assign[client]
-            key = str(cluster)
-            return Order(models=(key,), cluster=cluster)
+            return Order(models=(str(cluster),), cluster=cluster)
         every_key = tuple(str(k) for k in range(len(state.models)) if k not in state.alone)
         return Order(models=every_key or (START,))
 
@@ -229,8 +216,7 @@ class ManyModels(Strategy[H], Generic[H]):
         best = 0
         if len(job.models) > 1:
             best = lowest_loss(job.models, local)
-        model = job.models[best]
-        return ((1.0, model),)
+        return ((1.0, job.models[best]),)
 
     def clusters(self, state: H) -> tuple[Vector, ...]:
         return state.models
@@ -286,13 +272,8 @@ class HardClustered(ManyModels[H], Generic[H]):
 
         For methods whose `terms` are those of `member_terms`.
         """
-        models: list[Vector] = []
-        for k, model in enumerate(state.models):
-            key = str(k)
-            mean = means.mean(key, otherwise=model)
-            models.append(mean)
-        all_models = tuple(models)
-        return replace(state, models=all_models)
+        models = [means.mean(str(k), otherwise=model) for k, model in enumerate(state.models)]
+        return replace(state, models=tuple(models))
 
     def plan(self, state: H, view: View) -> Phase:
         if not state.models:
@@ -322,10 +303,8 @@ class HardClustered(ManyModels[H], Generic[H]):
         members, newcomers = by_membership(state.assign, reports)
         if phase.name == ENTRY:
             admitted = self.assign_newcomers(state, newcomers)
-            failed = unanswered(state.asked, phase, admitted.assign)
-            return replace(admitted, asked=failed)
-        trained = self.aggregate(state, members, average)
-        return self._with_newcomers(trained, newcomers)
+            return replace(admitted, asked=unanswered(state.asked, phase, admitted.assign))
+        return self._with_newcomers(self.aggregate(state, members, average), newcomers)
 
     def fold_means(self, state: H, phase: Phase, means: Means, reports: Reports) -> H:
         if not state.models:
@@ -333,13 +312,11 @@ class HardClustered(ManyModels[H], Generic[H]):
         if phase.name == ENTRY:
             return self.fold(state, phase, reports)
         _, newcomers = by_membership(state.assign, reports)
-        trained = self.aggregate_means(state, means)
-        return self._with_newcomers(trained, newcomers)
+        return self._with_newcomers(self.aggregate_means(state, means), newcomers)
 
     def _with_newcomers(self, trained: H, newcomers: Reports) -> H:
         """The state after a round, with the clusters of those who joined in it."""
-        complete = self.assign_newcomers(trained, newcomers)
-        return replace(complete, asked=())
+        return replace(self.assign_newcomers(trained, newcomers), asked=())
 
 
 def invited(phase: Phase) -> tuple[ClientId, ...]:

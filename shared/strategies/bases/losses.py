@@ -15,12 +15,9 @@ LARGEST_LOSS = float(_limits.max)
 def comparable(losses: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """The losses in float64, in the shape given. NaN and infinity become `LARGEST_LOSS`."""
     values = np.asarray(losses, np.float64)
-    finite = np.isfinite(values)
-    return np.where(finite, values, LARGEST_LOSS)
+    return np.where(np.isfinite(values), values, LARGEST_LOSS)
 
 
 def lowest(losses: Sequence[float]) -> int:
     """The index of the smallest loss, ties to the lowest. A loss that is not finite never wins."""
-    values = comparable(losses)
-    place = np.argmin(values)
-    return int(place)
+    return int(np.argmin(comparable(losses)))

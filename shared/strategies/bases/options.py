@@ -7,8 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 Quorum = Annotated[
-    float,
-    Field(ge=0, le=1, description="The share of agents that must report before clustering."),
+    float, Field(ge=0, le=1, description="The share of agents that must report before clustering.")
 ]
 
 # of methods that cluster the models of a warm-up with K-means
@@ -25,6 +24,5 @@ Restarts = Annotated[
 ]
 
 WarmupEpochs = Annotated[
-    int | None,
-    Field(ge=1, description="The epochs of the warm-up; null: as many as in a round."),
+    int | None, Field(ge=1, description="The epochs of the warm-up; null: as many as in a round.")
 ]

@@ -76,8 +76,7 @@ def sample_term(report: Report, key: str = KEY, of: str = MODEL, *, uniform: boo
     if report.examples <= 0:
         return ()
     weight = 1.0 if uniform else float(report.examples)
-    term = Term(key, of, weight)
-    return (term,)
+    return (Term(key, of, weight),)
 
 
 def samples_of(reports: Reports) -> dict[ClientId, int]:
@@ -109,8 +108,7 @@ class SingleModel(Strategy[M], Generic[M]):
         return state.model
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
-        result = local.train(job.models[0])
-        return trained_report(result, local), client_state
+        return trained_report(local.train(job.models[0]), local), client_state
 
     def fold(self, state: M, phase: Phase, reports: Reports, average: Average = MEAN) -> M:
         means = self.batch_means(state, phase, reports, average)
@@ -120,8 +118,7 @@ class SingleModel(Strategy[M], Generic[M]):
         return sample_term(report)
 
     def fold_means(self, state: M, phase: Phase, means: Means, reports: Reports) -> M:
-        mean = means.mean(KEY, otherwise=state.model)
-        return replace(state, model=mean)
+        return replace(state, model=means.mean(KEY, otherwise=state.model))
 
     def serve(self, state: M, client: ClientId) -> Order:
         return Order(models=(KEY,))

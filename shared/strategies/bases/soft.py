@@ -45,5 +45,4 @@ def dominant(memberships: Mapping[ClientId, Sequence[float]], client: ClientId) 
     shares = memberships.get(client)
     if shares is None:
         return None
-    largest = np.argmax(shares)
-    return int(largest)
+    return int(np.argmax(shares))
