@@ -38,6 +38,9 @@ NAVIGATION = {
     "How to": [
         "your-data",
         "operations",
+        "brokers",
+        "devices",
+        "comparisons",
         "deployment",
         "boards",
         "devices-without-torch",

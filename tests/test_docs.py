@@ -245,7 +245,7 @@ def test_a_figure_is_made_by_one_command_of_its_page(figure: str) -> None:
         root = ElementTree.parse(path).getroot()  # noqa: S314 - our own
         assert root.tag.endswith("svg")
         [name] = re.findall(rf"--svg (\S+)=docs/{re.escape(figure)}", makers[0])
-        table = (ROOT / "docs" / "operations.md").read_text("utf-8")
+        table = (ROOT / "docs" / "comparisons.md").read_text("utf-8")
         assert f"`{name}`" in table
 
 

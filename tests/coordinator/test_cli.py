@@ -114,7 +114,7 @@ def test_a_stopped_run_prints_the_resume_command(
 
 COMPARE = f"compare {ROOT}/scenarios/fuzzy_cifar10_73.yaml --known {ROOT}/benchmarks/results/fuzzy_cifar10_73.json"
 COMPARE += (
-    " --no-run --set rounds.count=40 --set evaluation.every=10"  # as docs/operations.md has it
+    " --no-run --set rounds.count=40 --set evaluation.every=10"  # as docs/comparisons.md has it
 )
 
 
