@@ -54,7 +54,7 @@ NAVIGATION = {
         "security",
         "figures",
     ],
-    "Methods": ["methods", "reference/methods"],
+    "Methods": ["methods", "evaluation-and-models", "reference/methods"],
     "Reference": [
         "reference/scenario",
         "reference/commands",
