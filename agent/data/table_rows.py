@@ -17,6 +17,7 @@ from covey.agent.data.limits import check_size, unpacked_limit
 from covey.shared.errors import DataError
 from covey.shared.extras import install
 from covey.shared.scenario.columns import LABEL_NAMES
+from covey.shared.sentences import some
 
 DELIMITERS = ",;\t"
 BLOCK_ROWS = 4096
@@ -95,11 +96,7 @@ def _check_width(path: Path, count: int) -> None:
 
 def listed(names: Sequence[str]) -> str:
     """The first names, for a message."""
-    shown = ", ".join([repr(name) for name in names[:MAX_NAMES]])
-    rest = len(names) - MAX_NAMES
-    if rest <= 0:
-        return shown
-    return f"{shown} and {rest} more"
+    return some([repr(name) for name in names], MAX_NAMES)
 
 
 # -- CSV -----------------------------------------------------------------------------------------------------

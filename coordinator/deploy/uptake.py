@@ -9,6 +9,7 @@ from typing import Any
 
 from covey.shared.errors import DecodeError
 from covey.shared.mqtt.link import Link, Message
+from covey.shared.sentences import some
 from covey.shared.wire.documents import AgentStatus
 from covey.shared.wire.topics import AgentTopic, Topics
 
@@ -93,11 +94,7 @@ class Uptake:
 
 
 def _of(agents: Sequence[str]) -> str:
-    if not agents:
-        return ""
-    names = ", ".join(agents[:MAX_NAMES])
-    more = len(agents) - MAX_NAMES
-    return f" ({names} and {more} more)" if more > 0 else f" ({names})"
+    return f" ({some(agents, MAX_NAMES)})" if agents else ""
 
 
 async def observe(link: Link, topics: Topics, uptake: Uptake, within_s: float) -> None:
