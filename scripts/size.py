@@ -1,0 +1,225 @@
+"""Where the lines of the product are: a thermometer. No test reads it, and there is no limit to stay below.
+
+    .venv/bin/python scripts/size.py [TREE] [--no-run] [--rooms] [--json FILE] [--against FILE]
+
+Code lines are lines with a token on them that is neither a comment nor part of a docstring. A single-use name is a local
+that is bound once, and used once, in the next statement. The main job is `coordinator run` with a simulated fleet,
+scenarios/smoke.yaml, whose four kinds of processes write down what they import.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import tokenize
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, astuple, dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = ("agent", "broker", "coordinator", "shared")
+BLANK = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
+BLANK |= {tokenize.ENDMARKER, tokenize.ENCODING}
+SMALL = 40  # code lines
+HEADINGS = ("code lines", "modules", f"modules <= {SMALL} lines", "imports", "single-use names")
+
+# A hook on the event that Python raises for each module that it imports. A worker that is killed has written its lines.
+WATCH = """
+import os, sys
+def note(event, arguments, file=open(os.environ["COVEY_SIZE"], "a", buffering=1)):
+    if event == "import" and arguments[0].startswith("covey"):
+        file.write(f"{os.getpid()} {arguments[0]}\\n")
+sys.addaudithook(note)
+"""
+
+
+@dataclass(frozen=True)
+class Size:
+    """Of one module or of many."""
+
+    lines: int = 0
+    modules: int = 0
+    small: int = 0  # modules of at most SMALL code lines, without those that are empty
+    imports: int = 0  # code lines
+    single_use: int = 0
+
+    def __add__(self, other: Size) -> Size:
+        return Size(*map(sum, zip(astuple(self), astuple(other), strict=True)))
+
+    def cells(self) -> list[str]:
+        per_cent = 100 * self.imports / (self.lines or 1)
+        per_1000 = 1000 * self.single_use / (self.lines or 1)
+        counts = [f"{number:,}" for number in (self.lines, self.modules, self.small)]
+        return [*counts, f"{self.imports:,} ({per_cent:.1f} %)", f"{per_1000:.1f} per 1,000"]
+
+
+def measure(path: Path) -> Size:
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    code = set(code_lines(text, tree))
+    imports = {
+        line
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
+    single_use = sum(
+        len(set(single_use_names(node)))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+    return Size(len(code), 1, int(0 < len(code) <= SMALL), len(imports & code), single_use)
+
+
+def code_lines(text: str, tree: ast.Module) -> Iterator[int]:
+    docstrings: set[int] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Module(body=[ast.Expr(value=ast.Constant(value=str())) as first, *_]):
+                docstrings |= set(range(first.lineno, (first.end_lineno or 0) + 1))
+            case (
+                ast.FunctionDef(body=[ast.Expr(value=ast.Constant(value=str())) as first, *_])
+                | ast.AsyncFunctionDef(
+                    body=[ast.Expr(value=ast.Constant(value=str())) as first, *_]
+                )
+                | ast.ClassDef(body=[ast.Expr(value=ast.Constant(value=str())) as first, *_])
+            ):
+                docstrings |= set(range(first.lineno, (first.end_lineno or 0) + 1))
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in BLANK:
+            yield from set(range(token.start[0], token.end[0] + 1)) - docstrings
+
+
+def single_use_names(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[int]:
+    """The line of each assignment to a local name whose only other mention is in the statement after it."""
+    mentions = Counter(node.id for node in ast.walk(function) if isinstance(node, ast.Name))
+    for node in ast.walk(function):
+        for block in ("body", "orelse", "finalbody"):
+            statements = getattr(node, block, None)
+            if not isinstance(statements, list):
+                continue
+            for first, second in itertools.pairwise(statements):
+                match first:
+                    case (
+                        ast.Assign(targets=[ast.Name(id=name)])
+                        | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr())
+                    ) if mentions[name] == 2:
+                        if any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(second)):
+                            yield first.lineno
+
+
+def main_job(root: Path) -> dict[str, set[str]]:
+    """The modules of ours that each command of the main job imports: coordinator, broker, fleet and workers."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "sitecustomize.py").write_text(WATCH, encoding="utf-8")
+        journal = Path(folder, "imports")
+        path = os.pathsep.join([folder, str(root / "src")])
+        run = ["run", str(root / "scenarios/smoke.yaml"), "--out", str(Path(folder, "run"))]
+        subprocess.run(
+            [sys.executable, "-P", "-m", "covey.coordinator.cli", *run],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": path, "COVEY_SIZE": str(journal)},
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        processes: dict[str, set[str]] = {}
+        for line in journal.read_text(encoding="utf-8").splitlines():
+            process, module = line.split()
+            processes.setdefault(process, {"covey"}).add(module)
+    jobs: dict[str, set[str]] = {}
+    for modules in processes.values():
+        jobs.setdefault(job_of(modules), set()).update(modules)
+    return jobs
+
+
+def job_of(modules: set[str]) -> str:
+    for name in ("coordinator.cli", "broker.cli", "agent.fleet", "agent.worker"):
+        if any(module.startswith(f"covey.{name}") for module in modules):
+            return name
+    return "other"
+
+
+def sizes_of(root: Path) -> dict[str, Size]:
+    """The size of each module of the product, by its dotted name."""
+    files = [path for folder in FOLDERS for path in sorted((root / folder).rglob("*.py"))]
+    sizes = {path.relative_to(root).as_posix(): measure(path) for path in files}
+    sizes |= {f"covey/{p.name}": measure(p) for p in sorted((root / "src/covey").glob("*.py"))}
+    return {name_of(file): size for file, size in sizes.items()}
+
+
+def name_of(file: str) -> str:
+    parts = file.removesuffix(".py").removesuffix("/__init__").split("/")
+    return ".".join(parts if parts[0] == "covey" else ["covey", *parts])
+
+
+def group_of(module: str, *, rooms: bool) -> str:
+    """Folder of a module, or folder and room: "agent/data"; a module that lies in no room counts as "agent/"."""
+    _, folder, room, rest, *_ = [*module.split("."), "", "", "", ""]
+    if folder not in FOLDERS:
+        return "covey"
+    return f"{folder}/{room if rest else ''}" if rooms else folder
+
+
+def report(root: Path, *, rooms: bool, run: bool) -> dict[str, Size]:
+    """The size of each group, of all and of the modules that the main job loads."""
+    sizes = sizes_of(root)
+    packages = {module.rpartition(".")[0] for module in sizes}
+    groups: dict[str, Size] = {}
+    for module, size in sizes.items():
+        inside = f"{module}." if module in packages else module  # a room's __init__ is in the room
+        group = group_of(inside, rooms=rooms)
+        groups[group] = groups.get(group, Size()) + size
+    groups = {**dict(sorted(groups.items())), "all": sum(sizes.values(), Size())}
+    if run:
+        jobs = main_job(root)
+        loaded = {f"loaded by {job}": modules for job, modules in sorted(jobs.items())}
+        loaded["loaded by all four"] = set().union(*jobs.values())
+        del jobs["agent.worker"]
+        loaded["by all four but workers"] = set().union(*jobs.values())
+        for name, modules in loaded.items():
+            groups[name] = sum((sizes[module] for module in modules & sizes.keys()), Size())
+    return groups
+
+
+def show(rows: Sequence[Sequence[str]]) -> None:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for first, *rest in rows:
+        cells = [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)]
+        print("  ".join([first.ljust(widths[0]), *cells]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser.add_argument("tree", nargs="?", type=Path, default=ROOT, help="a checkout; this one")
+    parser.add_argument("--rooms", action="store_true", help="a row for each room")
+    parser.add_argument("--no-run", action="store_true", help="do not run the main job")
+    parser.add_argument("--json", type=Path, help="write the figures to this file too")
+    parser.add_argument("--against", type=Path, help="figures of another tree, for comparison")
+    options = parser.parse_args()
+    groups = report(options.tree.resolve(), rooms=options.rooms, run=not options.no_run)
+    if options.json:
+        figures = {name: asdict(size) for name, size in groups.items()}
+        options.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    old: dict[str, Size] = {}
+    if options.against:
+        figures = json.loads(options.against.read_text(encoding="utf-8"))
+        old = {name: Size(**figure) for name, figure in figures.items()}
+    rows = [["", *HEADINGS]]
+    for name in [*groups, *(name for name in old if name not in groups)]:
+        cells = groups.get(name, Size()).cells()
+        before = old.get(name, Size()).cells() if old else cells
+        pairs = zip(before, cells, strict=True)
+        rows.append([name, *(f"{was} -> {now}" if was != now else now for was, now in pairs)])
+    show(rows)
+
+
+if __name__ == "__main__":
+    main()
