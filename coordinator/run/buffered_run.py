@@ -109,8 +109,8 @@ class BufferedRun(Run):
         lost |= lost_orders(folder / "outgoing", numbers)
         return lost
 
-    def _resumed(self, reported: Sequence[ClientId], now: float) -> None:
-        self.log.note_restart(reported, now)
+    def _resumed(self, reported: Sequence[ClientId], lost: Collection[int], now: float) -> None:
+        self.log.note_restart(reported, lost, now)
         self.orders.restore()
         self._keep_waiting()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -32,6 +32,7 @@ class Restarted:
     """The coordinator was started again."""
 
     reported: tuple[ClientId, ...]  # whose reports of the open step it found in its spool
+    lost: tuple[int, ...] = ()  # orders whose waiting reports, or own files, it did not find
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,9 @@ class EventLog:
                 row[name] = getattr(event, name)
         self._add(row)
 
-    def note_restart(self, reported: Sequence[ClientId], now: float) -> None:
+    def note_restart(self, reported: Sequence[ClientId], lost: Iterable[int], now: float) -> None:
         """The coordinator was started again."""
-        self._add({"at": now, "event": RESTART, "reported": list(reported)})
+        self._add({"at": now, "event": RESTART, "reported": list(reported), "lost": sorted(lost)})
 
     def _add(self, row: dict[str, Any]) -> None:
         self._waiting.append(json.dumps(row, allow_nan=False).encode() + b"\n")
@@ -118,8 +119,8 @@ def _read(path: Path) -> Iterator[Arrival]:
             at = float(row.pop("at"))
             kind = row.pop("event")
             if kind == RESTART:
-                reported = tuple(row["reported"])
-                yield Arrival(at, Restarted(reported))
+                lost = row.get("lost", ())  # older records have none
+                yield Arrival(at, Restarted(tuple(row["reported"]), tuple(lost)))
             else:
                 event = KINDS[kind](**row)
                 yield Arrival(at, event)

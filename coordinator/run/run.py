@@ -216,8 +216,12 @@ class Run:
         rules: Rules,
         now: float,
         audit_key: bytes | None = None,
+        lost: Collection[int] = (),
     ) -> tuple[Self, Effects]:
-        """The run as its checkpoint has it, and what follows at once."""
+        """The run as its checkpoint has it, and what follows at once.
+
+        `lost`: buffered rounds: orders whose reports count as lost, besides those that are not to be found.
+        """
         saved = Checkpoint(folder / "checkpoint").facts()
         saved_engine = saved["engine"]
         facts = RunState.from_json(saved["run"])
@@ -232,10 +236,10 @@ class Run:
         reported = sorted([*single, *summed])
         if facts.stopped:
             rules = replace(rules, rounds=saved_engine["round"])
-        without = cls.lost_orders(folder, saved_engine, spool)
+        without = {*lost, *cls.lost_orders(folder, saved_engine, spool)}
         engine, actions = cls.engine_kind.restore(rules, saved_engine, reported, now, without)
         this = cls(folder, scenario, setup, engine, facts, audit_key)
-        this._resumed(reported, now)
+        this._resumed(reported, without, now)
         this.recorder.note_resume(reported)
         this.state = this.checkpoint.state(type(scenario.strategy.init(setup)))
         step = engine.step
@@ -250,13 +254,12 @@ class Run:
                 this.privacy.enter(name, number, client, report)
         this._save()
         effects: Effects = [Announce(ReportDamaged(why)) for why in spool.damaged]
-        lost = this.recorder.rounds.lost
-        if lost:
-            effects.append(this.recorder.write(LinesLost(lost)))
+        if this.recorder.rounds.lost:
+            effects.append(this.recorder.write(LinesLost(this.recorder.rounds.lost)))
         effects += this._perform_all(actions, now)
         return this, effects
 
-    def _resumed(self, reported: Sequence[ClientId], now: float) -> None:
+    def _resumed(self, reported: Sequence[ClientId], lost: Collection[int], now: float) -> None:
         """The engine is as it was: take up what else is on the disk."""
 
     @classmethod

@@ -74,7 +74,8 @@ class Acceptance:
         """What follows from each report; after this all that were accepted survive a power cut."""
         taken: list[Taken] = []
         run = self._run
-        with run.spool.batch(), run.audit.batch(), run.one_checkpoint():
+        # left from the inside out: the reports are on the disk before a checkpoint that counts them
+        with run.one_checkpoint(), run.audit.batch(), run.spool.batch():
             for report in reports:
                 client = report.client
                 try:

@@ -54,8 +54,8 @@ class ReplayDriver(AnsweringDriver):
     def _play(self, place: int, arrival: Arrival) -> Sequence[Effect]:
         """One event, as it happened."""
         match arrival.event:
-            case Restarted(reported):
-                return self._restart(reported)
+            case Restarted() as restarted:
+                return self._restart(restarted)
             case Reported(client, step) as event:
                 order = self._orders.pop((client, step), None)
                 is_ignored = bool(self.run.engine.refusal(client, step))
@@ -84,13 +84,13 @@ class ReplayDriver(AnsweringDriver):
             work.append(asked)
         return work
 
-    def _restart(self, reported: Sequence[ClientId]) -> Sequence[Effect]:
-        """The run from its checkpoint, with the reports of the open step that its spool had."""
+    def _restart(self, restarted: Restarted) -> Sequence[Effect]:
+        """The run from its checkpoint, with the reports that its spool had."""
         engine = self.run.engine
         number = engine.number
         if engine.step is not None:
             number = engine.step.number
-        for client in reported:
+        for client in restarted.reported:
             order = self._orders.pop((client, number), None)
             is_known = bool(engine.refusal(client, number))
             if order is None or is_known:
@@ -98,9 +98,16 @@ class ReplayDriver(AnsweringDriver):
             self.prepare([(client, order)])
             self._take_note(self.deliver(client, order))
         before = self.run
+        for client in set(before.spool.who(number)) - set(restarted.reported):
+            before.spool.discard(number, client)
         kind = type(before)
         self.run, first = kind.resume(
-            before.folder, before.scenario, before.setup, before.engine.rules, self._now
+            before.folder,
+            before.scenario,
+            before.setup,
+            before.engine.rules,
+            self._now,
+            lost=restarted.lost,
         )
         self.run.samples |= before.samples
         desired = self.run.desired()

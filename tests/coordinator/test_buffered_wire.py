@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,14 @@ import pytest
 from covey.agent.worker import frames
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.engine.events import Joined, Reported
+from covey.coordinator.run import spool
 from covey.coordinator.run.buffered_orders import BufferedOrderBook
 from covey.coordinator.run.buffered_run import BufferedRun
+from covey.coordinator.run.checkpoint import Checkpoint
 from covey.coordinator.run.effects import Effect, SendOrder
 from covey.coordinator.run.event_log import Arrival, Restarted, arrivals_of
 from covey.coordinator.run.records import MIXED
+from covey.coordinator.run.report_file import ReportFile
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.replay import ReplayDriver
@@ -194,9 +199,13 @@ def test_orders_are_brief_while_brokers_retain_what_they_leave_out(
     assert fingerprint(replayed(tmp_path / "replay", run)) == fingerprint(run)
 
 
-@pytest.mark.parametrize("every", [0, 2], ids=["between folds", "during an evaluation"])
+@pytest.mark.parametrize(
+    ("every", "is_lost"),
+    [(0, False), (2, False), (0, True)],
+    ids=["between folds", "during an evaluation", "with the reports that waited lost"],
+)
 def test_a_coordinator_that_is_restarted_over_a_broker_can_be_replayed(
-    tmp_path: Path, every: int
+    tmp_path: Path, every: int, is_lost: bool
 ) -> None:
     scene = scenario("fedavg", evaluation={"every": every})
     folder = tmp_path / "run"
@@ -204,22 +213,54 @@ def test_a_coordinator_that_is_restarted_over_a_broker_can_be_replayed(
     async def whole() -> Run:
         async with fleet_of(tmp_path, scene) as fleet:
             serving = asyncio.create_task(fleet.serve(started(folder, scene)))
-            await asyncio.sleep(2.0)
+            await asyncio.sleep(1.0 if is_lost else 2.0)
             assert fleet.service is not None
+            while is_lost and not fleet.service.run.spool.kept:
+                await asyncio.sleep(0.01)
             assert 0 < fleet.service.run.engine.round < 8
             fleet.service.stop()
             await serving
             await asyncio.sleep(2.0)
+            if is_lost:
+                shutil.rmtree(folder / "spool")
             now = asyncio.get_running_loop().time()
             rules = rules_of(scene)
             run, _ = BufferedRun.resume(folder, scene, small_run.setup(scene), rules, now)
             return await fleet.serve(run)
 
     run = clock.run(whole())
-    kinds = [type(arrival.event) for arrival in arrivals_of(folder)]
-    assert kinds.count(Restarted) == 1
+    restarts = [a.event for a in arrivals_of(folder) if isinstance(a.event, Restarted)]
+    assert [bool(restart.lost) for restart in restarts] == [is_lost]
     assert run.engine.round == 8
     assert fingerprint(replayed(tmp_path / "replay", run)) == fingerprint(run)
+
+
+def test_reports_are_synced_before_a_checkpoint_that_counts_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened: list[str] = []
+
+    def watch(owner: Any, name: str, word: str) -> None:
+        real = getattr(owner, name)
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            happened.append(word)
+            return real(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, watched)
+
+    watch(ReportFile, "append", "append")
+    watch(spool, "sync_files", "sync")
+    watch(Checkpoint, "save", "save")
+    scene = scenario("fedavg")
+
+    async def whole() -> Run:
+        async with fleet_of(tmp_path, scene) as fleet:
+            return await fleet.serve(started(tmp_path / "run", scene))
+
+    clock.run(whole())
+    assert ("append", "sync") in pairwise(happened)
+    assert ("append", "save") not in pairwise(happened)
 
 
 def test_another_order_of_arrivals_gives_another_model(tmp_path: Path) -> None:

@@ -42,6 +42,13 @@ def test_a_fault_that_the_product_once_had_is_found_where_its_fix_is_taken_out(f
     assert expected[fix] in found
 
 
+def test_a_power_cut_between_a_report_and_its_checkpoint_leaves_a_run_that_can_be_replayed() -> (
+    None
+):
+    cut = Fault("power cut of coordinator", 5.0, 2.0, 18)
+    assert play(Plan(100265, "fesem", "buffered", 1, False, (cut,))).failure == ""
+
+
 def test_a_plan_survives_its_text() -> None:
     for seed in range(20):
         this = plan(seed, METHODS)
