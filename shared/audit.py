@@ -14,27 +14,25 @@ write the file.
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import hmac
 import json
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from covey.shared import json_text
 from covey.shared.errors import UserError
+from covey.shared.journal import Journal
 
 BEGIN = "begin"  # event of the first line
 REPAIRED = "log_repaired"  # an unfinished last line was cut off when the log was opened
 TRUNCATED = "log_truncated"  # a line is missing whose head was kept elsewhere
 MIN_KEY_BYTES = 16  # bytes
-BLOCK_BYTES = 1 << 16
 NO_HASH = ""
 
 
@@ -101,6 +99,14 @@ def is_keyed(path: Path) -> bool:
     return record is not None and record["fields"].get("hash") == _algorithm(b"key")
 
 
+@dataclass(frozen=True)
+class Entry:
+    """The content of a line; its fields are JSON-able."""
+
+    event: str
+    fields: Mapping[str, Any]
+
+
 class AuditLog:
     """Appends to a log. It has one writer at a time, which the lock of its owner's folder guarantees.
 
@@ -129,18 +135,18 @@ class AuditLog:
         self.owner = owner
         self._key = key
         self._now = now
-        self._waiting: list[bytes] = []  # lines that are not in the file yet, in order
         self._writes_later = False  # between `hold` and `release`
-        self._head, torn_bytes = _opened(path)
+        self._journal = Journal(path, self._chained, keep=None, durable=False)
+        self._head = _head_of(path, self._journal.newest)
         if self._head is None:
             self.append(BEGIN, owner=owner, hash=_algorithm(key))
-        if torn_bytes:
-            self.append(REPAIRED, cut_bytes=torn_bytes)
+        if self._journal.torn_bytes:
+            self.append(REPAIRED, cut_bytes=self._journal.torn_bytes)
         if head is not None and not _holds(path, head):
             self.append(TRUNCATED, sequence=head.sequence, hash=head.hash)
 
     def __repr__(self) -> str:
-        return f"AuditLog({self.path}, line {self.head.sequence}, {len(self._waiting)} waiting)"
+        return f"AuditLog({self.path}, line {self.head.sequence})"
 
     @property
     def head(self) -> Head:
@@ -151,22 +157,22 @@ class AuditLog:
 
     def append(self, event: str, **fields: Any) -> Head:
         """Add a line with JSON-able fields. It is written at once, or waits in memory if the disk is full."""
+        self._journal.add(Entry(event, fields))
+        self._write()
+        return self.head
+
+    def _chained(self, entry: Entry) -> bytes:
+        """The line of an entry, which follows the newest one and is the newest from now on."""
         before = self._head or Head(0, NO_HASH)
-        sequence = before.sequence + 1
         record = {
-            "event": event,
-            "fields": fields,
+            "event": entry.event,
+            "fields": entry.fields,
             "previous": before.hash,
-            "sequence": sequence,
+            "sequence": before.sequence + 1,
             "time": _timestamp(self._now()),
         }
-        hash_ = _hash(record, self._key)
-        self._waiting.append(_canonical(record | {"hash": hash_}) + b"\n")
-        self._head = Head(sequence, hash_)
-        if not self._writes_later:
-            with contextlib.suppress(OSError):
-                self._write()
-        return self._head
+        self._head = Head(before.sequence + 1, _hash(record, self._key))
+        return _canonical(record | {"hash": self._head.hash})
 
     def hold(self) -> None:
         """Let further lines wait in memory until `release` or `sync`: they are then written together."""
@@ -175,31 +181,16 @@ class AuditLog:
     def release(self) -> None:
         """Write the lines that were held, and further ones at once."""
         self._writes_later = False
-        with contextlib.suppress(OSError):
-            self._write()
+        self._write()
 
     def sync(self) -> None:
         """Write what waits, so that it survives a power cut. Raises OSError if the disk is full."""
-        self._write()
-        descriptor = os.open(self.path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        self._journal.sync()
 
     def _write(self) -> None:
-        if not self._waiting:
-            return
-        content = b"".join(self._waiting)
-        with self.path.open("ab", buffering=0) as file:
-            size = file.tell()
-            try:
-                if file.write(content) != len(content):
-                    raise OSError(errno.ENOSPC, "no space left on the device", str(self.path))
-            except OSError:
-                file.truncate(size)  # half a line would damage the next one
-                raise
-        self._waiting.clear()
+        if not self._writes_later:
+            with contextlib.suppress(OSError):
+                self._journal.flush()
 
 
 @dataclass
@@ -434,36 +425,15 @@ def _parsed(raw: bytes) -> dict[str, Any] | None:
     return record
 
 
-def _opened(path: Path) -> tuple[Head | None, int]:
-    """The head of an existing log (None: it has no line), and the number of bytes of an unfinished line that was cut off."""
-    if not path.exists():
-        return None, 0
-    with path.open("r+b") as file:
-        end = file.seek(0, os.SEEK_END)
-        whole = _after_newline_before(file, end)
-        file.truncate(whole)
-        if whole == 0:
-            return None, end
-        start = _after_newline_before(file, whole - 1)
-        file.seek(start)
-        record = _parsed(file.read(whole - start))
-        if record is None:  # damaged: `verify` names the line, and the log continues after it
-            file.seek(0)
-            return Head(sum(1 for _ in file), NO_HASH), end - whole
-    return Head(record["sequence"], record["hash"]), end - whole
-
-
-def _after_newline_before(file: BinaryIO, end: int) -> int:
-    """The start of the line that contains the byte before `end`."""
-    while end > 0:
-        start = max(end - BLOCK_BYTES, 0)
-        file.seek(start)
-        block = file.read(end - start)
-        found = block.rfind(b"\n")
-        if found >= 0:
-            return start + found + 1
-        end = start
-    return 0
+def _head_of(path: Path, newest: bytes) -> Head | None:
+    """The head of an existing log; None: it has no line."""
+    if not newest:
+        return None
+    record = _parsed(newest)
+    if record is None:  # damaged: `verify` names the line, and the log continues after it
+        with path.open("rb") as file:
+            return Head(sum(1 for _ in file), NO_HASH)
+    return Head(record["sequence"], record["hash"])
 
 
 def _holds(path: Path, head: Head) -> bool:

@@ -25,8 +25,9 @@ FILES = sorted(
 STAIRS = {
     "shared": [
         "errors extras json_text plain_name printable start waiting seeds python_process sentences array_files model_files",
-        "audit consent files logs terminal",
-        "plugins examples",
+        "consent files logs terminal",
+        "plugins examples journal",
+        "audit",
         "numerics",
         "privacy wire",
         "strategies mqtt",

@@ -38,27 +38,14 @@ class Presence:
         known = len(self.known)
         return f"<Presence: {present} of {known} agents>"
 
-    def join(self, client: ClientId) -> str:
-        """The agent is there. Returns what its coming means, in words."""
-        arrival = self._arrival(client)
+    def join(self, client: ClientId) -> None:
+        """The agent is there."""
         self.known.add(client)
         self.present.add(client)
         if client not in self._barred:
             self.trusted.add(client)
         self.unconfirmed.discard(client)
         self.leaving.pop(client, None)
-        return arrival
-
-    def _arrival(self, client: ClientId) -> str:
-        if client not in self.known:
-            return "Joined."
-        if client not in self.present:
-            return "Returned."
-        if client in self.leaving:
-            return "Returned in time."
-        if client in self.unconfirmed:
-            return "Answered the roll call."
-        return "Reported that it is online."
 
     def leave(self, client: ClientId) -> None:
         """The agent is gone, at once."""

@@ -55,7 +55,6 @@ from covey.coordinator.engine.rules import Rules
 from covey.coordinator.engine.stage import Stage
 from covey.coordinator.engine.step import Step
 from covey.coordinator.engine.step_engine import Actions, StepEngine
-from covey.coordinator.engine.story import Story, StoryLine
 from covey.shared.strategies.base import ClientId, Phase, View
 from covey.shared.wire.roll_call import extra_s
 
@@ -69,7 +68,6 @@ class RoundEngine(StepEngine):
         super().__init__(rules)
         self.paused = False  # by the operator: no phase opens
         self.started = False  # a plan was asked for: `start_agents` does not matter any more
-        self._story = Story()
         self._link_lost_at: float | None = None  # while the link is down no time passes
         self._start_is_overdue = False  # the time to wait for a full start is over
         self._gather_until: float | None = None  # then the start is overdue
@@ -89,10 +87,6 @@ class RoundEngine(StepEngine):
     def expected(self) -> int:
         """How many agents may answer a roll call: the known ones, before the start as many as it waits for."""
         return max(len(self.known), self.rules.start_agents)
-
-    def story(self, agent: ClientId) -> list[StoryLine]:
-        """What happened to one agent, in order, in sentences for a person. Old sentences are forgotten."""
-        return self._story.of(agent)
 
     @property
     def wake_at(self) -> float | None:
@@ -117,9 +111,7 @@ class RoundEngine(StepEngine):
         """
         if self._link_lost_at is not None and not isinstance(event, LinkBack):
             now = self._link_lost_at  # no time passes
-        actions = self._decide(event, now)
-        self._story.add_all(now, event, actions)
-        return actions
+        return self._decide(event, now)
 
     def _decide(self, event: Event, now: float) -> Actions:
         match event:
@@ -164,10 +156,9 @@ class RoundEngine(StepEngine):
     def _joined(self, client: ClientId, now: float) -> Actions:
         if client not in self.present or client in self.presence.leaving:
             self.rests.returned(client)
-        arrival = self.presence.join(client)
+        self.presence.join(client)
         if self.step is not None:
             self.step.came(client)
-        self._story.add(now, (client,), arrival)
         return self._settle(now)
 
     def _left(self, client: ClientId, now: float) -> Actions:
@@ -176,11 +167,9 @@ class RoundEngine(StepEngine):
         absence_s = self.rules.absence_s
         if absence_s > 0 and client in self.present:
             self.presence.leave_at(now + absence_s, [client])
-            self._story.add(now, (client,), f"Went offline; it has {absence_s:g} s to return.")
             return []
         self.presence.leave(client)
         self._gone([client])
-        self._story.add(now, (client,), "Went offline.")
         return self._settle(now)
 
     def _gone(self, clients: Collection[ClientId]) -> None:
@@ -221,10 +210,8 @@ class RoundEngine(StepEngine):
         if _is_past(self.presence.rollcall_until, now):
             silent = self.presence.end_rollcall()
             self._gone(silent)
-            self._story.add(now, silent, "Did not answer the roll call: counts as offline.")
         overdue = self.presence.end_absences(now)
         self._gone(overdue)
-        self._story.add(now, overdue, "Did not return in time: counts as offline.")
         if _is_past(self._gather_until, now):
             self._gather_until = None
             self._start_is_overdue = True
@@ -419,7 +406,6 @@ class RoundEngine(StepEngine):
             engine.stage = Stage.OPEN
         engine._restore(snapshot, lost, now)
         engine.presence.rollcall_until = engine._gather_until
-        engine._story.add(now, snapshot["known"], "The coordinator was restarted.")
         return engine, engine.handle(LinkBack(), now)
 
     def _restore(self, snapshot: Mapping[str, Any], lost: Collection[int], now: float) -> None:

@@ -36,7 +36,7 @@ from covey.coordinator.engine.rules import Rules
 from covey.coordinator.engine.step import Step
 from covey.coordinator.engine.stream import Stream
 from covey.coordinator.run.buffered_orders import BufferedOrderBook, lost_orders
-from covey.coordinator.run.event_log import EventLog
+from covey.coordinator.run.event_log import Arrival, Restarted, arrivals_journal
 from covey.coordinator.run.fold_trial import FoldTrial
 from covey.coordinator.run.folder import IN_PROCESS
 from covey.coordinator.run.orders import OrderBook
@@ -71,7 +71,7 @@ class BufferedRun(Run):
         audit_key: bytes | None = None,
     ) -> None:
         super().__init__(folder, scenario, setup, engine, facts, audit_key)
-        self.log = EventLog(folder, facts.events, self.room)
+        self.log = arrivals_journal(folder, facts.events, self.room)
         self.engine.trains_on = facts.trains_on
 
     @classmethod
@@ -110,14 +110,14 @@ class BufferedRun(Run):
         return lost
 
     def _resumed(self, reported: Sequence[ClientId], lost: Collection[int], now: float) -> None:
-        self.log.note_restart(reported, lost, now)
+        self.log.add(Arrival(now, Restarted(tuple(reported), tuple(sorted(lost)))))
         self.orders.restore()
         self._keep_waiting()
 
     # -- reports -----------------------------------------------------------------------------------
 
     def handle(self, event: Event, now: float) -> Effects:
-        self.log.note(event, now)
+        self.log.add(Arrival(now, event))
         if isinstance(event, Reported | Failed | Refused):
             # an agent at work; reports of a step of all agents are safe in the spool
             is_at_work = event.client in self.engine.stream.orders

@@ -8,8 +8,7 @@ resume cuts off the others, and adds a line of its own.
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -18,7 +17,7 @@ from covey.coordinator.engine import events
 from covey.coordinator.engine.events import Event
 from covey.coordinator.run.disk_space import Room
 from covey.shared.errors import UserError
-from covey.shared.files import write_atomically
+from covey.shared.journal import Journal
 from covey.shared.strategies.base import ClientId
 
 FILE = "arrivals.jsonl"
@@ -43,63 +42,19 @@ class Arrival:
     event: Event | Restarted
 
 
-class EventLog:
-    """Writes the file. Lines wait in memory until `flush`.
+def arrivals_journal(folder: Path, keep: int, room: Room) -> Journal[Arrival]:
+    """The file of a run, to continue it after the lines that the checkpoint knows."""
+    return Journal(folder / FILE, _line_of, keep=keep, write=room.write)
 
-    Args:
-        folder: of the run.
-        count: lines that the checkpoint knows; others are cut off.
-        room: waits while the disk is full.
-    """
 
-    def __init__(self, folder: Path, count: int, room: Room) -> None:
-        self._path = folder / FILE
-        self._room = room
-        self._waiting: list[bytes] = []
-        kept: list[bytes] = []
-        if self._path.exists():
-            kept = self._path.read_bytes().splitlines(keepends=True)[:count]
-        self.count = len(kept)  # lines, those that wait included
-        text = b"".join(kept)
-        self._room.write(lambda: write_atomically(self._path, text))
-
-    def __repr__(self) -> str:
-        return f"<EventLog {self._path}: {self.count} lines>"
-
-    def note(self, event: Event, now: float) -> None:
-        """An event is about to reach the engine."""
-        row: dict[str, Any] = {"at": now, "event": type(event).__name__}
-        for name in FIELDS:
-            if hasattr(event, name):
-                row[name] = getattr(event, name)
-        self._add(row)
-
-    def note_restart(self, reported: Sequence[ClientId], lost: Iterable[int], now: float) -> None:
-        """The coordinator was started again."""
-        self._add({"at": now, "event": RESTART, "reported": list(reported), "lost": sorted(lost)})
-
-    def _add(self, row: dict[str, Any]) -> None:
-        self._waiting.append(json.dumps(row, allow_nan=False).encode() + b"\n")
-        self.count += 1
-
-    def flush(self) -> None:
-        """Write the lines that wait; after this they survive a kill."""
-        if not self._waiting:
-            return
-        text = b"".join(self._waiting)
-        self._room.write(lambda: self._append(text))
-        self._waiting.clear()
-
-    def _append(self, text: bytes) -> None:
-        """Add lines whole, or leave the file as it was."""
-        with self._path.open("ab", buffering=0) as file:
-            size = file.tell()
-            try:
-                file.write(text)
-                os.fsync(file.fileno())
-            except OSError:
-                file.truncate(size)
-                raise
+def _line_of(arrival: Arrival) -> bytes:
+    event = arrival.event
+    row: dict[str, Any] = {"at": arrival.at, "event": type(event).__name__}
+    if isinstance(event, Restarted):
+        row |= {"event": RESTART, "reported": list(event.reported), "lost": list(event.lost)}
+    else:
+        row |= {name: getattr(event, name) for name in FIELDS if hasattr(event, name)}
+    return json.dumps(row, allow_nan=False).encode()
 
 
 def arrivals_of(folder: Path) -> list[Arrival]:

@@ -55,7 +55,7 @@ class Recorder:
         self._scenario = scenario
         self._engine = engine
         self._room = room
-        self.rounds = records.JsonlFile(folder / "rounds.jsonl", facts.lines, room)
+        self.rounds = records.round_lines(folder, facts.lines, room)
         self.audit = Trail(folder, facts.run, key=audit_key, head=head_of(facts.audit))
         # when the open step's first order was made, or this process took the step up: on the monotonic clock
         self._opened_at = time.monotonic()
@@ -66,7 +66,8 @@ class Recorder:
 
     def write(self, record: Record) -> Announce:
         """Add a line to the record; it survives a power cut once this returns."""
-        self.rounds.append(record.to_json())
+        self.rounds.add(record)
+        self.rounds.flush()
         return Announce(record)
 
     def step_opened(self) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import math
-import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -14,10 +12,10 @@ from typing import Any
 
 from covey.coordinator.run.disk_space import Room
 from covey.coordinator.run.modes import KEPT_MODES
-from covey.coordinator.run.notices import Means
+from covey.coordinator.run.notices import Means, Record
 from covey.shared import json_text
 from covey.shared.errors import UserError
-from covey.shared.files import write_atomically
+from covey.shared.journal import Journal
 from covey.shared.numerics import metrics
 from covey.shared.numerics.averages import fair_weights
 from covey.shared.numerics.measures import ACCURACY, MEASURES, main_measure, pooled_r2
@@ -29,6 +27,7 @@ Row = dict[str, Any]  # a JSON object: a line of the record, or figures by their
 Evaluation = Mapping[ClientId, Mapping[str, Any]]  # each agent's figures by mode
 Clients = Collection[ClientId]
 
+FILE = "rounds.jsonl"
 FIGURES = tuple(MEASURES)
 RESULT = (
     "name",
@@ -48,48 +47,13 @@ NOTHING_MIXED: Mapping[str, Any] = {
 }  # agents hold no known mixtures
 
 
-class JsonlFile:
-    """A file of JSON lines that is cut back to what the checkpoint knows when a run is resumed.
-
-    `lost`: lines that the checkpoint knows and the file has not, after a power cut or a damage. A file with a damaged
-    line is kept next to the new one, for a person.
-    """
-
-    def __init__(self, path: Path, count: int, room: Room | None = None) -> None:
-        self.path = path
-        self._room = room or Room(path.parent)
-        known = _whole_lines(path)[:count]
-        kept = [line for line in known if _is_object(line)]
-        if len(kept) < len(known):
-            path.replace(path.with_name(f"{path.name}.damaged"))
-        self.count = len(kept)
-        self.lost = count - self.count
-        text = b"".join(kept)
-        self._room.write(lambda: write_atomically(path, text))
-
-    def append(self, row: Mapping[str, Any]) -> None:
-        line = json.dumps(row, allow_nan=False).encode() + b"\n"
-        self._room.write(lambda: self._append(line))
-        self.count += 1
-
-    def _append(self, line: bytes) -> None:
-        """Add a line whole, or leave the file as it was."""
-        with self.path.open("ab", buffering=0) as file:
-            size = file.tell()
-            try:
-                if file.write(line) != len(line):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
-                os.fsync(file.fileno())
-            except OSError:
-                file.truncate(size)
-                raise
+def round_lines(folder: Path, keep: int, room: Room) -> Journal[Record]:
+    """`rounds.jsonl` of a run, to continue it after the lines that the checkpoint knows."""
+    return Journal(folder / FILE, _line_of, keep=keep, is_sound=_is_object, write=room.write)
 
 
-def _whole_lines(path: Path) -> list[bytes]:
-    """The lines of a file, without a last one that was cut short; none where there is no file."""
-    if not path.exists():
-        return []
-    return [line for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+def _line_of(record: Record) -> bytes:
+    return json.dumps(record.to_json(), allow_nan=False).encode()
 
 
 def _is_object(line: bytes) -> bool:
@@ -380,7 +344,7 @@ def rounds_done(line: Mapping[str, Any]) -> int:
 
 def lines(folder: Path) -> list[Row]:
     """The record of a run, a line per phase and event. Raises UserError where it is damaged."""
-    path = folder / "rounds.jsonl"
+    path = folder / FILE
     content = path.read_bytes()
     rows: list[Row] = []
     for number, text in enumerate(content.splitlines(), start=1):
@@ -390,7 +354,7 @@ def lines(folder: Path) -> list[Row]:
 
 def newest_privacy(folder: Path) -> Row | None:
     """The privacy account as the record has it last; None where there is no record or no account."""
-    if not (folder / "rounds.jsonl").exists():
+    if not (folder / FILE).exists():
         return None
     newest: Row | None = None
     for row in lines(folder):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from covey.coordinator.run import records
+from covey.coordinator.run.disk_space import Room
+from covey.coordinator.run.notices import RoundVoid
 from covey.coordinator.run.records import means_by_cluster
 from covey.shared.errors import UserError
 from covey.shared.numerics.measures import derived
@@ -34,6 +37,24 @@ def test_a_damaged_line_of_the_record_is_named_by_its_number(tmp_path: Path) -> 
     (tmp_path / "rounds.jsonl").write_text('{"event": "link", "up": true}\n{"event": "pha')
     with pytest.raises(UserError, match=r"rounds.jsonl, line 2: no JSON"):
         records.lines(tmp_path)
+
+
+def test_a_damaged_line_of_the_record_is_left_out_at_a_resume_and_the_file_is_kept(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "rounds.jsonl"
+    damaged = '{"event": "first"}\n{"event": "se\x00cond\n{"event": "third"}\n{"event": "newer"}\n'
+    path.write_text(damaged)
+    lines = records.round_lines(tmp_path, 3, Room(tmp_path))
+    lines.add(RoundVoid(round=1, step=2, why="nobody came"))
+    lines.flush()
+    assert (lines.count, lines.lost) == (3, 1)
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [
+        {"event": "first"},
+        {"event": "third"},
+        {"event": "void", "round": 1, "step": 2, "why": "nobody came"},
+    ]
+    assert (tmp_path / "rounds.jsonl.damaged").read_text() == damaged
 
 
 def regression(n: int, mse: float, mean: float, variance: float) -> dict[str, Any]:

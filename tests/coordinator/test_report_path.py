@@ -21,6 +21,7 @@ from covey.coordinator.serve.intake import Arrived
 from covey.coordinator.serve.items import MAX_TOGETHER
 from covey.coordinator.serve.service import Service
 from covey.shared import files
+from covey.shared.journal import Journal
 from covey.shared.mqtt.link import Message
 from covey.shared.wire.codec import Codec, encode
 from covey.shared.wire.documents import AgentStatus
@@ -288,13 +289,14 @@ def test_the_audit_lines_of_a_batch_are_written_once_and_before_the_batch_ends(
         reports = arrived(service, {client: orders[client] for client in most})
         audit = service.run.audit
         writes: list[int] = []
-        write = audit._log._write
+        append = Journal._append
 
-        def counting() -> None:
-            writes.append(len(audit._log._waiting))
-            write()
+        def counting(journal: Journal[Any], content: bytes) -> None:
+            if journal.path == audit._log.path:
+                writes.append(content.count(b"\n"))
+            append(journal, content)
 
-        monkeypatch.setattr(audit._log, "_write", counting)
+        monkeypatch.setattr(Journal, "_append", counting)
         before = len(audit._log.path.read_bytes().splitlines())
         await service.acceptance.take(reports, 1.0)
         monkeypatch.undo()

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from covey.agent.worker import frames
 from covey.broker.testing.memory_broker import MemoryBroker
+from covey.coordinator.commands.story import story_of
 from covey.coordinator.dashboard.agents import reason
 from covey.coordinator.dashboard.lines import EventLine, reduced
 from covey.coordinator.dashboard.state import agent_state
@@ -276,8 +277,9 @@ def test_the_record_the_status_and_the_dashboard_show_who_is_silent(tmp_path: Pa
     event = reduced(line)
     assert isinstance(event, EventLine)
     assert event.text == f"agent-3 is silent and is not invited for some rounds: {why}"
+    run.audit.sync()
     assert "Not invited for some rounds, because it is silent" in "\n".join(
-        told.text for told in run.engine.story("agent-3")
+        sentence.text for sentence in story_of("agent-3", run.folder).sentences
     )
     roster = Roster("t")
     roster.seen(

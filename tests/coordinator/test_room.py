@@ -18,7 +18,6 @@ from covey.coordinator.run import checkpoint
 from covey.coordinator.run import disk_space as rooms
 from covey.coordinator.run.array_files import open_arrays
 from covey.coordinator.run.disk_space import DiskFullError, Room
-from covey.coordinator.run.records import JsonlFile
 from covey.coordinator.serve.publisher import Publisher
 from covey.shared.wire.topics import Topics
 from tests import clock
@@ -99,47 +98,6 @@ def test_a_waiting_run_that_an_operator_stops_prints_the_resume_command(tmp_path
     room.tell = lambda why: room.close()
     with pytest.raises(DiskFullError, match="--resume"):
         room.write(Disk(1000).write)
-
-
-def test_a_line_that_did_not_fit_leaves_no_half_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    room = Room(tmp_path)
-    room.tell = lambda why: None
-    lines = JsonlFile(tmp_path / "rounds.jsonl", 0, room)
-    lines.append({"event": "first"})
-    fsync, failures = os.fsync, [1, 1]
-
-    def full(descriptor: int) -> None:
-        if failures:
-            failures.pop()
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        fsync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", full)
-    lines.append({"event": "second"})
-    assert (tmp_path / "rounds.jsonl").read_text().splitlines() == [
-        '{"event": "first"}',
-        '{"event": "second"}',
-    ]
-
-
-def test_a_damaged_line_of_a_record_is_noticed_at_the_resume_and_the_file_is_kept(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "rounds.jsonl"
-    damaged = '{"event": "first"}\n{"event": "se\x00cond\n{"event": "third"}\n'
-    path.write_text(damaged)
-    lines = JsonlFile(path, 3)
-    assert (lines.count, lines.lost) == (2, 1)
-    assert path.read_text() == '{"event": "first"}\n{"event": "third"}\n'
-    assert (tmp_path / "rounds.jsonl.damaged").read_text() == damaged
-
-
-def test_lines_that_a_power_cut_has_taken_are_counted(tmp_path: Path) -> None:
-    (tmp_path / "rounds.jsonl").write_text('{"event": "first"}\n{"event": "sec')
-    lines = JsonlFile(tmp_path / "rounds.jsonl", 3)
-    assert (lines.count, lines.lost) == (1, 2)
 
 
 def failing(times: int, action: Callable[..., Any]) -> Callable[..., Any]:

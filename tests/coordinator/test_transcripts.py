@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from covey.coordinator.engine.story import Story
 from tests.coordinator.transcript_player import replayed
 
 FILES = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
@@ -36,12 +35,3 @@ def test_a_wrong_action_in_a_transcript_is_seen() -> None:
 def test_a_line_that_is_no_event_is_named() -> None:
     with pytest.raises(ValueError, match="no event is called jioned"):
         replayed("rules\n0 jioned a\n")
-
-
-def test_a_story_forgets_its_oldest_sentences() -> None:
-    story = Story(limit=4)
-    story.add(0.0, ("a", "b"), "Joined.")
-    story.add(1.0, ("a", "b"), "Invited.")
-    story.add(2.0, ("a",), "Left.")
-    assert [line.text for line in story.of("a")] == ["Invited.", "Left."]
-    assert [line.text for line in story.of("b")] == ["Invited."]

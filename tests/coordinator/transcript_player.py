@@ -12,10 +12,9 @@ A transcript begins with a sentence about its subject, and with the rules:
 
 A line that begins with a time (s) is an event; what follows, indented, is what the engine does about it: its actions in
 order, and `wakes` where the time changes at which it asks to be called. The same event may be read twice in real life,
-so a transcript may repeat it. Besides the engine's events there are
+so a transcript may repeat it. Besides the engine's events there is
 
     TIME restarted CLIENTS      a kill: the engine is restored from its snapshot, these reports were in the spool
-    TIME story CLIENT           what the engine reports about one agent
 """
 
 from __future__ import annotations
@@ -62,10 +61,6 @@ class Player:
         """What the engine does about one event."""
         time, name, *words = line.split()
         now = float(time)
-        if name == "story":
-            for sentence in self.engine.story(words[0]):
-                yield f"{sentence.at:g}: {sentence.text}"
-            return
         if name == "restarted":
             snapshot = json.loads(json.dumps(self.engine.snapshot()))
             reported = listed(words[0])
