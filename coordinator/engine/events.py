@@ -19,6 +19,7 @@ class Left:
 
 
 ANY = -1  # in place of a cluster: every fold counts
+NONE = -2  # in place of a cluster: no fold counts
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,8 @@ class Reported:
     """The client's report for this step lies safely in the spool.
 
     The other fields matter to buffered rounds alone: the cluster whose buffer takes the report; the cluster whose model
-    the agent began with, None for the same one, ANY if each fold changes all models; and the phase of an entry, which
-    belongs to no buffer.
+    the agent began with, None for the same one, ANY if each fold changes all models, NONE if none changes it; and the
+    phase of an entry, which belongs to no buffer.
     """
 
     client: ClientId

@@ -23,6 +23,7 @@ from typing import Any, ClassVar, Self
 from covey.coordinator.engine.buffered import BufferedEngine
 from covey.coordinator.engine.events import (
     ANY,
+    NONE,
     Close,
     Event,
     Failed,
@@ -160,7 +161,7 @@ class BufferedRun(Run):
             return Reported(client, number, phase=phase)
         cluster = self.strategy.buffer_of(self.state, client, report)
         key = self._started_from(client, report, number)
-        began_with = None if key is None else int(key)
+        began_with = None if key is None else int(key) if key.isdecimal() else NONE
         if self.strategy.ages_together():
             began_with = ANY
         return Reported(client, number, cluster, began_with)

@@ -87,9 +87,7 @@ class ReplayDriver(AnsweringDriver):
     def _restart(self, restarted: Restarted) -> Sequence[Effect]:
         """The run from its checkpoint, with the reports that its spool had."""
         engine = self.run.engine
-        number = engine.number
-        if engine.step is not None:
-            number = engine.step.number
+        number = 0 if engine.step is None else engine.step.number
         for client in restarted.reported:
             order = self._orders.pop((client, number), None)
             is_known = bool(engine.refusal(client, number))

@@ -49,6 +49,16 @@ def test_a_power_cut_between_a_report_and_its_checkpoint_leaves_a_run_that_can_b
     assert play(Plan(100265, "fesem", "buffered", 1, False, (cut,))).failure == ""
 
 
+def test_a_newcomer_that_missed_its_entry_trains_from_the_start_in_a_buffered_run() -> None:
+    away = (Fault("clear retained", 0.7, 9.5, 0), Fault("restart broker", 2.4, 11.4, 0))
+    assert play(Plan(501, "fedclust", "buffered", 1, False, away)).failure == ""
+
+
+def test_a_report_that_waits_over_a_restart_is_part_of_the_replay() -> None:
+    rotten = Fault("rotten checkpoint", 1.5, 5.8, 0)
+    assert play(Plan(1020, "fedavg", "buffered", 1, False, (rotten,))).failure == ""
+
+
 def test_a_plan_survives_its_text() -> None:
     for seed in range(20):
         this = plan(seed, METHODS)
