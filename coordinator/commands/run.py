@@ -15,7 +15,6 @@ from typing import Any
 from covey.coordinator.deploy.finished import publish_finished
 from covey.coordinator.processes import launch
 from covey.coordinator.processes.finish import finish
-from covey.coordinator.run.buffered_run import run_kind
 from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.folder import prepared
 from covey.coordinator.run.notices import BrokerReady, ModelChosen, Observer
@@ -203,16 +202,13 @@ async def _new_or_resumed(
     resume: bool,
 ) -> tuple[Run, Sequence[Effect]]:
     """A new run, or the one in the folder, with the effects to carry out first."""
-    kind = run_kind(scenario)
     rules = rules_of(scenario)
     now = asyncio.get_running_loop().time()
     if resume:
-        return await asyncio.to_thread(
-            kind.resume, options.folder, scenario, setup, rules, now, key
-        )
+        return await asyncio.to_thread(Run.resume, options.folder, scenario, setup, rules, now, key)
     name = uuid.uuid4().hex[:ID_DIGITS]
     this = await asyncio.to_thread(
-        kind.start, options.folder, scenario, setup, rules, name, now, key, origin
+        Run.start, options.folder, scenario, setup, rules, name, now, key, origin
     )
     return this, ()
 

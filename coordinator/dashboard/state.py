@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from covey.coordinator.dashboard.lines import EventLine, Line, PhaseLine
-from covey.coordinator.run.pace import Pace
+from covey.coordinator.run.time_left import TimeLeft
 from covey.shared.numerics.measures import ACCURACY, MEASURES, is_regression, main_measure
 from covey.shared.wire.documents import CoordinatorStatus, RosterMessage
 
@@ -250,11 +250,11 @@ def eta_s(phases: Sequence[PhaseLine], rounds: int) -> float | None:
     """Seconds until the last round ends, from the duration of the newest ones; None before the first round ended."""
     if not phases:
         return None
-    pace = Pace()
+    time_left = TimeLeft()
     for line in phases:
-        pace.add(line.seconds, ends_round=line.ends_round)
+        time_left.add(line.seconds, ends_round=line.ends_round)
     left = rounds - phases[-1].rounds
-    return pace.left_s(left)
+    return time_left.left_s(left)
 
 
 # -- curves ----------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from rich.text import Text
 from covey.coordinator.dashboard.lines import Line, PhaseLine
 from covey.coordinator.dashboard.state import DashboardState, Faults, Fleet, Points
 from covey.coordinator.run.cluster_words import sizes_text
-from covey.coordinator.run.pace import duration_text
+from covey.coordinator.run.time_left import duration_text
 from covey.shared.numerics.measures import MEASURES, PERCENT, Measure
 from covey.shared.printable import printable
 

@@ -14,6 +14,7 @@ The rules, besides those of a step (`step_engine`):
 - A client that the operator has forgotten is not known any more, and its report of an open step does not count.
 - Newcomers of the rules take part in nothing before the last round was folded; from then on they are agents like others.
 - An agent whose work came to nothing several times in a row rests for some rounds (`rests`). After the last round nobody rests.
+- Rounds may be buffered: then they are folds of single agents' reports (`pace`), between which nothing else is open.
 - What a peer does wrong is an `Ignored` action; what we do wrong is an exception.
 """
 
@@ -21,10 +22,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Set
 from dataclasses import replace
+from itertools import islice
 from typing import Any, Self
 
 from covey.coordinator.engine.cohort import Pool
 from covey.coordinator.engine.events import (
+    Ask,
     Event,
     Failed,
     Finished,
@@ -32,6 +35,7 @@ from covey.coordinator.engine.events import (
     FoldFailed,
     Forget,
     Forgotten,
+    Give,
     Ignored,
     Joined,
     Left,
@@ -50,12 +54,15 @@ from covey.coordinator.engine.events import (
     Tick,
     Unreadable,
 )
+from covey.coordinator.engine.pace import Pace
 from covey.coordinator.engine.rests import Trouble
 from covey.coordinator.engine.rules import Rules
+from covey.coordinator.engine.sampling import cohort_size, invitation_order
 from covey.coordinator.engine.stage import Stage
 from covey.coordinator.engine.step import Step
 from covey.coordinator.engine.step_engine import Actions, StepEngine
 from covey.shared.strategies.base import ClientId, Phase, View
+from covey.shared.strategies.phase_names import EVALUATE, TRAIN
 from covey.shared.wire.roll_call import extra_s
 
 ASK_AGAIN_S = 1.0  # after a plan for which too few agents were there
@@ -66,6 +73,7 @@ class RoundEngine(StepEngine):
 
     def __init__(self, rules: Rules, now: float = 0.0) -> None:
         super().__init__(rules)
+        self.now = now  # of the newest event
         self.paused = False  # by the operator: no phase opens
         self.started = False  # a plan was asked for: `start_agents` does not matter any more
         self._link_lost_at: float | None = None  # while the link is down no time passes
@@ -102,6 +110,9 @@ class RoundEngine(StepEngine):
         step = self.step
         if step is not None and self.stage is Stage.OPEN:
             times += [step.deadline, step.grace_end(self.rules)]
+        times += self.pace.deadlines()
+        if self.stage is Stage.STREAMING:  # no buffer is folded in any other
+            times += self.pace.ends_of_patience(self.rules.deadline_s)
         return min([time for time in times if time is not None], default=None)
 
     def handle(self, event: Event, now: float) -> Actions:
@@ -109,9 +120,13 @@ class RoundEngine(StepEngine):
 
         An action that is answered by an event (`Plan`, `Close`) is the last one.
         """
+        self.now = now
         if self._link_lost_at is not None and not isinstance(event, LinkBack):
             now = self._link_lost_at  # no time passes
-        return self._decide(event, now)
+        actions = self._decide(event, now)
+        if self._may_train_on():
+            actions += self._fill(now)
+        return actions
 
     def _decide(self, event: Event, now: float) -> Actions:
         match event:
@@ -119,14 +134,14 @@ class RoundEngine(StepEngine):
                 return self._joined(client, now)
             case Left(client):
                 return self._left(client, now)
-            case Reported(client, step):
-                return self._reported(event, client, step, now)
+            case Reported():
+                return self._reported(event, now)
             case ReportedTogether(clients, step):
                 return self._reported_together(clients, step, now)
             case Unreadable(clients, step):
                 return self._unreadable(clients, step, now)
-            case Failed(client, step, why):
-                return self._failed(event, client, step, why, now)
+            case Failed():
+                return self._failed(event, now)
             case Refused(client, why):
                 return self._refused(client, why, now)
             case SetAside(reasons):
@@ -137,8 +152,8 @@ class RoundEngine(StepEngine):
                 return self._release(event, client, now)
             case Forget(client):
                 return self._forget(event, client, now)
-            case Planned(phase):
-                return self._planned(event, phase, now)
+            case Planned(phase, sizes):
+                return self._planned(phase, sizes, now)
             case Folded():
                 return self._folded(now)
             case Tick():
@@ -156,6 +171,8 @@ class RoundEngine(StepEngine):
     def _joined(self, client: ClientId, now: float) -> Actions:
         if client not in self.present or client in self.presence.leaving:
             self.rests.returned(client)
+        if self.rules.is_buffered and client not in self.known:
+            self.pace.line_up([client])
         self.presence.join(client)
         if self.step is not None:
             self.step.came(client)
@@ -203,10 +220,12 @@ class RoundEngine(StepEngine):
             self._not_before += seconds
         if self.step is not None:
             self.step.postpone(seconds)
+        self.pace.postpone(seconds)
 
     def _tick(self, now: float) -> Actions:
         if self._link_lost_at is not None:
             return []
+        expired = self._expire(now)
         if _is_past(self.presence.rollcall_until, now):
             silent = self.presence.end_rollcall()
             self._gone(silent)
@@ -217,7 +236,22 @@ class RoundEngine(StepEngine):
             self._start_is_overdue = True
         if _is_past(self._not_before, now):
             self._not_before = None
-        return self._settle(now)
+        return expired + self._settle(now)
+
+    def _expire(self, now: float) -> Actions:
+        """Orders that are not answered in time free their places; their agents have left unless they answer."""
+        overdue = self.pace.overdue(now)
+        silent = [client for client in overdue if client in self.present]
+        rested: Actions = []
+        for client in overdue:
+            order = self.pace.orders.pop(client)
+            if client in silent:
+                rested += self._trouble(client, "silent", order.step)
+        self.pace.line_up(overdue)
+        if not silent:
+            return rested
+        self.presence.leave_at(now + self.rules.rollcall_s, silent)
+        return [Ask(tuple(silent)), *rested]
 
     def _release(self, event: Event, client: ClientId, now: float) -> Actions:
         if client not in self.quarantined:
@@ -236,6 +270,7 @@ class RoundEngine(StepEngine):
         self.presence.forget(client)
         self.timing.forget(client)
         self.rests.forget(client)
+        self.pace.forget(client)
         self.quarantined.pop(client, None)
         self.refused.pop(client, None)
         if self.step is not None:
@@ -246,7 +281,9 @@ class RoundEngine(StepEngine):
     # -- before a phase ----------------------------------------------------------------------------
 
     def _gather(self, now: float) -> Actions:
-        """From GATHERING to PLANNING as soon as enough agents are there."""
+        """From GATHERING to PLANNING as soon as enough agents are there; while STREAMING the next fold, or orders."""
+        if self.stage is Stage.STREAMING:
+            return self._stream(now)
         if not self._may_plan():
             return []
         if self._not_before is not None:
@@ -309,6 +346,9 @@ class RoundEngine(StepEngine):
     @property
     def waits_for(self) -> str | None:
         """Why no phase opens, in words; None while one is open or nothing is missing."""
+        if self.stage is Stage.STREAMING and not self.paused:
+            is_alone = not self.pace.orders and not self.presence.trusted
+            return "no agent is there" if is_alone else None
         if not self._may_plan():
             return None
         rules = self.rules
@@ -325,12 +365,16 @@ class RoundEngine(StepEngine):
             return "agents that the next phase needs are away or do not report"
         return None
 
-    def _planned(self, event: Planned, phase: Phase | None, now: float) -> Actions:
+    def _planned(self, phase: Phase | None, sizes: Mapping[int, int] | None, now: float) -> Actions:
         if self.stage is not Stage.PLANNING:
             raise RuntimeError(f"nobody asked for a plan while {self.stage.value}")
+        if phase is None or self.round >= self.rules.rounds:
+            self.pace.end()
         if phase is None:
             self.stage = Stage.DONE
             return [Finished()]
+        if sizes is not None:
+            return self._begin_stream(phase, sizes, now)
         cohort = None
         if not self.paused:
             over_select = self.timing.over_select(self.rules.over_select)
@@ -342,6 +386,99 @@ class RoundEngine(StepEngine):
             return []
         return self._open(phase, cohort, over_select, now)
 
+    # -- buffered rounds ---------------------------------------------------------------------------
+
+    def _begin_stream(self, phase: Phase, sizes: Mapping[int, int], now: float) -> Actions:
+        """Between this plan and the next one, agents work on orders of their own."""
+        self.stage = Stage.STREAMING
+        self.pace.phase = phase
+        self.pace.sizes = sizes
+        first_line = invitation_order(
+            self.known, self.rules.seed, round_=0, attempt=0, purpose=TRAIN
+        )
+        self.pace.line_up(first_line)
+        return self._stream(now)
+
+    def _stream(self, now: float) -> Actions:
+        """Fold what is ready; otherwise fill the free places."""
+        if self._link_lost_at is not None:
+            return []
+        pace = self.pace
+        rules = self.rules
+        everybody = len(self.known - rules.newcomers)
+        if pace.next_lot(rules.buffer or 1, everybody, now, rules.deadline_s) is not None:
+            return self._close_lot(now)
+        if self.paused:
+            return []
+        given = self._fill(now)
+        if given or self._at_work():
+            return given
+        if pace.fullest_lot() is not None:
+            return self._close_lot(now)
+        if not pace.failed:
+            return []
+        # everybody who is there has failed: the attempt is void
+        self.number += 1
+        step = Step.of(self.number, pace.phase, sorted(pace.failed), now)
+        step.reported.clear()
+        step.reasons.update(pace.failed)
+        pace.forgive()
+        return self._void(step, now)
+
+    def _close_lot(self, now: float) -> Actions:
+        """Fold the reports that were taken out of a buffer."""
+        self.number += 1
+        close = self.pace.close(self.number)
+        self.step = Step.of(self.number, self.pace.phase_of_lot, close.reporters, now)
+        self.stage = Stage.FOLDING
+        return [close]
+
+    def _may_train_on(self) -> bool:
+        """Whether an evaluation is open between two folds, and agents may train meanwhile."""
+        step = self.step
+        if not self.pace.trains_on or step is None:
+            return False
+        if self.stage is not Stage.OPEN or step.phase.name != EVALUATE:
+            return False
+        if self.paused or self._link_lost_at is not None:
+            return False
+        return self.round < self.rules.rounds and bool(self.pace.folds)
+
+    def _at_work(self) -> int:
+        """Agents that take up places."""
+        return len(self.pace.orders.keys() & self.presence.trusted)
+
+    def _fill(self, now: float) -> Actions:
+        """Orders for the first of the line who could begin to work now, as many as places are free."""
+        rules = self.rules
+        able = self.presence.trusted
+        apart = [rules.newcomers, self.resting.keys()]
+        if self.step is not None:
+            apart.append(self.step.awaited)
+        could_begin = (
+            client
+            for client in self.pace.line
+            if client in able and not any(client in others for others in apart)
+        )
+        orders: list[tuple[ClientId, int]] = []
+        for client in list(islice(could_begin, max(self._places() - self._at_work(), 0))):
+            self.number += 1
+            deadline = now + rules.deadline_s
+            if client not in self._called:
+                deadline += rules.first_work_s
+            self._called.add(client)
+            self.pace.give(client, self.number, now, deadline)
+            orders.append((client, self.number))
+        return [Give(tuple(orders))] if orders else []
+
+    def _places(self) -> int:
+        """How many agents may be at work at once."""
+        rules = self.rules
+        if rules.concurrent is not None:
+            return rules.concurrent
+        trusted = self.known - rules.newcomers - self.quarantined.keys()
+        return cohort_size(len(trusted), rules.participation, rules.agents)
+
     # -- a restart ---------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:
@@ -352,7 +489,7 @@ class RoundEngine(StepEngine):
         step = None
         if self.step is not None:
             step = self.step.to_json()
-        return {
+        saved: dict[str, Any] = {
             "round": self.round,
             "number": self.number,
             "attempt": self.attempt,
@@ -366,6 +503,10 @@ class RoundEngine(StepEngine):
             "timing": self.timing.to_json(),
             "rests": self.rests.to_json(),
         }
+        if self.rules.is_buffered:
+            saved["stream"] = self.pace.to_json()
+            saved["now"] = self.now
+        return saved
 
     @classmethod
     def restore(
@@ -404,12 +545,12 @@ class RoundEngine(StepEngine):
             engine.step.suspects = engine.rests.suspects
             engine.step.look_around(engine.present)
             engine.stage = Stage.OPEN
-        engine._restore(snapshot, lost, now)
+        if rules.is_buffered:
+            engine.pace = Pace.from_json(snapshot["stream"], lost)
+            engine.pace.postpone(now - snapshot["now"])  # no coordinator was there
+            engine.pace.line_up(sorted(engine.known))
         engine.presence.rollcall_until = engine._gather_until
         return engine, engine.handle(LinkBack(), now)
-
-    def _restore(self, snapshot: Mapping[str, Any], lost: Collection[int], now: float) -> None:
-        """For an engine that keeps more."""
 
 
 def _is_past(until: float | None, now: float) -> bool:

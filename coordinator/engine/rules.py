@@ -41,6 +41,11 @@ class Rules:
     buffer: int | None = None  # reports of a cluster that make a fold; None: synchronous rounds
     concurrent: int | None = None  # buffered: agents at work at once; None: as many as a cohort has
 
+    @property
+    def is_buffered(self) -> bool:
+        """Whether rounds are buffered (`pace`), and not in step."""
+        return self.buffer is not None
+
     def __post_init__(self) -> None:
         if self.participants is not None and len(self.participants) < self.rounds:
             raise UserError(

@@ -9,6 +9,6 @@ class Stage(Enum):
     GATHERING = "gathering"
     PLANNING = "planning"
     OPEN = "open"
-    STREAMING = "buffered"  # of `buffered.BufferedEngine` alone
+    STREAMING = "buffered"  # of buffered rounds alone
     FOLDING = "folding"
     DONE = "finished"

@@ -62,6 +62,20 @@ class Step:
         self._durations = []
         self.free = Spare(self.spare)
 
+    @classmethod
+    def of(cls, number: int, phase: Phase, clients: Collection[ClientId], now: float) -> Step:
+        """The step of a fold of buffered rounds: these agents and no others have reported."""
+        return cls(
+            number=number,
+            phase=phase,
+            cohort=list(clients),
+            spare=[],
+            target=len(clients),
+            quorum=1,
+            opened=now,
+            reported=set(clients),
+        )
+
     def was_invited(self, client: ClientId) -> bool:
         """Whether the agent is in the cohort."""
         return client in self._invited

@@ -27,15 +27,17 @@ from covey.coordinator.engine.events import (
     Action,
     Ask,
     Close,
-    Event,
+    Failed,
     Finished,
     Ignored,
     Invite,
     Open,
     Quarantined,
+    Reported,
     Rested,
     Void,
 )
+from covey.coordinator.engine.pace import Pace
 from covey.coordinator.engine.presence import Presence
 from covey.coordinator.engine.rests import Kind, Rests
 from covey.coordinator.engine.rules import Rules
@@ -62,6 +64,7 @@ class StepEngine(ABC):
         self.round = 0  # rounds folded; it only grows
         self.number = 0  # of the newest step; never reused
         self.step: Step | None = None  # there is one while OPEN or FOLDING, and only then
+        self.pace = Pace()  # orders and reports of buffered rounds
         self.attempts = Attempts(rules)  # at the coming phase
         # steps with a refused report, and the last of these steps, by client
         self.refused: dict[ClientId, tuple[int, int]] = {}
@@ -131,11 +134,15 @@ class StepEngine(ABC):
 
     # -- reports -----------------------------------------------------------------------------------
 
-    def _reported(self, event: Event, client: ClientId, number: int, now: float) -> Actions:
-        why = self.refusal(client, number)
+    def _reported(self, event: Reported, now: float) -> Actions:
+        client = event.client
+        why = self.refusal(client, event.step)
         if why:
             return [Ignored(event, why)]
-        self._open_step().report_came(client, now)
+        if self.pace.is_at_work(client, event.step):
+            self.pace.came(event, now)
+        else:
+            self._open_step().report_came(client, now)
         self.rests.reported(client)
         return self._settle(now)
 
@@ -152,24 +159,39 @@ class StepEngine(ABC):
         return self._settle(now)
 
     def _unreadable(self, clients: Collection[ClientId], number: int, now: float) -> Actions:
-        """The step is open again, without these reports: their agents have them still."""
+        """The step is open again, without these reports: their agents have them still.
+
+        Reports of a buffer are lost: their agents get new orders.
+        """
         step = self._open_step()
         is_folded = self.stage is Stage.FOLDING
         if not is_folded or step.number != number:
             raise RuntimeError(f"step {number} is not being folded")
+        if self.pace.lot is not None:
+            self._stream_again(clients)
+            self.pace.line_up(clients)
+            return self._settle(now)
         self.stage = Stage.OPEN
         limit_s = step.adapted_s or self.rules.deadline_s
         step.deadline = max(step.deadline, now + limit_s)
         step.reports_lost(clients, self.present)
         return self._settle(now)
 
-    def _failed(
-        self, event: Event, client: ClientId, number: int, reason: str, now: float
-    ) -> Actions:
-        why = self.refusal(client, number)
+    def _stream_again(self, without: Collection[ClientId]) -> None:
+        """The fold of a buffer did not take place: its reports wait again, but for those of these agents."""
+        self.pace.return_lot(without)
+        self.step = None
+        self.stage = Stage.STREAMING
+
+    def _failed(self, event: Failed, now: float) -> Actions:
+        client = event.client
+        if self.pace.is_at_work(client, event.step):
+            self.pace.has_failed(client, event.why)
+            return self._settle(now)
+        why = self.refusal(client, event.step)
         if why:
             return [Ignored(event, why)]
-        self._open_step().has_failed(client, reason)
+        self._open_step().has_failed(client, event.why)
         return self._settle(now)
 
     def _trouble(self, client: ClientId, kind: Kind, number: int, why: str = "") -> Actions:
@@ -180,10 +202,10 @@ class StepEngine(ABC):
         return [Rested(client, kind, trouble.times, trouble.until, trouble.words)]
 
     def _refused(self, client: ClientId, why: str, now: float) -> Actions:
-        return self._refused_in(self.number, client, why, now)
-
-    def _refused_in(self, number: int, client: ClientId, why: str, now: float) -> Actions:
-        """Count it against the client, once per step, and let another take its slot."""
+        """Count it against the client, once per step or order, and let another take its slot."""
+        number = self._number_of(client)
+        if client in self.pace.orders:
+            self.pace.has_failed(client, why)
         step = self.step
         if step is not None and self.stage is Stage.OPEN:
             owes_report = step.was_invited(client) and client not in step.reported
@@ -192,6 +214,20 @@ class StepEngine(ABC):
         blamed = self._blame(client, why, number)
         settled = self._settle(now)
         return blamed + settled
+
+    def _number_of(self, client: ClientId) -> int:
+        """The number of the order or step that a refused report of the agent belongs to."""
+        if not self.rules.is_buffered:
+            return self.number
+        order = self.pace.orders.get(client)
+        if order is not None:
+            return order.step
+        step = self.step
+        if step is not None and step.was_invited(client):
+            return step.number
+        # it owes no report: the refused one has come again, while others got orders with new numbers
+        _, newest = self.refused.get(client, (0, self.number))
+        return newest
 
     def _blame(self, client: ClientId, why: str, number: int) -> Actions:
         """Count a report of the step with this number against the client: once per step."""
@@ -211,13 +247,19 @@ class StepEngine(ABC):
 
     def _set_aside(self, reasons: Mapping[ClientId, str], now: float) -> Actions:
         """The step is open again without these reports: it closes, takes spare clients, or is void."""
-        self._folding_step().set_aside(reasons.keys())
-        actions: Actions = []
+        step = self._folding_step()
+        blamed: Actions = []
         for client, why in reasons.items():
-            actions += self._blame(client, why, self.number)
-        self.stage = Stage.OPEN
+            blamed += self._blame(client, why, self.number)
+        if self.pace.lot is None:
+            step.set_aside(reasons.keys())
+            self.stage = Stage.OPEN
+        else:
+            self._stream_again(reasons.keys())
+            for client, why in reasons.items():
+                self.pace.has_failed(client, why)
         settled = self._settle(now)
-        return actions + settled
+        return blamed + settled
 
     def _folding_step(self) -> Step:
         step = self.step
@@ -228,6 +270,8 @@ class StepEngine(ABC):
 
     def refusal(self, client: ClientId, number: int) -> str:
         """Why a report cannot count; empty where it can."""
+        if self.pace.is_at_work(client, number):
+            return f"{client} is in quarantine" if client in self.quarantined else ""
         step = self.step
         if step is None or self.stage is not Stage.OPEN:
             return f"report is for step {number}, none is open"
@@ -312,6 +356,7 @@ class StepEngine(ABC):
         return Close(step=step.number, reporters=tuple(reporters), missing=tuple(missing))
 
     def _void(self, step: Step, now: float, failure: str = "") -> Actions:
+        self.pace.give_up_lot()
         self.timing.learn(step)
         self.step = None
         self.stage = Stage.GATHERING
@@ -325,13 +370,18 @@ class StepEngine(ABC):
 
     def _folded(self, now: float) -> Actions:
         step = self._folding_step()
+        rested: Actions = []
+        if self.pace.lot is not None:
+            for client, why in sorted(self.pace.failed.items()):
+                rested += self._trouble(client, "failing", self.number, why)
+            self.pace.folded()
         self.timing.learn(step)
         if step.phase.ends_round:
             self.round += 1
         self.attempts.succeeded()
         self.step = None
         self.stage = Stage.GATHERING
-        return self._gather(now)
+        return rested + self._gather(now)
 
     def _open_step(self) -> Step:
         if self.step is None:

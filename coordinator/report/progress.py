@@ -38,7 +38,7 @@ from covey.coordinator.run.notices import (
     SumRefused,
     WorkFailed,
 )
-from covey.coordinator.run.pace import Pace, duration_text
+from covey.coordinator.run.time_left import TimeLeft, duration_text
 from covey.shared.numerics.measures import PERCENT, shown_measure
 
 NUMBERS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
@@ -60,7 +60,7 @@ class ProgressBar:
             console=console,
         )
         self._task = self._bar.add_task("rounds", total=rounds, remark="starting", left="")
-        self._pace = Pace()
+        self._time_left = TimeLeft()
         self._warned: set[str] = set()  # remarks that were shown, at most MAX_REMARKS
 
     def __repr__(self) -> str:
@@ -175,7 +175,7 @@ class ProgressBar:
             words.append(spent)
         remark = ", ".join(words)
         done = phase.rounds_done
-        self._pace.add(phase.seconds, ends_round=phase.ends_round)
+        self._time_left.add(phase.seconds, ends_round=phase.ends_round)
         self._bar.update(self._task, completed=done, remark=phase.phase, left=self._left(done))
         if invited or words[1:]:  # a round in which nobody has to report has nothing to show
             self._say(f"round {done:>3}  {remark}")
@@ -186,7 +186,7 @@ class ProgressBar:
     def _left(self, done: int) -> str:
         """About how long the rest takes, in words; empty before the first round is over, and at the end."""
         rounds = int(self._bar.tasks[0].total or 0) - done
-        seconds = self._pace.left_s(rounds)
+        seconds = self._time_left.left_s(rounds)
         if not seconds:
             return ""
         duration = duration_text(seconds)

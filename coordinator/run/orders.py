@@ -1,4 +1,8 @@
-"""Orders: what each agent should do now, and the models that orders name."""
+"""Orders: what each agent should do now, and the models that orders name.
+
+In buffered rounds an order is brief where it can be. Brokers retain one content that orders share, the newest. It changes
+with the learning rate, as at an evaluation with settings of its own: an older order that is published again then is whole.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,8 @@ from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.stage import Stage
 from covey.coordinator.engine.step import Step
 from covey.coordinator.run.disk_space import Room
-from covey.coordinator.run.effects import SendModel, SendOrder
+from covey.coordinator.run.effects import DropModel, SendModel, SendOrder
+from covey.coordinator.run.own_orders import OwnOrders, version_key
 from covey.coordinator.run.run_state import RunState
 from covey.shared.client import decode_model, encode_model
 from covey.shared.errors import DecodeError
@@ -27,10 +32,11 @@ from covey.shared.wire.parts import part_count
 
 MAX_WORKS = 256  # that are kept for further agents: a method may have a model for each agent alone
 Addressed = tuple[tuple[str, ...], int | None]  # keys of models, and a cluster
+Kind = tuple[str, tuple[str, ...], int | None]  # the same with a phase
 
 
 class OrderBook:
-    """Makes orders from the engine's open step and the strategy's state.
+    """Makes orders from the engine's open step or its pace, and the strategy's state.
 
     A model is encoded once for each state of the strategy and kept in a file, so that it can be published again. Call
     `forget_models` when the state changes.
@@ -60,6 +66,15 @@ class OrderBook:
         self._works: dict[Addressed, Work] = {}  # of the open step, the newest of each kind
         self._state: Any = None  # the newest
         self._assigned: Mapping[ClientId, int] = {}  # the cluster of each agent in it
+        # an agent at hand is evaluated in between, in no time; others finish an order of their own first
+        self.evaluates_busy = False
+        self.own = OwnOrders(self._folder, room)
+        # of this state: agents with the same models share one work, which is made and checked once
+        self._newest: dict[Kind, Work] = {}
+        self._newest_settings: dict[Kind, bytes] = {}  # what these share with others: its digest
+        self._present: dict[str, SendModel] = {}  # versions of the models of this state, by key
+        # digests of what own orders share with others; those that an earlier process made have none
+        self._settings: dict[int, bytes] = {}
         self._serial = 0  # of the newest order; grows with every order of this process
 
     def __repr__(self) -> str:
@@ -67,39 +82,60 @@ class OrderBook:
         return f"<OrderBook: {self._serial} orders, models {models}>"
 
     def order_of(self, client: ClientId, state: Any) -> SendOrder:
-        """What this agent should do now: its work in the open step, or nothing."""
+        """What this agent should do now: its own order, its work in the open step, or nothing."""
         engine = self._engine
-        facts = self._facts
+        own = engine.pace.orders.get(client)
+        if own is not None and not self._is_asked_first(client):
+            number = own.step
+            work = self.own.works[number]
+            brief = self._brief_of_own(number, work) if client in self.readers else None
+            message = self._message(client, number, number - 1, work.cluster, work, brief)
+            return SendOrder(client, message)
         closed = engine.number
         number = 0
-        work = None
+        asked = None
+        brief = None
         step = engine.step
         if step is not None and engine.stage is Stage.OPEN:
             closed = step.number - 1
             if _awaits(step, client):
                 number = step.number
-                work = self._work(client, step, state)
+                asked = self._work(client, step, state)
+        if asked is not None and client in self.readers:
+            brief = self._brief(asked, number)
         cluster = self._clusters(state).get(client)
-        accepted = facts.accepted.get(client, 0)
-        brief = None
-        use = work is not None and self._is_for_use(work.phase)
-        if work is not None and client in self.readers:
-            brief = self._brief(work, number)
-            work = None
+        return SendOrder(client, self._message(client, number, closed, cluster, asked, brief))
+
+    def _message(
+        self,
+        client: ClientId,
+        number: int,
+        closed: int,
+        cluster: int | None,
+        work: Work | None,
+        brief: BriefWork | None = None,
+    ) -> OrderMessage:
+        """An order for this work, in its brief form if there is one; None for nothing to do."""
         self._serial += 1
-        order = OrderMessage(
-            run=facts.run,
+        return OrderMessage(
+            run=self._facts.run,
             serial=self._serial,
             step=number,
-            accepted=accepted,
+            accepted=self._facts.accepted.get(client, 0),
             closed=closed,
-            again=facts.incarnation,
+            again=self._facts.incarnation,
             cluster=cluster,
-            work=work,
+            work=None if brief else work,
             brief=brief,
-            use=use,
+            use=work is not None and self._is_for_use(work.phase),
         )
-        return SendOrder(client, order)
+
+    def _is_asked_first(self, client: ClientId) -> bool:
+        """Whether the open step of all agents comes before this agent's own order."""
+        step = self._engine.step
+        if not self.evaluates_busy or step is None or self._engine.stage is not Stage.OPEN:
+            return False
+        return client in step.awaited
 
     def _is_for_use(self, phase: str) -> bool:
         """Whether a device may use the model of an order: in each round, or that of the evaluation after all rounds."""
@@ -112,10 +148,14 @@ class OrderBook:
 
     def is_made(self, client: ClientId) -> bool:
         """False between the engine's decision on another order of this agent and the order itself."""
-        return True
+        order = self._engine.pace.orders.get(client)
+        return order is None or order.step in self.own.works
 
     def work_of(self, client: ClientId, number: int, state: Any) -> Work:
-        """The work of an agent that the open step, `number`, invited."""
+        """The work of an own order, whether it is open or its report waits, or of the open step that invited the agent."""
+        work = self.own.works.get(number)
+        if work is not None:
+            return work
         step = self._engine.step
         assert step is not None  # noqa: S101 - the engine refuses reports of any other
         assert step.number == number  # noqa: S101
@@ -151,6 +191,9 @@ class OrderBook:
         """The strategy's state has changed: its models are encoded again when an order names them."""
         self._models.clear()
         self._works.clear()
+        self._present.clear()
+        self._newest.clear()
+        self._newest_settings.clear()
 
     def file_of(self, key: str) -> Path:
         """The file with the encoded model behind a key that an order of the open step names. It stays until the next fold."""
@@ -167,10 +210,14 @@ class OrderBook:
 
     def base(self, wanted: bytes) -> Vector:
         """The model with this digest, decoded as agents see it: deltas refer to it. Raises DecodeError where no order names it."""
-        for sent in self._models.values():
+        for sent in (*self.own.versions.values(), *self._models.values()):
             if sent.ref.digest == wanted:
-                return decode_model(self._room.write(sent.path.read_bytes), self._setup.layout)
+                return self._decoded(sent)
         raise DecodeError("no base", f"no model of this step has digest {wanted.hex()}")
+
+    def _decoded(self, send: SendModel) -> Vector:
+        """A model (d,) as agents see it."""
+        return decode_model(self._room.write(send.path.read_bytes), self._setup.layout)
 
     def keys(self) -> Sequence[str]:
         """The keys of the models that orders of this state name."""
@@ -189,7 +236,7 @@ class OrderBook:
 
     def _sent(self, key: str) -> SendModel:
         """The model that orders name by this key."""
-        return self._models[key]
+        return self.own.versions.get(key) or self._models[key]
 
     def _clusters(self, state: Any) -> Mapping[ClientId, int]:
         """The cluster of each agent. Some methods look at all agents to find them: not again for each order."""
@@ -302,6 +349,80 @@ class OrderBook:
         size = len(content)
         parts = part_count(size, wire.part_bytes)
         return ModelRef(key=key, digest=digest(content), parts=parts, size=size)
+
+    # -- orders of single agents -------------------------------------------------------------------
+
+    def make(self, client: ClientId, number: int, phase: Phase, state: Any) -> None:
+        """Make an order of the agent's own, on the newest models."""
+        order = self._strategy.order(state, phase, client)
+        models = [self._version(key, number, state).ref for key in order.models]
+        kind = (phase.name, order.models, order.cluster)
+        work = self._newest.get(kind)
+        if work is None or work.numbers != dict(order.numbers):
+            work = self._work_with(phase, order, models)
+            self._newest[kind] = work
+            self._newest_settings.pop(kind, None)
+        if self.readers:
+            self._share(kind, number, work)
+        self.own.keep(number, work, self._message(client, number, number - 1, work.cluster, work))
+
+    def _version(self, key: str, number: int, state: Any) -> SendModel:
+        """The present version of a model."""
+        known = self._present.get(key)
+        if known is not None:
+            return known
+        model = self._strategy.model(state, key)
+        content = self._content(key, model)
+        ref = self._ref(version_key(key, content), content)
+        send = SendModel(ref, self._folder / ref.key, about=number, values=model.size)
+        self.own.keep_version(send, content)
+        self._present[key] = send
+        return send
+
+    def _share(self, kind: Kind, number: int, work: Work) -> None:
+        """Let the brokers retain what this order shares with others."""
+        settings = self._newest_settings.get(kind)
+        if settings is None:
+            settings = digest(shared_of(work).to_bytes())
+            self._newest_settings[kind] = settings
+        self._settings[number] = settings
+        if not self.is_outdated(number) and self.shared is not None:
+            return
+        if self._engine.stage is Stage.OPEN:
+            return  # agents still fetch what the orders of the open step share
+        self.shared = self._new_shared(work, number)
+
+    def _brief_of_own(self, number: int, work: Work) -> BriefWork | None:
+        """The work without what all share, as long as brokers retain that."""
+        shared = self.shared
+        if shared is None or self._settings.get(number) != shared.ref.digest:
+            return None
+        return brief_of(work, shared.ref)
+
+    def is_outdated(self, number: int) -> bool:
+        """Whether an order was brief, and the brokers no longer retain what it left out."""
+        settings = self._settings.get(number)
+        if settings is None or self.shared is None:
+            return False
+        return settings != self.shared.ref.digest
+
+    def tidy(self) -> list[DropModel]:
+        """Forget own orders that are over, and versions of models that are not needed any more."""
+        dropped = self.own.tidy(self._engine.pace.numbers(), self._present.values())
+        self._settings = {
+            number: settings
+            for number, settings in self._settings.items()
+            if number in self.own.works
+        }
+        return dropped
+
+    def start_of(self, number: int, key: str) -> Vector:
+        """The model (d,) behind a key of an own order, as its agent has it."""
+        return self._decoded(self.own.start_of(number, key))
+
+    def restore(self) -> None:
+        """Take up the own orders that an earlier process has left in files."""
+        self.own.restore(self._engine.pace.numbers(), self._setup.layout.size)
 
 
 def _awaits(step: Step, client: ClientId) -> bool:

@@ -3,9 +3,13 @@
 Events go in, effects come out: what is to be published. The service sends effects over a link; the
 in-process driver hands them to local clients. Both therefore compute the same bytes.
 
+In buffered rounds every agent has an order of its own. A report that waits in a buffer is in the spool under the number of
+its order. A fold gathers its reports under a number of its own; from there on it is that of a synchronous round.
+
 Order of writing, so that a kill between any two lines loses nothing:
 a step is in the checkpoint before its first order is sent; a report is in the spool before its agent
-learns that it was accepted; a fold is in the checkpoint before its reports leave the spool.
+learns that it was accepted, and in the checkpoint too if it waits in a buffer; a fold is in the checkpoint before its
+reports leave the spool.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from covey.coordinator.engine.events import (
     Action,
@@ -31,6 +35,7 @@ from covey.coordinator.engine.events import (
     Give,
     Ignored,
     Invite,
+    Joined,
     Open,
     Paused,
     Plan,
@@ -46,10 +51,11 @@ from covey.coordinator.engine.events import (
     Unreadable,
     Void,
 )
+from covey.coordinator.engine.pace import Pace
 from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.rules import Rules
 from covey.coordinator.engine.step import Step
-from covey.coordinator.run import early_stop, folding, records
+from covey.coordinator.run import early_stop, folding, records, stale_reports
 from covey.coordinator.run.accepted_steps import AcceptedSteps
 from covey.coordinator.run.arrivals import NO_STEP, Arrivals
 from covey.coordinator.run.audit_trail import FILE as AUDIT_FILE
@@ -57,8 +63,10 @@ from covey.coordinator.run.checkpoint import Checkpoint
 from covey.coordinator.run.cluster_words import fell_back
 from covey.coordinator.run.disk_space import Room
 from covey.coordinator.run.effects import Announce, Done, Effect, Question, SendOrder
+from covey.coordinator.run.event_log import Arrival, Restarted, arrivals_journal
 from covey.coordinator.run.fold_facts import note_outcome
 from covey.coordinator.run.fold_trial import FoldTrial, Outcome
+from covey.coordinator.run.folder import IN_PROCESS
 from covey.coordinator.run.next_phase import next_phase
 from covey.coordinator.run.notices import (
     AgentFellBack,
@@ -77,6 +85,7 @@ from covey.coordinator.run.notices import (
 )
 from covey.coordinator.run.orders import OrderBook, asked_of
 from covey.coordinator.run.origin import Origin
+from covey.coordinator.run.own_orders import lost_orders
 from covey.coordinator.run.partial_sums import PartialSums, clients_of
 from covey.coordinator.run.private_fold import Ledger, PrivateFold, noise_key
 from covey.coordinator.run.recorder import FoldedStep, Recorder
@@ -86,10 +95,11 @@ from covey.coordinator.run.spool import Spool
 from covey.coordinator.run.verdict import ClosedStep, Guilty, Hopeless, Missing, Reasons, Sound
 from covey.coordinator.run.versions import BEST, ModelVersion, save_version
 from covey.shared.errors import DecodeError
+from covey.shared.journal import Journal
 from covey.shared.scenario.fleet_statistics import resolved
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId, Phase, Report, Reports, Setup, View
-from covey.shared.strategies.phase_names import EVALUATE
+from covey.shared.strategies.phase_names import EVALUATE, TRAIN
 from covey.shared.wire.messages import ReportContent, digest
 
 MAX_BYTES_PER_VALUE = 8  # of a vector in any codec: topk sends an index and a value
@@ -131,10 +141,6 @@ def largest_report_of(phase: Phase) -> int:
 class Run:
     """One run in one folder. Not thread-safe: one caller at a time."""
 
-    # a run with other rounds has an engine and orders of its own (`buffered_run`)
-    engine_kind: ClassVar[type[RoundEngine]] = RoundEngine
-    order_book: ClassVar[type[OrderBook]] = OrderBook
-
     def __init__(
         self,
         folder: Path,
@@ -161,7 +167,7 @@ class Run:
             is_batch=scenario.privacy is not None or scenario.rounds.mode == "buffered",
         )
         self.sums = PartialSums(scenario, self.spool, self.arrivals)
-        self.orders = self.order_book(folder, scenario, setup, engine, facts, room)
+        self.orders = OrderBook(folder, scenario, setup, engine, facts, room)
         self.recorder = Recorder(folder, scenario, engine, facts, room, audit_key)
         self.audit = self.recorder.audit
         self.state: Any = None  # the strategy's; its arrays are mapped from the checkpoint
@@ -173,6 +179,10 @@ class Run:
         self.accepted = AcceptedSteps(facts.accepted)
         self._has_changed = False  # since the newest checkpoint, in a way that must be in the next
         self._steps_over: list[int] = []  # leave the spool once the checkpoint has their end
+        self.log: Journal[Arrival] | None = None  # of buffered rounds
+        if engine.rules.is_buffered:
+            self.log = arrivals_journal(folder, facts.events, room)
+        engine.pace.trains_on = facts.trains_on
 
     def __repr__(self) -> str:
         name = self.facts.run
@@ -193,8 +203,9 @@ class Run:
         """A new run in an empty folder, from nothing or from a finished run."""
         # an attempt that ended before its first checkpoint may have left an audit log
         (folder / AUDIT_FILE).unlink(missing_ok=True)
-        engine = cls.engine_kind(rules, now)
-        facts = RunState(run)
+        engine = RoundEngine(rules, now)
+        # without a broker an evaluation takes no time
+        facts = RunState(run, trains_on=rules.is_buffered and run != IN_PROCESS)
         this = cls(folder, scenario, setup, engine, facts, audit_key)
         if origin is None:
             this.state = this.strategy.init(setup)
@@ -236,10 +247,15 @@ class Run:
         reported = sorted([*single, *summed])
         if facts.stopped:
             rules = replace(rules, rounds=saved_engine["round"])
-        without = {*lost, *cls.lost_orders(folder, saved_engine, spool)}
-        engine, actions = cls.engine_kind.restore(rules, saved_engine, reported, now, without)
+        without = set(lost)
+        if rules.is_buffered:
+            without |= _lost_orders(folder, saved_engine, spool)
+        engine, actions = RoundEngine.restore(rules, saved_engine, reported, now, without)
         this = cls(folder, scenario, setup, engine, facts, audit_key)
-        this._resumed(reported, without, now)
+        if this.log is not None:
+            this.log.add(Arrival(now, Restarted(tuple(reported), tuple(sorted(without)))))
+        this.orders.restore()
+        this._keep_waiting()
         this.recorder.note_resume(reported)
         this.state = this.checkpoint.state(type(scenario.strategy.init(setup)))
         step = engine.step
@@ -259,13 +275,10 @@ class Run:
         effects += this._perform_all(actions, now)
         return this, effects
 
-    def _resumed(self, reported: Sequence[ClientId], lost: Collection[int], now: float) -> None:
-        """The engine is as it was: take up what else is on the disk."""
-
-    @classmethod
-    def lost_orders(cls, folder: Path, engine: Mapping[str, Any], spool: Spool) -> Collection[int]:
-        """Buffered rounds: the numbers of saved orders that are of no use, because files are missing or damaged."""
-        return ()
+    def train_on(self) -> None:
+        """In buffered rounds, give orders during evaluations too, from the start of the run."""
+        self.facts.trains_on = True
+        self.engine.pace.trains_on = True
 
     def _keep_privacy(self, *, resumed: bool) -> None:
         """Open the account of a scenario with a `privacy` section, or continue it."""
@@ -282,10 +295,24 @@ class Run:
 
     def handle(self, event: Event, now: float) -> Effects:
         """What an event of the roster, the clock or the operator leads to."""
+        if self.log is not None:
+            self.log.add(Arrival(now, event))
+        if isinstance(event, Reported | Failed | Refused):
+            # an agent at work; reports of a step of all agents are safe in the spool
+            self._has_changed |= event.client in self.engine.pace.orders
         effects = self._perform_all(self.engine.handle(event, now), now)
         if isinstance(event, Paused | Resumed):
             self._save()  # also a kill does not end a pause
+        if isinstance(event, Joined):
+            effects += self._whole_order(event.client)
         return effects
+
+    def _whole_order(self, client: ClientId) -> Effects:
+        """An agent that is back may have lost what its brief order shares with others, and the brokers may have it no more."""
+        order = self.engine.pace.orders.get(client)
+        if order is None or not self.orders.is_outdated(order.step):
+            return []
+        return [self.order_of(client)]
 
     @contextmanager
     def one_checkpoint(self) -> Iterator[None]:
@@ -360,13 +387,32 @@ class Run:
 
     def _phase_of(self, client: ClientId, number: int) -> Phase:
         """The phase of an order that the engine takes a report for."""
+        if self.engine.pace.is_at_work(client, number):
+            phase = self._own_phase(client)
+            work = self.orders.work_of(client, number, self.state)
+            if phase.name != work.phase:
+                what = f"report of phase {work.phase}, now due is {phase.name}"
+                raise DecodeError("other phase", what)
+            return phase
         step = self.engine.step
         assert step is not None  # noqa: S101 - the engine has just looked at it
         return step.phase
 
+    def _own_phase(self, client: ClientId) -> Phase:
+        """The phase of one agent's own order: a round's training, or a newcomer's entry."""
+        engine = self.engine
+        view = View(round=engine.round, rounds=engine.rules.rounds, attempt=0, present=(client,))
+        return self.strategy.plan(self.state, view)
+
     def _reported(self, client: ClientId, number: int, report: Report) -> Reported:
         """What the engine learns of a report that lies in the spool."""
-        return Reported(client, number)
+        if not self.engine.pace.is_at_work(client, number):
+            return Reported(client, number)
+        phase = self._own_phase(client)
+        keys = self.orders.own.keys_of(number)
+        return stale_reports.reported(
+            self.strategy, self.state, phase, client, number, report, keys
+        )
 
     def accepted_together(
         self, step: int, reports: Mapping[ClientId, bytes], now: float
@@ -400,8 +446,12 @@ class Run:
         failures[client] = {"times": times, "round": round_, "why": why[:MAX_FAILURE_CHARS]}
 
     def _accept(self, client: ClientId, step: int) -> None:
-        """Note that a report of the open step lies in the spool."""
-        self.accepted.note(client, step)
+        """Note that a report of the open step, or of an own order, lies in the spool."""
+        if self.engine.pace.is_at_work(client, step):
+            self.facts.accepted[client] = step
+            self.spool.kept.add(step)
+        else:
+            self.accepted.note(client, step)
 
     def receive(self, client: ClientId, content: bytes, now: float) -> Effects:
         """`accept`, or what follows from a report that is refused: it is recorded and counts against its sender."""
@@ -504,11 +554,26 @@ class Run:
 
     def _buffer_sizes(self, phase: Phase | None) -> Mapping[int, int] | None:
         """The agents of each cluster, if the phase is a round that takes place in buffers."""
-        return None
+        if not self.engine.rules.is_buffered or phase is None or phase.name != TRAIN:
+            return None
+        if not self.strategy.may_buffer(self.state):
+            return None
+        return Counter(self.strategy.assignment(self.state).values())
 
     def _give(self, give: Give) -> Effects:
-        """Orders of single agents, in buffered rounds."""
-        raise RuntimeError(f"rounds are not buffered, but {give} is to be performed")
+        """Make orders of single agents; the checkpoint knows them before they are sent."""
+        for client, number in give.orders:
+            self.orders.make(client, number, self._own_phase(client), self.state)
+        orders = self.orders.orders_of([client for client, _ in give.orders], self.state)
+        models = self.orders.models_of(orders)
+        for send in orders:
+            values, size = self.orders.volume(send)
+            self.traffic["down_vectors"] += values
+            self.traffic["down_models"] += size
+        self.audit.note("give", round=self.engine.round, orders=dict(give.orders))
+        dropped = self.orders.tidy()
+        self._has_changed = True
+        return [*dropped, *models, *orders]
 
     def _quarantined(self, action: Quarantined) -> Effects:
         client = action.client
@@ -643,6 +708,8 @@ class Run:
         step = self.engine.step
         assert step is not None  # noqa: S101 - the engine has just closed it
         number = close.step
+        if close.buffer is not None:
+            self.spool.gather(number, zip(close.reporters, close.buffer.steps, strict=True))
         began = time.monotonic()
         trial = self._trial(step)
         closed = ClosedStep(
@@ -669,11 +736,34 @@ class Run:
     def _prepared(
         self, close: Close, reports: list[tuple[ClientId, Report]]
     ) -> list[tuple[ClientId, Report]]:
-        """The reports as they are folded."""
-        return reports
+        """The reports as they are folded: stale ones are carried over to the present model."""
+        buffer = close.buffer
+        if buffer is None or buffer.cluster is None:
+            return reports
+        orders = dict(
+            zip(close.reporters, zip(buffer.steps, buffer.staleness, strict=True), strict=True)
+        )
+        return [
+            (client, self._fresh(client, report, *orders[client])) for client, report in reports
+        ]
+
+    def _fresh(self, client: ClientId, report: Report, step: int, staleness: int) -> Report:
+        """The report of an own order as if its agent had begun with the present model."""
+        if not staleness:
+            return report
+        keys = self.orders.own.keys_of(step)
+        phase = self._own_phase(client)
+        key = stale_reports.started_from(self.strategy, self.state, phase, client, report, keys)
+        if key is None:
+            return report
+        start = self.orders.start_of(step, key)
+        present = self.strategy.model(self.state, key)
+        share = stale_reports.staleness_weight(staleness, self.scenario.rounds.staleness)
+        return stale_reports.carried_over(report, start, present, share)
 
     def _trial(self, step: Step) -> FoldTrial:
         cohort = sorted(step.cohort)
+        lot = self.engine.pace.lot
         return FoldTrial(
             scenario=self.scenario,
             state=self.state,
@@ -682,6 +772,7 @@ class Run:
             trained=self.facts.trained,
             privacy=self.privacy,
             step=step.number,
+            buffered=lot is not None and lot.cluster is not None,
         )
 
     def _take(
@@ -784,6 +875,10 @@ class Run:
     def _save(self) -> None:
         """Write the checkpoint: scenario, engine, this run's own state and the strategy's."""
         facts = self.facts
+        self._keep_waiting()
+        if self.log is not None:
+            self.log.flush()
+            facts.events = self.log.count
         facts.lines = self.recorder.rounds.count
         facts.traffic = dict(self.traffic)
         self.room.write(self.audit.sync)
@@ -801,8 +896,22 @@ class Run:
         for step in self._steps_over:
             self.spool.drop(step)
         self._steps_over.clear()
+        self.orders.own.remove_useless_files()
+
+    def _keep_waiting(self) -> None:
+        """The spool keeps the reports that wait, whatever else it drops."""
+        self.spool.kept = {report.step for report in self.engine.pace.waiting()}
 
     @property
     def seconds(self) -> float:
         """Wall time of the run, earlier sessions included."""
         return self.facts.seconds + time.monotonic() - self._began
+
+
+def _lost_orders(folder: Path, engine: Mapping[str, Any], spool: Spool) -> set[int]:
+    """The numbers of saved own orders that are of no use, because files are missing or damaged."""
+    pace = Pace.from_json(engine["stream"], ())  # as it was saved: no number is lost yet
+    lost = {
+        report.step for report in pace.waiting() if report.client not in spool.sound(report.step)
+    }
+    return lost | lost_orders(folder / "outgoing", pace.numbers())

@@ -15,7 +15,6 @@ from typing import Any
 from covey.coordinator.processes import launch
 from covey.coordinator.processes.finish import TestOfSuperclasses, finish
 from covey.coordinator.processes.workers import WorkerPool
-from covey.coordinator.run.buffered_run import run_kind
 from covey.coordinator.run.checkpoint import Checkpoint
 from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.folder import IN_PROCESS, START, prepared
@@ -176,13 +175,12 @@ def _started(
     key: bytes | None = None
     if options.audit_key is not None:
         key = read_key(options.audit_key)
-    kind = run_kind(scenario)
     if not options.resume:
-        run = kind.start(folder, scenario, setup, rules, IN_PROCESS, 0.0, key, origin)
+        run = Run.start(folder, scenario, setup, rules, IN_PROCESS, 0.0, key, origin)
         return run, ()
     saved = Checkpoint(folder / "checkpoint").facts()
     clock = saved["run"].get("clock") or 0.0
-    run, effects = kind.resume(folder, scenario, setup, rules, clock, key)
+    run, effects = Run.resume(folder, scenario, setup, rules, clock, key)
     desired = run.desired()
     return run, [*effects, *desired]
 

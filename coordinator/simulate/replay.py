@@ -98,8 +98,7 @@ class ReplayDriver(AnsweringDriver):
         before = self.run
         for client in set(before.spool.who(number)) - set(restarted.reported):
             before.spool.discard(number, client)
-        kind = type(before)
-        self.run, first = kind.resume(
+        self.run, first = Run.resume(
             before.folder,
             before.scenario,
             before.setup,

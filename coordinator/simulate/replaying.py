@@ -12,7 +12,6 @@ from typing import Any
 from covey.coordinator.processes import launch
 from covey.coordinator.processes.finish import finish
 from covey.coordinator.processes.workers import WorkerPool
-from covey.coordinator.run.buffered_run import BufferedRun
 from covey.coordinator.run.checkpoint import Checkpoint
 from covey.coordinator.run.event_log import Arrival, arrivals_of
 from covey.coordinator.run.folder import IN_PROCESS, START, prepared
@@ -20,6 +19,7 @@ from covey.coordinator.run.notices import Observer
 from covey.coordinator.run.options import Options
 from covey.coordinator.run.records import MIXED
 from covey.coordinator.run.rules import rules_of
+from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.driver import fleet_at_hand, source_of, tester
 from covey.coordinator.simulate.simulation import GivenUpError
 from covey.coordinator.simulate.timed import ReplaySimulation
@@ -114,7 +114,7 @@ def _replay(
     arrivals: list[Arrival],
     saved: Mapping[str, Any],
     observer: Observer,
-) -> BufferedRun:
+) -> Run:
     """The run after all its events, in a folder that is prepared."""
     fleet = fleet_at_hand(scenario, replace(options, resume=False), pool, observer)
     folder = options.folder.resolve()
@@ -123,9 +123,9 @@ def _replay(
     began_at = 0.0
     for first in arrivals[:1]:
         began_at = first.at
-    run = BufferedRun.start(folder, scenario, setup, rules, IN_PROCESS, began_at)
+    run = Run.start(folder, scenario, setup, rules, IN_PROCESS, began_at)
     run.spool.durable = False
-    run.orders.durable = False
+    run.orders.own.durable = False
     run.orders.evaluates_busy = saved["run"] == IN_PROCESS
     if saved.get("trains_on"):
         run.train_on()
@@ -135,7 +135,6 @@ def _replay(
         simulation.replay(fleet.people, arrivals)
     except GivenUpError as error:
         raise UserError(f"this run cannot be replayed to its end: {error}") from None
-    assert isinstance(simulation.run, BufferedRun)  # noqa: S101 - a restart keeps its kind
     return simulation.run
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from covey.coordinator.engine.events import Joined, Tick
 from covey.coordinator.engine.rules import Rules
-from covey.coordinator.run.buffered_run import run_kind
 from covey.coordinator.run.effects import Announce, Done, Effect, SendOrder
 from covey.coordinator.run.folder import IN_PROCESS
 from covey.coordinator.run.notices import Observer, ignore
@@ -110,8 +109,7 @@ class InProcess(Driver):
         audit_key: bytes | None = None,
         held_back_for: Callable[[ClientId, OrderMessage], Local | None] | None = None,
     ) -> None:
-        kind = run_kind(scenario)
-        run = kind.start(folder, scenario, setup, rules, IN_PROCESS, 0.0, audit_key, origin)
+        run = Run.start(folder, scenario, setup, rules, IN_PROCESS, 0.0, audit_key, origin)
         super().__init__(run, observer)
         self.local_for = local_for
         self.held_back_for = held_back_for

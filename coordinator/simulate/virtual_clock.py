@@ -10,8 +10,6 @@ from __future__ import annotations
 import heapq
 import math
 
-from covey.coordinator.engine.buffered import BufferedEngine
-from covey.coordinator.run.buffered_run import BufferedRun
 from covey.coordinator.run.effects import Effect
 from covey.coordinator.simulate.answering import AnsweringDriver
 from covey.coordinator.simulate.simulation import Work
@@ -47,9 +45,8 @@ class TimedDriver(AnsweringDriver):
         self._heap = []
         self._due = {}
         self._advance(self.run.facts.clock or 0.0)
-        if isinstance(self.run, BufferedRun):
-            self.run.orders.evaluates_busy = True
-            self.run.orders.durable = False
+        self.run.orders.evaluates_busy = True
+        self.run.orders.own.durable = False
 
     def _advance(self, now: float) -> None:
         super()._advance(now)
@@ -89,12 +86,8 @@ class TimedDriver(AnsweringDriver):
 
     def _opened(self, client: ClientId, step: int) -> float:
         """When an order was made: before now only if the run was interrupted meanwhile."""
-        engine = self.run.engine
-        if not isinstance(engine, BufferedEngine):
-            return self._now
-        if not engine.is_at_work(client, step):
-            return self._now
-        return engine.stream.orders[client].opened
+        pace = self.run.engine.pace
+        return pace.orders[client].opened if pace.is_at_work(client, step) else self._now
 
     def _wait(self) -> list[Effect]:
         """The next thing that happens: a report arrives, or the engine is due."""

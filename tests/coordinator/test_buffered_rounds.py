@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from covey.coordinator.engine.buffered import BufferedEngine
 from covey.coordinator.engine.events import (
     ANY,
     Action,
@@ -27,6 +26,7 @@ from covey.coordinator.engine.events import (
     Tick,
     Void,
 )
+from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.rules import Rules
 from covey.coordinator.engine.stage import Stage
 from covey.shared.strategies.base import ENTRY, Phase
@@ -34,17 +34,17 @@ from covey.shared.strategies.base import ENTRY, Phase
 TRAIN = Phase(sizes={"model": 2})
 
 
-def started(*clients: str, sizes: dict[int, int] | None = None, **rules: Any) -> BufferedEngine:
+def started(*clients: str, sizes: dict[int, int] | None = None, **rules: Any) -> RoundEngine:
     """An engine whose rounds have begun: everybody is there at 0.0."""
     changes = {"rounds": 9, "buffer": 2, "deadline_s": 30.0, "start_agents": len(clients), **rules}
-    engine = BufferedEngine(Rules(**changes))
+    engine = RoundEngine(Rules(**changes))
     for client in clients:
         engine.handle(Joined(client), 0.0)
     engine.handle(Planned(TRAIN, sizes or {}), 0.0)
     return engine
 
 
-def feed(engine: BufferedEngine, now: float, *events: Event) -> list[Action]:
+def feed(engine: RoundEngine, now: float, *events: Event) -> list[Action]:
     actions: list[Action] = []
     for event in events:
         actions += engine.handle(event, now)
@@ -52,13 +52,13 @@ def feed(engine: BufferedEngine, now: float, *events: Event) -> list[Action]:
 
 
 def report(
-    engine: BufferedEngine, client: str, cluster: int = 0, began_with: int | None = None
+    engine: RoundEngine, client: str, cluster: int = 0, began_with: int | None = None
 ) -> Reported:
     """The report of an agent's open order."""
-    return Reported(client, engine.stream.orders[client].step, cluster, began_with)
+    return Reported(client, engine.pace.orders[client].step, cluster, began_with)
 
 
-def folded(engine: BufferedEngine, now: float, sizes: dict[int, int] | None = None) -> list[Action]:
+def folded(engine: RoundEngine, now: float, sizes: dict[int, int] | None = None) -> list[Action]:
     """The actions after a fold, once another round is planned."""
     [plan] = engine.handle(Folded(), now)
     assert isinstance(plan, Plan)
@@ -80,7 +80,7 @@ def test_a_full_buffer_is_folded_and_nobody_else_is_waited_for() -> None:
     assert (close.buffer.cluster, close.buffer.staleness) == (0, (0, 0))
     assert given(folded(engine, 2.0)) == ["c", "a"]  # in the order in which they reported
     assert engine.round == 1
-    assert "b" in engine.stream.orders
+    assert "b" in engine.pace.orders
 
 
 def test_staleness_counts_the_folds_of_the_own_cluster_since_the_order() -> None:
@@ -112,13 +112,13 @@ def test_staleness_counts_the_folds_of_the_model_that_the_agent_began_with() -> 
 
 def test_a_free_place_goes_to_the_agent_that_has_waited_longest() -> None:
     engine = started("a", "b", "c", "d", concurrent=2, buffer=2)
-    first = sorted(engine.stream.orders)
-    waiting = list(engine.stream.line)
+    first = sorted(engine.pace.orders)
+    waiting = list(engine.pace.line)
     assert (len(first), len(waiting)) == (2, 2)
     assert given(feed(engine, 1.0, report(engine, first[0]))) == waiting[:1]
     feed(engine, 2.0, report(engine, first[1]))
     assert given(folded(engine, 2.0)) == [waiting[1]]
-    assert list(engine.stream.line) == first
+    assert list(engine.pace.line) == first
 
 
 def test_a_small_cluster_folds_when_all_of_it_has_reported() -> None:
@@ -139,9 +139,9 @@ def test_a_buffer_that_nobody_can_add_to_is_folded_with_what_it_has() -> None:
 
 def test_an_order_that_is_not_answered_in_time_frees_its_place() -> None:
     engine = started("a", "b", "c", concurrent=1, rollcall_s=10.0)
-    [late] = engine.stream.orders
-    number = engine.stream.orders[late].step
-    second, _ = engine.stream.line
+    [late] = engine.pace.orders
+    number = engine.pace.orders[late].step
+    second, _ = engine.pace.line
     assert engine.wake_at == 30.0
     ask, give = feed(engine, 30.0, Tick())
     assert ask == Ask((late,))
@@ -152,18 +152,18 @@ def test_an_order_that_is_not_answered_in_time_frees_its_place() -> None:
 
 def test_an_agent_that_returns_before_the_deadline_still_counts() -> None:
     engine = started("a", "b", "c", concurrent=1)
-    [away] = engine.stream.orders
+    [away] = engine.pace.orders
     assert len(given(feed(engine, 1.0, Left(away)))) == 1  # another takes its place
     feed(engine, 2.0, Joined(away))
     assert feed(engine, 3.0, report(engine, away)) == []
-    assert [one.client for one in engine.stream.waiting()] == [away]
+    assert [one.client for one in engine.pace.waiting()] == [away]
 
 
 def test_a_newcomer_is_in_line_at_once_and_its_entry_is_folded_alone() -> None:
     engine = started("a", "b", buffer=2)
     assert given(feed(engine, 1.0, Joined("c"))) == ["c"]
     phase = Phase(ENTRY, ("c",), ends_round=False)
-    number = engine.stream.orders["c"].step
+    number = engine.pace.orders["c"].step
     [close] = feed(engine, 2.0, Reported("c", number, phase=phase))
     assert isinstance(close, Close)
     assert close.buffer == Buffer(None, (number,), (0,))
@@ -173,9 +173,9 @@ def test_a_newcomer_is_in_line_at_once_and_its_entry_is_folded_alone() -> None:
 
 def test_an_agent_that_failed_sits_out_until_the_next_fold() -> None:
     engine = started("a", "b", "c", buffer=2)
-    number = engine.stream.orders["a"].step
+    number = engine.pace.orders["a"].step
     assert feed(engine, 1.0, Failed("a", number, "no memory"), Refused("b", "lies")) == []
-    assert engine.stream.failed == {"a": "no memory", "b": "lies"}
+    assert engine.pace.failed == {"a": "no memory", "b": "lies"}
     [close] = feed(engine, 2.0, report(engine, "c"))  # nobody else is left
     assert isinstance(close, Close)
     assert sorted(given(folded(engine, 2.0))) == ["a", "b", "c"]
@@ -183,7 +183,7 @@ def test_an_agent_that_failed_sits_out_until_the_next_fold() -> None:
 
 def test_an_attempt_in_which_everybody_fails_is_void() -> None:
     engine = started("a", "b")
-    events = [Failed(client, order.step, "x") for client, order in engine.stream.orders.items()]
+    events = [Failed(client, order.step, "x") for client, order in engine.pace.orders.items()]
     [void] = feed(engine, 1.0, *events)
     assert isinstance(void, Void)
     assert "could not do their work: x" in void.why
@@ -195,7 +195,7 @@ def test_a_report_that_breaks_the_fold_leaves_the_buffer() -> None:
     engine = started("a", "b", "c", buffer=2)
     feed(engine, 1.0, report(engine, "a"), report(engine, "b"))
     assert engine.handle(SetAside({"b": "NaN"}), 1.0) == []
-    assert [one.client for one in engine.stream.waiting()] == ["a"]
+    assert [one.client for one in engine.pace.waiting()] == ["a"]
     [close] = feed(engine, 2.0, report(engine, "c"))
     assert isinstance(close, Close)
     assert close.reporters == ("a", "c")
@@ -219,7 +219,7 @@ def test_reports_that_come_during_an_evaluation_wait() -> None:
 
 def test_an_agent_trains_on_while_others_are_evaluated() -> None:
     engine = started("a", "b", "c", buffer=1)
-    engine.trains_on = True
+    engine.pace.trains_on = True
     feed(engine, 1.0, report(engine, "a"))
     engine.handle(Folded(), 1.0)
     engine.handle(Planned(Phase("evaluate", "all", ends_round=False)), 1.0)
@@ -239,30 +239,30 @@ def test_an_agent_trains_on_while_others_are_evaluated() -> None:
 
 def test_after_the_last_round_open_orders_end() -> None:
     engine = started("a", "b", buffer=1, rounds=1)
-    number = engine.stream.orders["b"].step
+    number = engine.pace.orders["b"].step
     feed(engine, 1.0, report(engine, "a"))
     engine.handle(Folded(), 1.0)
     engine.handle(Planned(Phase("evaluate", "all", ends_round=False)), 1.0)
-    assert engine.stream.orders == {}
+    assert engine.pace.orders == {}
     assert engine.refusal("b", number)
 
 
 def test_a_restarted_engine_has_the_same_orders_buffers_and_line() -> None:
     engine = started("a", "b", "c", "d", concurrent=2, buffer=3)
-    first = sorted(engine.stream.orders)[0]
+    first = sorted(engine.pace.orders)[0]
     feed(engine, 5.0, report(engine, first))
     snapshot = json.loads(json.dumps(engine.snapshot()))
-    again, actions = BufferedEngine.restore(engine.rules, snapshot, [], 105.0)
+    again, actions = RoundEngine.restore(engine.rules, snapshot, [], 105.0)
     [plan] = actions
     assert isinstance(plan, Plan)
     assert again.handle(Planned(TRAIN, {}), 105.0) == []
-    assert again.stream.line == engine.stream.line
-    assert list(again.stream.orders) == list(engine.stream.orders)
-    deadlines = [order.deadline for order in engine.stream.orders.values()]
-    assert [order.deadline for order in again.stream.orders.values()] == [
+    assert again.pace.line == engine.pace.line
+    assert list(again.pace.orders) == list(engine.pace.orders)
+    deadlines = [order.deadline for order in engine.pace.orders.values()]
+    assert [order.deadline for order in again.pace.orders.values()] == [
         deadline + 100.0 for deadline in deadlines
     ]
-    assert [one.client for one in again.stream.waiting()] == [first]
+    assert [one.client for one in again.pace.waiting()] == [first]
     assert again.number == engine.number
 
 
@@ -284,7 +284,7 @@ def test_a_buffer_that_has_waited_long_enough_wakes_nobody_while_agents_are_eval
 
 def test_a_report_that_comes_again_counts_once_though_others_got_orders() -> None:
     engine = started("a", "b", "c", concurrent=2, buffer=3, quarantine_after=2)
-    liar = sorted(engine.stream.orders)[0]
+    liar = sorted(engine.pace.orders)[0]
     newest = engine.number
     given(feed(engine, 1.0, Refused(liar, "not finite")))
     assert engine.number > newest

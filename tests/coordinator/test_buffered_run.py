@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from covey.coordinator.run.buffered_run import BufferedRun, staleness_weight
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
+from covey.coordinator.run.stale_reports import staleness_weight
 from covey.coordinator.simulate.virtual_clock import duration_s
 from covey.shared.numerics.vectors import combine
 from covey.shared.scenario.fleet import Durations
@@ -62,7 +62,6 @@ def test_a_stale_report_is_carried_over_to_the_present_model(tmp_path: Path) -> 
     scene = timed_run.scenario("fedavg", rounds={"buffer": 1, "staleness": 0.5})
     driver = timed_run.driver(tmp_path, scene)
     run = driver.run
-    assert isinstance(run, BufferedRun)
     seen: list[tuple[int, float]] = []
     take = run._take
 
@@ -109,7 +108,6 @@ def test_reports_of_fesem_are_as_old_as_the_centre_that_their_order_named(
     )
     driver = timed_run.driver(tmp_path, scene)
     run = driver.run
-    assert isinstance(run, BufferedRun)
     named: dict[int, tuple[int, dict[int, int]]] = {}  # by order: its centre, and the folds then
     checked: list[tuple[bool, int]] = []
     give, close = run._give, run._close
@@ -117,15 +115,15 @@ def test_reports_of_fesem_are_as_old_as_the_centre_that_their_order_named(
     def noted(action: Any) -> Any:
         done = give(action)
         for client, number in action.orders:
-            [key] = run.orders.keys_of(number)
-            named[number] = (int(key), dict(run.engine.stream.orders[client].folds))
+            [key] = run.orders.own.keys_of(number)
+            named[number] = (int(key), dict(run.engine.pace.orders[client].folds))
         return done
 
     def compared(action: Any) -> Any:
         if action.buffer is not None and action.buffer.cluster is not None:
             (number,), (staleness,) = action.buffer.steps, action.buffer.staleness
             centre, then = named[number]
-            now = run.engine.stream.folds
+            now = run.engine.pace.folds
             expected = now.get(centre, 0) - then.get(centre, 0)
             if all_folds:
                 expected = sum(now.values()) - sum(then.values())
@@ -180,9 +178,7 @@ def test_a_kill_between_any_two_reports_keeps_the_buffer(tmp_path: Path, method:
             break
         states = driver._client_states
         clock = driver.run.checkpoint.facts()["run"]["clock"]
-        run, effects = BufferedRun.resume(
-            folder, scene, small_run.setup(scene), rules_of(scene), clock
-        )
+        run, effects = Run.resume(folder, scene, small_run.setup(scene), rules_of(scene), clock)
         driver.run = run
         driver.start_clock()
         driver._client_states = states

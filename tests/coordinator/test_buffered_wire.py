@@ -15,11 +15,10 @@ from covey.agent.worker import frames
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.engine.events import Joined, Reported
 from covey.coordinator.run import spool
-from covey.coordinator.run.buffered_orders import BufferedOrderBook
-from covey.coordinator.run.buffered_run import BufferedRun
 from covey.coordinator.run.checkpoint import Checkpoint
 from covey.coordinator.run.effects import Effect, SendOrder
 from covey.coordinator.run.event_log import Arrival, Restarted, arrivals_of
+from covey.coordinator.run.orders import OrderBook
 from covey.coordinator.run.records import MIXED
 from covey.coordinator.run.report_file import ReportFile
 from covey.coordinator.run.rules import rules_of
@@ -79,9 +78,9 @@ def fleet_of(folder: Path, scene: Scenario) -> Fleet:
     return fleet
 
 
-def started(folder: Path, scene: Scenario) -> BufferedRun:
+def started(folder: Path, scene: Scenario) -> Run:
     now = asyncio.get_running_loop().time()
-    return BufferedRun.start(folder, scene, small_run.setup(scene), rules_of(scene), "r1", now)
+    return Run.start(folder, scene, small_run.setup(scene), rules_of(scene), "r1", now)
 
 
 def replayed(folder: Path, of: Run, arrivals: Sequence[Arrival] | None = None) -> Run:
@@ -90,7 +89,6 @@ def replayed(folder: Path, of: Run, arrivals: Sequence[Arrival] | None = None) -
     driver = ReplayInProcess(folder, scene, small_run.setup(scene), rules_of(scene), local_for)
     lines = arrivals_of(of.folder) if arrivals is None else arrivals
     samples = {client: (local.examples, local.examples) for client, local in people().items()}
-    assert isinstance(driver.run, BufferedRun)
     driver.run.train_on()
     return driver.replay(samples, lines)
 
@@ -144,7 +142,7 @@ def test_nobody_waits_for_the_evaluation_of_the_slowest(tmp_path: Path) -> None:
     assert fingerprint(replayed(tmp_path / "replay", run)) == fingerprint(run)
 
 
-class Watched(BufferedOrderBook):
+class Watched(OrderBook):
     """Notes which orders of single agents were brief."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -162,19 +160,15 @@ class Watched(BufferedOrderBook):
         if send.order.brief is None:
             return send
         self.brief.add(send.order.step)
-        for worker, order in self._engine.stream.orders.items():
+        for worker, order in self._engine.pace.orders.items():
             if self.is_outdated(order.step):
                 self.outdated.append(super().order_of(worker, state))
         return send
 
 
-class WatchedRun(BufferedRun):
-    order_book = Watched
-
-
 @pytest.mark.parametrize("lr", [None, 0.05])
 def test_orders_are_brief_while_brokers_retain_what_they_leave_out(
-    tmp_path: Path, lr: float | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lr: float | None
 ) -> None:
     """If evaluations train at another rate, orders of rounds that are published meanwhile are whole."""
     tune = {} if lr is None else {"lr": lr}
@@ -183,7 +177,9 @@ def test_orders_are_brief_while_brokers_retain_what_they_leave_out(
     async def whole() -> Run:
         now = asyncio.get_running_loop().time()
         start = small_run.setup(scene)
-        run = WatchedRun.start(tmp_path / "run", scene, start, rules_of(scene), "r1", now)
+        monkeypatch.setattr("covey.coordinator.run.run.OrderBook", Watched)
+        run = Run.start(tmp_path / "run", scene, start, rules_of(scene), "r1", now)
+        monkeypatch.undo()
         async with fleet_of(tmp_path, scene) as fleet:
             return await fleet.serve(run)
 
@@ -225,7 +221,7 @@ def test_a_coordinator_that_is_restarted_over_a_broker_can_be_replayed(
                 shutil.rmtree(folder / "spool")
             now = asyncio.get_running_loop().time()
             rules = rules_of(scene)
-            run, _ = BufferedRun.resume(folder, scene, small_run.setup(scene), rules, now)
+            run, _ = Run.resume(folder, scene, small_run.setup(scene), rules, now)
             return await fleet.serve(run)
 
     run = clock.run(whole())
@@ -273,9 +269,7 @@ def test_another_order_of_arrivals_gives_another_model(tmp_path: Path) -> None:
 
 def test_a_record_that_ends_early_cannot_be_replayed(tmp_path: Path) -> None:
     scene = scenario("fedavg")
-    run = BufferedRun.start(
-        tmp_path / "run", scene, small_run.setup(scene), rules_of(scene), "r1", 0.0
-    )
+    run = Run.start(tmp_path / "run", scene, small_run.setup(scene), rules_of(scene), "r1", 0.0)
     with pytest.raises(GivenUpError, match="ends after round 0"):
         replayed(tmp_path / "replay", run, [Arrival(0.0, Joined("agent-0"))])
 

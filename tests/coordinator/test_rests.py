@@ -36,7 +36,6 @@ from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.step import SUSPECT_TIMES, USUAL_S, USUAL_TIMES
 from covey.coordinator.report.roster import roster_table
 from covey.coordinator.run import records
-from covey.coordinator.run.buffered_run import BufferedRun
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.roster import Roster
@@ -244,7 +243,7 @@ def whole(folder: Path, silent: str, rounds: dict[str, Any]) -> tuple[Run, float
         fleet.pool.silent = silent
         async with fleet:
             if scene.rounds.mode == "buffered":
-                begun: Run = BufferedRun.start(
+                begun = Run.start(
                     folder / "run", scene, small_run.setup(scene), fleet.rules, "r1", 0.0
                 )
                 return await fleet.serve(begun), asyncio.get_running_loop().time()

@@ -15,7 +15,7 @@ from covey.coordinator.dashboard.state import RunPlan, Sources, dashboard_state
 from covey.coordinator.dashboard.terminal import history, watch_view
 from covey.coordinator.report.progress import ProgressBar
 from covey.coordinator.run.notices import Means, PhaseFolded
-from covey.coordinator.run.pace import Pace, duration_text
+from covey.coordinator.run.time_left import TimeLeft, duration_text
 from covey.shared.wire.documents import RosterMessage
 from tests.coordinator import dashboards
 from tests.coordinator.dashboards import AGENT, phase, status
@@ -81,14 +81,14 @@ def test_the_watch_ends_with_the_run(tmp_path: Path) -> None:
 
 
 def test_the_estimate_is_the_mean_of_the_newest_rounds() -> None:
-    pace = Pace()
-    assert pace.left_s(5) is None
-    pace.add(100.0, ends_round=True)
+    time_left = TimeLeft()
+    assert time_left.left_s(5) is None
+    time_left.add(100.0, ends_round=True)
     for _ in range(10):
-        pace.add(1.0, ends_round=False)
-        pace.add(3.0, ends_round=True)
-    assert pace.left_s(5) == 20.0
-    assert pace.left_s(-1) == 0.0
+        time_left.add(1.0, ends_round=False)
+        time_left.add(3.0, ends_round=True)
+    assert time_left.left_s(5) == 20.0
+    assert time_left.left_s(-1) == 0.0
     words = [duration_text(seconds) for seconds in (0.2, 40, 720, 12600)]
     assert words == ["1 s", "40 s", "12 min", "3.5 h"]
 

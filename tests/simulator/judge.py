@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from covey.coordinator.run.buffered_run import BufferedRun
 from covey.coordinator.run.report_checks import read_report
 from covey.coordinator.run.run import Run
 from covey.shared.strategies.base import ClientId, Phase, Report, Reports
@@ -205,7 +204,7 @@ class Judge:
 
     def _folded(self, run: Run, lineage: Lineage, step: int, reporters: list[ClientId]) -> None:
         self._expect(step not in lineage.folds, f"step {step} is folded twice")
-        if isinstance(run, BufferedRun):
+        if run.engine.rules.is_buffered:
             lineage.pending[step] = []
             return
         lost = {client for client, known in lineage.promised.items() if known == step}
@@ -221,7 +220,7 @@ class Judge:
     def _same_fold(self, run: Run, lineage: Lineage, reports: Reports, outcome: Any) -> None:
         """Fold the reports as the agents made them."""
         step = run.engine.step
-        if isinstance(run, BufferedRun) or step is None:
+        if run.engine.rules.is_buffered or step is None:
             return
         accepted = lineage.accepted.get(step.number, {})
         made: list[tuple[ClientId, Report]] = []
@@ -248,10 +247,10 @@ class Judge:
         self._commit(lineage, _manifest(run.folder))
 
 
-def watched(kind: type[Run], judge: Judge) -> type[Run]:
-    """The same kind of run, with the judge looking on from the beginning."""
+def watched(judge: Judge) -> type[Run]:
+    """A run with the judge looking on from the beginning."""
 
-    class Watched(kind):  # type: ignore[valid-type,misc]
+    class Watched(Run):
         def __init__(self, *args: Any, **more: Any) -> None:
             super().__init__(*args, **more)
             judge.watch(self)

@@ -21,7 +21,6 @@ from covey.agent.worker import frames
 from covey.agent.worker.memory_file import DiskFull, MemoryDamaged, load_memory, save_memory
 from covey.coordinator.aggregate.service import AggregatorService
 from covey.coordinator.aggregate.service import last_will as aggregator_will
-from covey.coordinator.run.buffered_run import BufferedRun, run_kind
 from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.event_log import arrivals_of
 from covey.coordinator.run.notices import Notice
@@ -259,7 +258,7 @@ class World:
 
     async def _coordinator(self, life: Life) -> None:
         folder, now, scene = self._place(life.name), self._loop.time(), self.plan.scene
-        kind, these = watched(run_kind(scene), self.judge), rules_for(self.plan)
+        kind, these = watched(self.judge), rules_for(self.plan)
         first: Sequence[Effect] = ()
         if (folder / "checkpoint" / "manifest.json").exists():
             if life.name not in self._damaged:
@@ -543,7 +542,7 @@ class World:
             raise BrokenError(f"the record has these rounds: {ended}")
         if _has_lost_memory(run.folder):
             return  # work that was done twice may have other bytes
-        if isinstance(run, BufferedRun):
+        if run.engine.rules.is_buffered:
             if self.history.struck["rotten report"]:
                 return  # the record does not name reports that a fold could not read
             expected = fingerprint(replayed(self._base / "replay", run))
@@ -589,7 +588,6 @@ def replayed(folder: Path, run: Run) -> Run:
     people = clients(AGENTS, run.scenario)
     these = run.engine.rules
     driver = _Replay(folder, run.scenario, setup(run.scenario), these, local_for(people))
-    assert isinstance(driver.run, BufferedRun)
     driver.run.train_on()
     samples = {client: (local.examples, local.examples) for client, local in people.items()}
     return driver.replay(samples, arrivals_of(run.folder))

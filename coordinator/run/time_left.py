@@ -9,7 +9,7 @@ MINUTE_S = 60
 HOUR_S = 3600
 
 
-class Pace:
+class TimeLeft:
     """Feed it each phase, in order. Evaluations and other phases before a round count as part of it."""
 
     def __init__(self) -> None:
@@ -17,7 +17,7 @@ class Pace:
         self._open_s = 0.0  # of the phases since the newest complete round
 
     def __repr__(self) -> str:
-        return f"<Pace: {len(self._rounds)} rounds>"
+        return f"<TimeLeft: {len(self._rounds)} rounds>"
 
     def add(self, seconds: float, *, ends_round: bool) -> None:
         """A phase is over."""
