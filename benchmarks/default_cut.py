@@ -51,6 +51,7 @@ from covey.shared.strategies.bases.cut import CARD
 from covey.shared.strategies.bases.cut import found as shifts_found
 from covey.shared.strategies.fedclust import FedClust
 from covey.shared.strategies.pacfl import Pacfl
+from covey.shared.strategies.reading import folded
 from covey.shared.wire.messages import OrderMessage
 
 ROUNDS = 10
@@ -254,7 +255,7 @@ def judged(fleet: str, seed: int, data_root: str) -> dict[str, dict[str, Any]]:
                 for client, data in owned.items()
             ]
         before: Any = strategy.init(setup)
-        state: Any = strategy.fold(before, strategy.clustering_phase(before), by_kind[kind])
+        state: Any = folded(strategy, before, strategy.clustering_phase(before), by_kind[kind])
         labels = list(state.assign.values())
         found[label] = {
             "sizes": sizes_of(labels),

@@ -29,7 +29,7 @@ from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDp
 from dp_accounting.rdp import RdpAccountant
 
 from covey.agent.data.partition import client_dataset, fleet_data
-from covey.coordinator.run.private_fold import Ledger, PrivateFold
+from covey.coordinator.run.private_sums import Ledger, PrivateSums
 from covey.shared.files import write_atomically
 from covey.shared.numerics.metrics import adjusted_rand
 from covey.shared.numerics.vectors import Layout, Tensor, Vector
@@ -39,6 +39,7 @@ from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import Phase, Report, Setup
+from covey.shared.strategies.reading import folded
 
 OUT = Path(__file__).parent / "results" / "privacy.json"
 CLASSES = 10
@@ -338,10 +339,10 @@ class Run:
         )
         self.state = self.strategy.init(setup)
         self.local_noise = LocalNoise.of(cell, self.plan, self.agents)
-        self.private: PrivateFold | None = None  # the coordinator's account and noise
+        self.private: PrivateSums | None = None  # the coordinator's account and noise
         if self.plan.privacy:
             key = self.plan.name.encode() + bytes([self.plan.seed])
-            self.private = PrivateFold(self.plan, self.plan.privacy, key, Ledger())
+            self.private = PrivateSums(self.plan, self.plan.privacy, key, Ledger())
 
     def trained(self, models: Sequence[Vector], round_: int) -> list[Vector]:
         """Every agent's model after its training."""
@@ -365,7 +366,7 @@ class Run:
         if self.private is not None:
             for name, report in reports:
                 self.private.enter("signature", 1, name, report)
-        self.state = self.strategy.fold(self.state, Phase("signature"), reports)
+        self.state = folded(self.strategy, self.state, Phase("signature"), reports)
 
     def round(self, round_: int) -> None:
         """Training of every agent, and the fold."""
@@ -375,9 +376,10 @@ class Run:
         for name, rows, end in zip(agents.names, agents.rows, ends, strict=True):
             reports.append((name, Report({"model": end}, len(rows))))
         if self.private is None:
-            self.state = self.strategy.fold(self.state, Phase(), reports)
+            self.state = folded(self.strategy, self.state, Phase(), reports)
         else:
-            self.state = self.private.fold(self.state, Phase(), reports, step=round_)
+            sums, bare = self.private.sums(self.state, Phase(), reports, step=round_)
+            self.state = self.strategy.fold(self.state, Phase(), sums, bare)
             self.private.count_sums(Phase(), reports)
 
     def served(self) -> list[Vector]:

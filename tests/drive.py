@@ -26,6 +26,7 @@ from covey.shared.strategies.base import (
     Strategy,
     View,
 )
+from covey.shared.strategies.reading import folded
 from tests.bowl import Drop, Trainer
 
 T = TypeVar("T")
@@ -80,6 +81,9 @@ class Run:
     phases: list[tuple[Phase, tuple[ClientId, ...]]] = field(
         default_factory=list
     )  # folded, with their reporters
+    folds: list[tuple[Any, Phase, tuple[tuple[ClientId, Report], ...]]] = field(
+        default_factory=list
+    )  # what each fold was given: state, phase, reports
     round: int = 0
 
     def __post_init__(self) -> None:
@@ -122,7 +126,8 @@ class Run:
             {client: client_state for client, (_, client_state) in done.items()}
         )
         reports = frozen(tuple((client, done[client][0]) for client in sorted(done)))
-        self.state = frozen(self.strategy.fold(self.state, phase, reports))
+        self.folds.append((self.state, phase, reports))
+        self.state = frozen(folded(self.strategy, self.state, phase, reports))
         self.phases.append((phase, tuple(sorted(done))))
         self.round += phase.ends_round
         return True

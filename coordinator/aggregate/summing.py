@@ -17,7 +17,8 @@ from covey.shared.errors import DecodeError
 from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.strategies import phase_names
 from covey.shared.strategies.base import ClientId, Report
-from covey.shared.strategies.terms import Terms
+from covey.shared.strategies.reading import is_whole
+from covey.shared.strategies.sums import Terms
 from covey.shared.wire.aggregates import (
     AggregatorOrder,
     FailedReport,
@@ -181,7 +182,7 @@ class Summing:
         terms = self._terms(step, client, report)
         norms = self._norms(step, client, report)
         for term in terms:
-            self._sums.add(term.key, report.vectors[term.vector], term.weight)
+            self._sums.add(term.key, term.part(report.vectors), term.weight)
         summed = SummedReport(
             client=client,
             digest=content_digest,
@@ -203,10 +204,10 @@ class Summing:
         phase = step.phase
         if phase.name in phase_names.OF_THE_RUN or not phase.sizes:
             return ()
-        terms = step.scenario.strategy.terms(step.state, phase, client, report)
-        if terms is None:
+        strategy = step.scenario.strategy
+        if is_whole(strategy, step.state, phase, client):
             raise ValueError("the fold compares single reports")
-        return terms
+        return strategy.terms(step.state, phase, client, report)
 
     def _norms(self, step: OpenStep, client: ClientId, report: Report) -> dict[str, float]:
         """How far the report's vectors lie from their models, where the scenario limits that."""

@@ -29,6 +29,7 @@ from covey.shared.strategies.base import (
     Setup,
     View,
 )
+from covey.shared.strategies.reading import folded
 
 DRY_AGENTS = 8
 MIN_ROUNDS = 3
@@ -158,7 +159,7 @@ class DryRun:
                 yield self._cost(phase, invited, orders, reports)
             done = replace(phase, cohort=names)
             by_client = list(zip(names, reports, strict=True))
-            self.state = self.strategy.fold(self.state, done, by_client)
+            self.state = folded(self.strategy, self.state, done, by_client)
             if phase.ends_round:
                 return
         method = self.scenario.strategy.name

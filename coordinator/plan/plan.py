@@ -15,7 +15,6 @@ from covey.coordinator.plan.dry_run import EVALUATION, DryRun
 from covey.shared.numerics.vectors import BLOCK
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import Setup
-from covey.shared.strategies.terms import describes_folds
 
 FLOAT32_BYTES = 4
 FLOAT64_BYTES = 8
@@ -109,10 +108,7 @@ def plan(scenario: Scenario, setup: Setup, agents: int | None = None) -> Plan:
     phases.append(dry.evaluation())
     kinds = merged(phases)
     models = len(dry.strategy.clusters(dry.state))
-    kind = type(dry.strategy)
-    sums = 0
-    if describes_folds(kind):
-        sums = models
+    sums = 0 if dry.strategy.individual else models
     values = setup.layout.size
     return Plan(
         method=str(getattr(dry.strategy, "name", "")),

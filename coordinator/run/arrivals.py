@@ -1,7 +1,6 @@
 """Reports that are added up as they are accepted: closing their phase then reads none of them again.
 
-This needs a phase whose fold takes nothing of the vectors but weighted means (`Strategy.terms`), and the plain mean as
-the rule. The sums are exact, so a phase has the bytes of a fold of all reports at once, whatever came in which order,
+This needs a method that names sums (`Strategy.terms`), and the plain mean as the rule. The sums are exact, so a phase has the bytes of a fold of all reports at once, whatever came in which order,
 was taken out again, or was read from the spool after a kill.
 
 The spool keeps every report all the same. It is read where a report's weight turns out to be another one than it was
@@ -24,7 +23,8 @@ from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.aggregation import Aggregation
 from covey.shared.strategies import phase_names
 from covey.shared.strategies.base import ClientId, Phase, Report, Reports
-from covey.shared.strategies.terms import Terms, describes_folds, fair_terms
+from covey.shared.strategies.reading import is_whole
+from covey.shared.strategies.sums import ExactSums, Terms, fair_terms
 
 State = object  # the strategy's
 Norms = Mapping[str, float]  # by vector name
@@ -56,8 +56,9 @@ class Arrived:
     """One report of the open step."""
 
     report: Report  # its vectors are in the spool
-    terms: Terms | None  # what is in the sums; None: the fold needs the vectors themselves
+    terms: Terms  # what is in the sums
     steps: Sequence[Step]  # how far the vectors moved from their models
+    is_whole: bool  # the fold needs the vectors too
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class ExpectedSums:
             before = self._weights.get(key, Fraction(0))
             self._counts[key] = self._counts.get(key, 0) + 1
             self._weights[key] = before + Fraction(term.weight)
-            self._sizes[key] = sizes[term.vector]
+            self._sizes[key] = term.size(sizes)
 
     def compare(self, sums: Accumulator) -> None:
         """Raises DecodeError("partial sum") unless the sums are of these terms, as far as anyone but their maker can know."""
@@ -123,11 +124,10 @@ class Arrivals:
         self._strategy = strategy
         self._spool = spool
         self._is_batch = is_batch
-        self._share = settings.max_samples.share
+        self._average = settings.average
         self._measures_steps = settings.refuse_beyond is not None
-        takes_plain_means = settings.rule == "mean" and not settings.clips
-        kind = type(strategy)
-        self._has_means = takes_plain_means and describes_folds(kind)
+        # each vector is looked at when all are there
+        self._needs_vectors = strategy.individual or self._average.single or settings.clips
         self._number = NO_STEP
         self._sums = Accumulator()  # of the terms in `_arrived`
         self._arrived: dict[ClientId, Arrived] = {}
@@ -172,17 +172,22 @@ class Arrivals:
             self.give_up()
 
     def _add(self, client: ClientId, report: Report, phase: Phase, state: State) -> None:
-        terms = self._terms(state, phase, client, report)
-        if terms is None and not self._has_means:
+        if self._needs_vectors and _has_vectors(phase):
             self.give_up()
             return
+        terms = self._terms(state, phase, client, report)
         is_of_the_run = phase.name in phase_names.OF_THE_RUN
         steps: list[Step] = []
         if self._measures_steps and not is_of_the_run:
             entry = (client, report)
             steps = folding.steps_of(self._strategy, state, phase, [entry], self._base_norms)
         self._count(terms, report.vectors)
-        self._arrived[client] = Arrived(self._without_vectors(client, report), terms, steps)
+        self._arrived[client] = Arrived(
+            self._without_vectors(client, report),
+            terms,
+            steps,
+            _has_vectors(phase) and is_whole(self._strategy, state, phase, client),
+        )
 
     def _without_vectors(self, client: ClientId, report: Report) -> Report:
         """The report with vectors that are read from the spool."""
@@ -194,21 +199,16 @@ class Arrivals:
         )
         return replace(report, vectors=vectors)
 
-    def _terms(self, state: State, phase: Phase, client: ClientId, report: Report) -> Terms | None:
-        """A report's terms; none where the phase has no vectors, None where the fold needs the vectors."""
-        if phase.name in phase_names.OF_THE_RUN or not phase.sizes:
-            return ()
-        if not self._has_means:
-            return None
-        return self._strategy.terms(state, phase, client, report)
+    def _terms(self, state: State, phase: Phase, client: ClientId, report: Report) -> Terms:
+        return self._strategy.terms(state, phase, client, report) if _has_vectors(phase) else ()
 
-    def _count(self, terms: Terms | None, vectors: Mapping[str, Vector]) -> None:
-        for term in terms or ():
-            self._sums.add(term.key, vectors[term.vector], term.weight)
+    def _count(self, terms: Terms, vectors: Mapping[str, Vector]) -> None:
+        for term in terms:
+            self._sums.add(term.key, term.part(vectors), term.weight)
 
-    def _uncount(self, terms: Terms | None, vectors: Mapping[str, Vector]) -> None:
-        for term in terms or ():
-            self._sums.subtract(term.key, vectors[term.vector], term.weight)
+    def _uncount(self, terms: Terms, vectors: Mapping[str, Vector]) -> None:
+        for term in terms:
+            self._sums.subtract(term.key, term.part(vectors), term.weight)
 
     def add_sum(
         self,
@@ -236,20 +236,22 @@ class Arrivals:
         self.begin(number)
         if self._has_given_up or self._is_batch:
             raise DecodeError("partial sum", f"step {number} is folded from single reports")
+        if self._needs_vectors and _has_vectors(phase):
+            raise DecodeError("partial sum", "the fold needs the reports themselves")
         arrived: dict[ClientId, Arrived] = {}
         expected = ExpectedSums()
         is_of_the_run = phase.name in phase_names.OF_THE_RUN
         for client, report in reports:
-            terms = self._terms(state, phase, client, report)
-            if terms is None:
+            if _has_vectors(phase) and is_whole(self._strategy, state, phase, client):
                 raise DecodeError("partial sum", f"the fold needs the report of {client} itself")
+            terms = self._terms(state, phase, client, report)
             steps: list[Step] = []
             if self._measures_steps and not is_of_the_run:
                 steps = folding.steps_of_norms(
                     self._strategy, state, phase, (client, report), norms[client], self._base_norms
                 )
             expected.count(terms, phase.sizes)
-            arrived[client] = Arrived(report, terms, steps)
+            arrived[client] = Arrived(report, terms, steps, is_whole=False)
         expected.compare(sums)
         self._sums.merge(sums)
         self._arrived |= arrived
@@ -291,7 +293,7 @@ class Arrivals:
             if arrived is None:
                 continue
             known += 1
-            if arrived.terms is None:
+            if arrived.is_whole:
                 whole.append(client)
         if len(whole) == known:
             return None
@@ -316,8 +318,8 @@ class Arrivals:
             steps += arrived.steps
         return Collected(reports, unreadable, steps)
 
-    def means(self, state: State, phase: Phase, reports: Reports) -> Accumulator:
-        """The means of exactly these reports: other ones are taken out, and changed weights are put right.
+    def sums(self, state: State, phase: Phase, reports: Reports) -> ExactSums:
+        """The sums of exactly these reports: other ones are taken out, and changed weights are put right.
 
         Args:
             state: the strategy's.
@@ -331,15 +333,22 @@ class Arrivals:
         uncounted = self._arrived.keys() - counted.keys()
         for client in sorted(uncounted):
             self.remove(self._number, client)
-        claimed = [self._terms(state, phase, client, report) or () for client, report in reports]
-        for (client, _), terms in zip(reports, fair_terms(claimed, self._share), strict=True):
+        claimed = [self._terms(state, phase, client, report) for client, report in reports]
+        for (client, _), terms in zip(
+            reports, fair_terms(claimed, self._average.share), strict=True
+        ):
             arrived = self._arrived.get(client)
             if arrived is None:
                 raise ValueError(f"the report of {client} is not in the sums")
-            if terms == (arrived.terms or ()):
+            if terms == arrived.terms:
                 continue
             vectors = dict(arrived.report.vectors)
             self._uncount(arrived.terms, vectors)
             self._count(terms, vectors)
             self._arrived[client] = replace(arrived, terms=terms)
-        return self._sums
+        return ExactSums(self._sums, self._average)
+
+
+def _has_vectors(phase: Phase) -> bool:
+    """Whether the reports of a phase hold vectors, which are the method's and not the run's own figures."""
+    return bool(phase.sizes) and phase.name not in phase_names.OF_THE_RUN

@@ -10,12 +10,13 @@ from covey.coordinator.run import folding, records
 from covey.coordinator.run.arrivals import Arrivals
 from covey.coordinator.run.notices import Means
 from covey.coordinator.run.pooled_columns import pooled_statistics
-from covey.coordinator.run.private_fold import PrivateFold
+from covey.coordinator.run.private_sums import PrivateSums
 from covey.shared.client import VOTE
 from covey.shared.numerics.votes import Vote
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies import phase_names
-from covey.shared.strategies.base import ClientId, Phase, Report, Reports
+from covey.shared.strategies.base import ClientId, Phase, Report, Reports, Sums
+from covey.shared.strategies.reading import sums_of, without_vectors
 
 MAX_REASON = 300  # characters of a fold's failure that are kept
 
@@ -45,9 +46,8 @@ class FoldTrial:
     phase: Phase
     newcomers: Collection[ClientId]
     trained: Collection[ClientId]  # agents that a training round has drawn so far
-    privacy: PrivateFold | None
+    privacy: PrivateSums | None
     step: int  # number of the step that the phase was
-    buffered: bool = False  # the reports are those of one buffer
 
     def outcome(self, reports: Reports, arrivals: Arrivals | None = None) -> Outcome:
         """The fold of these reports. Raises whatever a report makes it raise.
@@ -77,7 +77,8 @@ class FoldTrial:
                     state = self.scenario.strategy.voted(state, against)
                 return Outcome(state, means, evaluation=evaluation, votes=votes)
             case _:
-                state = self._folded(fair) if arrivals is None else self._from(arrivals, fair)
+                state = self._folded(fair, arrivals)
+                folding.check_sound(self.scenario.strategy, state)
                 return Outcome(state, self._means(fair))
 
     def steps(self, reports: Reports) -> list[folding.Step]:
@@ -111,30 +112,24 @@ class FoldTrial:
                 votes[client] = Vote.from_wire(report.numbers[VOTE])
         return votes
 
-    def _folded(self, reports: Reports) -> Any:
+    def _folded(self, reports: Reports, arrivals: Arrivals | None) -> Any:
+        """The strategy's state, from sums that are there already or are made now."""
         strategy = self.scenario.strategy
         settings = self.scenario.aggregation
-        steps: list[folding.Step] = []
-        if settings.clips:
-            steps = folding.steps_of(strategy, self.state, self.phase, reports)
-        clipped = folding.clip(strategy, self.state, reports, steps, settings)
-        if self.buffered:
-            state = strategy.fold_buffer(self.state, self.phase, clipped, settings.average)
-        elif self.privacy is None:
-            state = strategy.fold(self.state, self.phase, clipped, settings.average)
+        if arrivals is not None:
+            sums: Sums = arrivals.sums(self.state, self.phase, reports)
         else:
-            state = self.privacy.fold(
-                self.state, self.phase, clipped, settings.average, step=self.step
-            )
-        folding.check_sound(strategy, state)
-        return state
-
-    def _from(self, arrivals: Arrivals, reports: Reports) -> Any:
-        strategy = self.scenario.strategy
-        means = arrivals.means(self.state, self.phase, reports)
-        state = strategy.fold_means(self.state, self.phase, means, reports)
-        folding.check_sound(strategy, state)
-        return state
+            if settings.clips:
+                steps = folding.steps_of(strategy, self.state, self.phase, reports)
+                reports = folding.clip(strategy, self.state, reports, steps, settings)
+            if self.privacy is not None:
+                sums, reports = self.privacy.sums(
+                    self.state, self.phase, reports, settings.average, step=self.step
+                )
+            else:
+                sums = sums_of(strategy, self.state, self.phase, reports, settings.average)
+        whole = without_vectors(strategy, self.state, self.phase, reports)
+        return strategy.fold(self.state, self.phase, sums, whole)
 
     def _means(self, reports: Reports) -> Means:
         means = records.means(

@@ -28,6 +28,7 @@ from covey.shared.numerics.averages import (
 from covey.shared.numerics.vectors import Vector, blocks
 from covey.shared.scenario.aggregation import Aggregation
 from covey.shared.strategies.base import ClientId, Phase, Report, Reports, Strategy
+from covey.shared.strategies.reading import bases_of
 
 ClientReport = tuple[ClientId, Report]
 AnyStrategy = Strategy[Any]
@@ -94,8 +95,9 @@ def steps_of(
     sizes = {} if known_norms is None else known_norms
     steps: list[Step] = []
     for client, report in reports:
+        bases = bases_of(strategy, state, phase, client, report)
         for name, vector in report.vectors.items():
-            key = strategy.base(state, phase, client, report, name)
+            key = bases.get(name)
             if key is None:
                 continue
             base = _base_model(strategy, state, key)
@@ -123,9 +125,10 @@ def steps_of_norms(
     Raises DecodeError("partial sum") if it compared others than those that this phase averages.
     """
     client, report = entry
+    bases = bases_of(strategy, state, phase, client, report)
     steps: list[Step] = []
     for name in report.vectors:
-        key = strategy.base(state, phase, client, report, name)
+        key = bases.get(name)
         if key is None:
             continue
         base = _base_model(strategy, state, key)

@@ -21,7 +21,7 @@ from covey.shared.errors import DecodeError, UserError
 from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId, Phase, Report
-from covey.shared.strategies.terms import describes_folds
+from covey.shared.strategies.reading import is_whole
 from covey.shared.wire.aggregates import PartialSum, SummedReport
 
 WRONG = "partial sum"  # the reason of a refusal
@@ -43,11 +43,11 @@ def _needs_single_reports(scenario: Scenario) -> str:
     aggregation = scenario.aggregation
     if scenario.rounds.mode == "buffered":
         return "rounds.mode buffered compares each report with the version of the model that it started from"
-    if not describes_folds(type(strategy)):
+    if strategy.individual:
         return f"the rounds of strategy {strategy.name} are more than weighted means"
     if scenario.privacy is not None:
         return "the privacy section clips and counts single reports"
-    if aggregation.rule != "mean":
+    if aggregation.average.single:
         return f"aggregation.rule {aggregation.rule} compares single reports"
     if aggregation.clips:
         return "aggregation.clip shortens single reports"
@@ -118,21 +118,9 @@ class PartialSums:
         has_own_models = any(key.startswith("@") for key in keys)
         if has_own_models and self._scenario.wire.delta:
             return False  # the aggregator would need the models of all agents
-        return not self._needs_reports(phase, step.cohort, state)
-
-    def _needs_reports(self, phase: Phase, cohort: Sequence[ClientId], state: State) -> bool:
-        """Whether the method needs the vectors themselves, as far as this can be known before there are any."""
         if not phase.sizes:
-            return False
-        empty = Report(vectors={}, examples=1)
-        for client in cohort:
-            try:
-                terms = self._strategy.terms(state, phase, client, empty)
-            except Exception:
-                return False  # they depend on numbers of the report: the aggregator will see
-            if terms is None:
-                return True
-        return False
+            return True
+        return not any(is_whole(self._strategy, state, phase, client) for client in step.cohort)
 
     def take(
         self,

@@ -136,7 +136,7 @@ def _median(reports: Sequence[Numbers], place: int, settings: Aggregation) -> fl
 
 def _weights(counts: Sequence[float], settings: Aggregation) -> list[float]:
     """How much each agent counts in a median."""
-    if settings.average.rule != "mean":
+    if settings.average.single:
         return [1.0] * len(counts)
     most = most_values(counts, settings.max_samples)
     return [min(count, most) for count in counts]

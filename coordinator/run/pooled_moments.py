@@ -32,7 +32,7 @@ def pooled(moments: Sequence[Moments], settings: Aggregation | None = None) -> S
     rows = [_moments_of(one) for one in moments]
     table = np.array(rows)  # (agents, 3, channels)
     table = _capped_moments(table, settings.max_samples)
-    if settings.average.rule != "mean":
+    if settings.average.single:
         return _median_moments(table)
     count = _exact_sums(table[:, 0])
     total = _exact_sums(table[:, 1])

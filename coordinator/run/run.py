@@ -87,7 +87,7 @@ from covey.coordinator.run.orders import OrderBook, asked_of
 from covey.coordinator.run.origin import Origin
 from covey.coordinator.run.own_orders import lost_orders
 from covey.coordinator.run.partial_sums import PartialSums, clients_of
-from covey.coordinator.run.private_fold import Ledger, PrivateFold, noise_key
+from covey.coordinator.run.private_sums import Ledger, PrivateSums, noise_key
 from covey.coordinator.run.recorder import FoldedStep, Recorder
 from covey.coordinator.run.report_checks import read_report
 from covey.coordinator.run.run_state import RunState
@@ -173,7 +173,7 @@ class Run:
         self.state: Any = None  # the strategy's; its arrays are mapped from the checkpoint
         self.traffic: Counter[str] = Counter(facts.traffic)  # totals of values and bytes
         self.samples: dict[ClientId, TrainAndTest] = {}  # from agents' statuses
-        self.privacy: PrivateFold | None = None  # None without a `privacy` section
+        self.privacy: PrivateSums | None = None  # None without a `privacy` section
         self._began = time.monotonic()  # of this session
         self._waits_to_save = False  # within `one_checkpoint`
         self.accepted = AcceptedSteps(facts.accepted)
@@ -289,7 +289,7 @@ class Run:
         facts = self.facts
         ledger = Ledger(**facts.ledger)
         facts.ledger = vars(ledger)
-        self.privacy = PrivateFold(self.scenario, privacy, key, ledger)
+        self.privacy = PrivateSums(self.scenario, privacy, key, ledger)
 
     # -- events ------------------------------------------------------------------------------------
 
@@ -711,7 +711,7 @@ class Run:
         if close.buffer is not None:
             self.spool.gather(number, zip(close.reporters, close.buffer.steps, strict=True))
         began = time.monotonic()
-        trial = self._trial(step)
+        trial = self._trial(step, close)
         closed = ClosedStep(
             close, trial, self.spool, self.arrivals, self.facts.usual, self._prepared
         )
@@ -761,18 +761,20 @@ class Run:
         share = stale_reports.staleness_weight(staleness, self.scenario.rounds.staleness)
         return stale_reports.carried_over(report, start, present, share)
 
-    def _trial(self, step: Step) -> FoldTrial:
+    def _trial(self, step: Step, close: Close) -> FoldTrial:
         cohort = sorted(step.cohort)
-        lot = self.engine.pace.lot
         return FoldTrial(
             scenario=self.scenario,
             state=self.state,
-            phase=replace(step.phase, cohort=tuple(cohort)),
+            phase=replace(
+                step.phase,
+                cohort=tuple(cohort),
+                buffer=None if close.buffer is None else close.buffer.cluster,
+            ),
             newcomers=self.engine.rules.newcomers,
             trained=self.facts.trained,
             privacy=self.privacy,
             step=step.number,
-            buffered=lot is not None and lot.cluster is not None,
         )
 
     def _take(

@@ -89,7 +89,7 @@ class RunState:
     # Buffered rounds: whether agents get orders during an evaluation. It holds for the whole run, and for its replay.
     trains_on: bool = False
 
-    # The privacy account, as `private_fold.Ledger` keeps it; empty without a `privacy` section.
+    # The privacy account, as `private_sums.Ledger` keeps it; empty without a `privacy` section.
     ledger: dict[str, Json] = field(default_factory=dict)
 
     def to_json(self) -> Json:

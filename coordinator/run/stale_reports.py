@@ -20,6 +20,7 @@ from covey.coordinator.engine.events import ANY, NONE, Reported
 from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.strategies.base import MODEL, ClientId, Phase, Report, Strategy
 from covey.shared.strategies.phase_names import TRAIN
+from covey.shared.strategies.reading import bases_of
 
 
 def started_from(
@@ -33,7 +34,7 @@ def started_from(
     """The key of the model that the agent began with: the only one of its order (`keys`), or the one that it chose."""
     if len(keys) == 1:
         return keys[0]
-    chosen = strategy.base(state, phase, client, report, MODEL)
+    chosen = bases_of(strategy, state, phase, client, report).get(MODEL)
     return chosen if chosen in keys else None
 
 

@@ -147,6 +147,12 @@ class Accumulator:
             raise ValueError(f"nothing with a positive weight is counted under {key!r}")
         return otherwise
 
+    def moved(self, key: str, start: Vector, share: float) -> Vector:
+        """start + share * (mean - start) (d,), rounded to float32 once; `start` where all weights are zero."""
+        if self.weight(key) > 0:
+            return self._means[key].moved(start, share)
+        return start
+
     def total(self, key: str) -> Sum:
         """The sum (d,) of weight * vector under a key, in float64.
 

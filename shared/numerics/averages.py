@@ -22,11 +22,10 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from covey.shared.numerics.exact_sum import weighted_mean, weighted_sum
+from covey.shared.numerics.exact_sum import weighted_mean
 from covey.shared.numerics.vectors import Vector, blocks, combine, release
 
 Rule = Literal["mean", "trimmed_mean", "median", "krum", "multi_krum", "geometric_median"]
-PICKING: tuple[Rule, ...] = ("krum", "multi_krum")  # rules that pick whole reports
 Pairs = Sequence[tuple[Vector, float]]
 Matrix = npt.NDArray[np.float64]
 
@@ -156,6 +155,16 @@ class Average:
     eps: float = 1e-4  # it stops once the centre moves less than eps times the typical distance
     share: float | None = None  # of the weights, that the mean gives one report; see `fair_weights`
 
+    @property
+    def single(self) -> bool:
+        """Whether the rule looks at single reports: their sum is not enough."""
+        return self.rule != "mean"
+
+    @property
+    def picks(self) -> bool:
+        """Whether the rule picks whole reports."""
+        return self.rule in ("krum", "multi_krum")
+
     def mean(self, pairs: Pairs, shares: Sequence[float] | None = None) -> Vector:
         """The average of vectors.
 
@@ -168,7 +177,7 @@ class Average:
         Raises:
             ValueError: the weights sum to zero, or Krum got shares.
         """
-        if self.rule == "mean":
+        if not self.single:
             fair = fair_weights([weight for _, weight in pairs], self.share)
             return weighted_mean([(vector, fair[i]) for i, (vector, _) in enumerate(pairs)])
         vectors: list[Vector] = []
@@ -180,34 +189,6 @@ class Average:
         if not vectors:
             raise ValueError(f"an average needs a positive weight, {len(pairs)} vectors have none")
         return self._robust(vectors, np.array(counted), soft=shares is not None)
-
-    def combine(self, fixed: Pairs, reported: Pairs) -> Vector:
-        """The sum of coefficient * vector.
-
-        Args:
-            fixed: (vector (d,), coefficient) that the server has.
-            reported: the same from reports. A rule replaces their weighted mean and keeps the sum
-                of their coefficients; so does the mean where a report has more than its share.
-        """
-        weights = [(vector, abs(coefficient)) for vector, coefficient in reported]
-        sizes = [weight for _, weight in weights]
-        if self.rule == "mean" and fair_weights(sizes, self.share) == sizes:
-            return weighted_sum([*fixed, *reported])
-        total = math.fsum(coefficient for _, coefficient in reported)
-        if not any(weight > 0 for _, weight in weights):
-            return weighted_sum(fixed)
-        return weighted_sum([*fixed, (self.mean(weights), total)])
-
-    def numbers(self, rows: Matrix, weights: Matrix) -> Matrix:
-        """The average (d,) of a few numbers in each of n reports (n, d); rules use the median.
-
-        Args:
-            rows: the numbers (n, d).
-            weights: of the reports (n,); only the mean uses them.
-        """
-        if self.rule != "mean":
-            return np.asarray(np.median(rows, axis=0))
-        return np.asarray((weights @ rows) / weights.sum())
 
     def _robust(self, vectors: Sequence[Vector], weights: Matrix, *, soft: bool) -> Vector:
         if len(vectors) < MIN_REPORTS:

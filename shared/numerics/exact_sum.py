@@ -280,6 +280,14 @@ class ExactMean:
         """
         return _quotient(self.total, _positive(self.weight, self.count))
 
+    def moved(self, start: Vector, share: float) -> Vector:
+        """start + share * (mean - start) (d,), rounded to float32 once.
+
+        Raises:
+            ValueError: no vector has a positive weight.
+        """
+        return _moved(self.total, _positive(self.weight, self.count), start, share)
+
 
 def weighted_mean(pairs: Pairs) -> Vector:
     """The weighted mean (d,) of vectors: the bytes of an `ExactMean` of the same pairs.
@@ -293,11 +301,16 @@ def weighted_mean(pairs: Pairs) -> Vector:
         ValueError: there are no pairs, the vectors differ in length, a product is not finite, or the weights
             sum to zero.
     """
-    total = Fraction(0)
-    for _, weight in pairs:
-        _check_weight(weight)
-        total += Fraction(weight)
-    return _sum_in_sections(pairs, _positive(total, len(pairs)))
+    return _sum_in_sections(pairs, _weight_of(pairs))
+
+
+def weighted_moved(pairs: Pairs, start: Vector, share: float) -> Vector:
+    """start + share * (mean - start) (d,), where the mean is that of `pairs`: the bytes of `ExactMean.moved`.
+
+    Raises:
+        ValueError: as for `weighted_mean`.
+    """
+    return _sum_in_sections(pairs, _weight_of(pairs), start, share)
 
 
 def weighted_sum(pairs: Pairs) -> Vector:
@@ -314,8 +327,19 @@ def weighted_sum(pairs: Pairs) -> Vector:
     return _sum_in_sections(pairs, 1.0)
 
 
-def _sum_in_sections(pairs: Pairs, divisor: float) -> Vector:
-    """The sum of coefficient * vector, divided, one section after another."""
+def _weight_of(pairs: Pairs) -> float:
+    """The sum of the weights, rounded once. Raises ValueError unless it is positive."""
+    total = Fraction(0)
+    for _, weight in pairs:
+        _check_weight(weight)
+        total += Fraction(weight)
+    return _positive(total, len(pairs))
+
+
+def _sum_in_sections(
+    pairs: Pairs, divisor: float, start: Vector | None = None, share: float = 1.0
+) -> Vector:
+    """The sum of coefficient * vector, divided, one section after another; as far from `start` as `share` goes."""
     first, _ = pairs[0]
     result = np.empty(first.shape, np.float32)
     for vector, _ in pairs:
@@ -336,7 +360,10 @@ def _sum_in_sections(pairs: Pairs, divisor: float) -> Vector:
                 total._count_term()
                 # now, not after the block: a hundred mapped blocks are a hundred megabytes
                 release(vector)
-            result[span] = _quotient(total, divisor)
+            if start is None:
+                result[span] = _quotient(total, divisor)
+            else:
+                result[span] = _moved(total, divisor, start[span], share)
     return result
 
 
@@ -356,6 +383,16 @@ def _quotient(total: ExactSum, divisor: float) -> Vector:
     """A sum, divided and rounded to float32."""
     values = total.value()
     values /= divisor
+    return values.astype(np.float32)
+
+
+def _moved(total: ExactSum, divisor: float, start: Vector, share: float) -> Vector:
+    """start + share * (total / divisor - start), rounded to float32."""
+    values = total.value()
+    values /= divisor
+    if share != 1:  # the whole way is the mean itself, to the bit
+        values *= share
+        values += (1.0 - share) * start.astype(np.float64)
     return values.astype(np.float32)
 
 

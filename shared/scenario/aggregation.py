@@ -109,7 +109,7 @@ class Aggregation(Section):
     def remark(self) -> str:
         """What the section does not do although it looks as if it did; empty if there is nothing of the kind."""
         cap = self.max_samples
-        if not self.clips or self.rule != "mean" or cap.share is not None or cap.times_median == 1:
+        if not self.clips or self.average.single or cap.share is not None or cap.times_median == 1:
             return ""
         return (
             "aggregation.clip shortens steps, but one report may have nearly all of the weight, so it bounds no mean: set "

@@ -48,7 +48,7 @@ def check_aggregation(privacy: Privacy, aggregation: Aggregation) -> None:
     """ValueError for an aggregation that changes the clipped sums which client-level privacy relies on."""
     if privacy.client is None:
         return
-    if aggregation.rule != "mean" or aggregation.clip != Clip():
+    if aggregation.average.single or aggregation.clip != Clip():
         raise ValueError(
             "privacy.client clips each report and adds noise to the mean; set aggregation.rule to mean and remove "
             "aggregation.clip"

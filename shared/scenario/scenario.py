@@ -108,10 +108,10 @@ class Scenario(Section):
     @model_validator(mode="after")
     def _check_rule(self) -> Self:
         """Some methods average nothing, or only quantities that a robust rule would distort."""
-        rule = self.aggregation.rule
+        rule = self.aggregation.average
         for strategy in self._strategies:
             if why := strategy.refuses(rule):
-                raise ValueError(f"aggregation.rule {rule} is not for {strategy.name}: {why}")
+                raise ValueError(f"aggregation.rule {rule.rule} is not for {strategy.name}: {why}")
         return self
 
     @model_validator(mode="after")

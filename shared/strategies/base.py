@@ -13,7 +13,8 @@ tested on a quadratic function. Everybody else calls the two halves in this orde
             order = strategy.order(state, phase, client)        # server
             job = the order with its models, as the client receives it
             report, client_state = strategy.work(job, local, client_state)    # client
-        state = strategy.fold(state, phase, reports, average)   # server: reports by client id
+        terms = strategy.terms(state, phase, client, report)    # server: of each report, as it comes
+        state = strategy.fold(state, phase, sums, reports)      # server: sums of the terms
 
 A *phase* is one exchange of orders and reports. Most methods have one phase per round, named
 `TRAIN`; methods that cluster have others before or between. The round engine invites the cohort,
@@ -57,7 +58,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict
 
-from covey.shared.numerics.averages import MEAN, Average, Rule
+from covey.shared.numerics.averages import Average
 from covey.shared.numerics.clustering import Linkage
 from covey.shared.numerics.kinship import Card
 from covey.shared.numerics.vectors import Layout, Vector
@@ -71,7 +72,11 @@ from covey.shared.strategies.phase_names import MOMENTS as MOMENTS
 from covey.shared.strategies.phase_names import SIGNATURE as SIGNATURE
 from covey.shared.strategies.phase_names import TRAIN as TRAIN
 from covey.shared.strategies.phase_names import WARMUP as WARMUP
-from covey.shared.strategies.terms import BatchMeans, Means, Terms
+from covey.shared.strategies.sums import GRADIENT as GRADIENT
+from covey.shared.strategies.sums import MODEL as MODEL
+from covey.shared.strategies.sums import Sums as Sums
+from covey.shared.strategies.sums import Term as Term
+from covey.shared.strategies.sums import Terms as Terms
 from covey.shared.strategies.training import Batch as Batch
 from covey.shared.strategies.training import Decay as Decay
 from covey.shared.strategies.training import Momentum as Momentum
@@ -92,9 +97,8 @@ DataSplit = Literal["train", "test"]
 Routes = Literal["nothing", "assigned", "chosen"]
 S = TypeVar("S")
 
-# usual names of a report's vectors
-MODEL = "model"
-GRADIENT = "gradient"
+# Number of a report: the cluster that it chose. Under client-level privacy it reaches `fold`.
+CHOICE = "choice"
 
 LARGEST = 1e100  # no honest number of a report is larger; sums of such numbers stay finite
 
@@ -180,6 +184,9 @@ class Phase:
     # of one round with the same name draw the same clients; `TRAIN` draws those of FedAvg.
     draw: str = ""
 
+    # In `fold`, in buffered rounds: the only cluster whose reports these are; the others stay.
+    buffer: int | None = None
+
 
 @dataclass(frozen=True)
 class Order:
@@ -196,6 +203,7 @@ class Order:
     models: tuple[str, ...] = ()
     numbers: Numbers = field(default_factory=dict)  # anything else that the client must know
     cluster: int | None = None  # the client's cluster, for people and records
+    whole: bool = False  # `fold` needs the vectors of the report, not only sums with others
 
 
 @dataclass(frozen=True)
@@ -424,6 +432,9 @@ class Strategy(BaseModel, Generic[S]):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
+    # Does `fold` compare and combine single reports? Others name sums of them by `terms`.
+    individual: ClassVar[bool] = False
+
     # Phases whose reports hold one vector that is only used to cluster: noise can hide it.
     signature_phases: ClassVar[tuple[str, ...]] = ()
 
@@ -484,53 +495,33 @@ class Strategy(BaseModel, Generic[S]):
         """The model (d,) of a key in an order, or the part of a model that `work` expects."""
         raise NotImplementedError
 
-    def fold(self, state: S, phase: Phase, reports: Reports, average: Average = MEAN) -> S:
+    def terms(self, state: S, phase: Phase, client: ClientId, report: Report) -> Terms:
+        """The sums in which the vectors of a report count; none where it does not count.
+
+        The answer depends on the state, the phase and everything in the report but the values of
+        its vectors.
+
+        Args:
+            state: the state that the phase was planned in.
+            phase: the phase; its cohort holds the ids of those who were invited, if it names any.
+            client: who sent the report.
+            report: what counts.
+        """
+        return ()
+
+    def fold(self, state: S, phase: Phase, sums: Sums, reports: Reports) -> S:
         """The state after a phase that succeeded.
 
         Args:
             state: the state that the phase was planned in.
             phase: the phase; its cohort holds the ids of those who were invited.
-            reports: (client, report) in ascending order of client id. Their vectors may be mapped
-                from disk: read them in blocks, for example with `average.mean`.
-            average: takes the place of the weighted mean wherever reported vectors become a model,
-                so that a robust rule can replace it. Vectors that are only compared with each
-                other (signatures, features) do not go through it.
+            sums: of the terms of all reports, made by the scenario's rule.
+            reports: (client, report) in ascending order of client id. Only those whose order was
+                `whole`, and all of an `individual` method, have vectors. These may be mapped from
+                disk: read them in blocks, for example with `sums.average.mean`. Vectors that are
+                only compared with each other (signatures, features) do not go through the rule.
         """
         raise NotImplementedError
-
-    def terms(self, state: S, phase: Phase, client: ClientId, report: Report) -> Terms | None:
-        """How a report counts, where the fold needs nothing of its vectors but weighted means.
-
-        The answer depends on the state, the phase's name and everything in the report but the
-        values of its vectors.
-
-        Returns:
-            The report's terms; none (`()`) where it does not count. None where the fold needs the
-            vectors themselves.
-        """
-        return None
-
-    def fold_means(self, state: S, phase: Phase, means: Means, reports: Reports) -> S:
-        """What `fold` returns, for a method that has `terms`.
-
-        Args:
-            state: the state that the phase was planned in.
-            phase: as for `fold`.
-            means: the means of the vectors that the reports' terms name.
-            reports: as for `fold`. Read vectors only of those that have no terms (None).
-        """
-        raise NotImplementedError
-
-    def batch_means(
-        self, state: S, phase: Phase, reports: Reports, average: Average = MEAN
-    ) -> BatchMeans:
-        """The means that `fold_means` takes, from reports that are all at hand."""
-        means = BatchMeans(average)
-        for client, report in reports:
-            terms = self.terms(state, phase, client, report)
-            if terms:
-                means.add(terms, report.vectors)
-        return means
 
     def serve(self, state: S, client: ClientId) -> Order:
         """The order that gives a client what `personal` needs (mode E-server)."""
@@ -639,25 +630,7 @@ class Strategy(BaseModel, Generic[S]):
 
     # -- robust aggregation: docs/aggregation.md ---------------------------------------------------
 
-    def base(
-        self, state: S, phase: Phase, client: ClientId, report: Report, name: str
-    ) -> str | None:
-        """The key of the model that a reported vector started from.
-
-        Clipping shortens the difference between the two.
-
-        Returns:
-            A key; "" for a gradient, which is a difference itself; None for a vector that is only
-            compared with others and never averaged: it is not clipped.
-        """
-        if name == GRADIENT:
-            return ""
-        if name != MODEL:
-            return None
-        keys = self.order(state, phase, client).models
-        return keys[0] if keys else None
-
-    def refuses(self, rule: Rule) -> str:
+    def refuses(self, rule: Average) -> str:
         """Why a rule of the aggregation section makes no sense with this method; empty: it does."""
         return ""
 
@@ -688,19 +661,15 @@ class Strategy(BaseModel, Generic[S]):
         """Whether the fold of one buffer changes the models of all clusters: every fold then makes a report older."""
         return False
 
-    def fold_buffer(self, state: S, phase: Phase, reports: Reports, average: Average = MEAN) -> S:
-        """`fold` for the reports of one buffer: all belong to one cluster, and the others stay."""
-        return self.fold(state, phase, reports, average)
-
     # -- privacy: docs/privacy.md ------------------------------------------------------------------
 
     def private_routes(self) -> Routes:
         """How reports reach the sums of client-level privacy.
 
         Returns:
-            "assigned": to the cluster that `assignment` names, or to the one model; `fold` gets
-            means with noise. "chosen": to the cluster that `private_choices` finds from the
-            report's own data. "nothing": no report holds a vector.
+            "assigned": by their terms, to a cluster that is known already, or to the one model.
+            "chosen": to the cluster that `private_choices` finds from the report's own data.
+            "nothing": no report holds a vector.
 
         Raises:
             ValueError: the method cannot be used with client-level privacy, with the reason.
@@ -709,15 +678,13 @@ class Strategy(BaseModel, Generic[S]):
             f"{_name_of(self)} folds reports in a way whose noise nobody has worked out"
         )
 
-    def private_choices(self, state: S, reports: Reports) -> Mapping[ClientId, int]:
-        """For "chosen": the cluster of each report, from this report and the state alone."""
-        raise NotImplementedError
+    def private_choices(self, state: S, reports: Reports) -> Mapping[ClientId, int] | None:
+        """For "chosen": the cluster of each report, from this report and the state alone.
 
-    def private_fold(
-        self, state: S, models: tuple[Vector, ...], choices: Mapping[ClientId, int]
-    ) -> S:
-        """For "chosen": the state after a round that made these models with noise."""
-        raise NotImplementedError
+        None: the keys of the reports' terms are their clusters. `fold` gets the cluster as the
+        number `CHOICE` of a report.
+        """
+        return None
 
     @property
     def privacy(self) -> PrivacyFacet | None:

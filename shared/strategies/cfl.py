@@ -32,7 +32,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from covey.shared.numerics.averages import MEAN, Average
+from covey.shared.numerics.averages import Average
 from covey.shared.numerics.clustering import (
     Labels,
     Linkage,
@@ -57,6 +57,7 @@ from covey.shared.strategies.base import (
     Report,
     Reports,
     Setup,
+    Sums,
     View,
     trained_report,
 )
@@ -142,6 +143,7 @@ class Cfl(ManyModels[CflState]):
 
     client_fields = ("assign", "asked", "walks")
 
+    individual: ClassVar[bool] = True
     falls_back: ClassVar[bool] = True
 
     summary: ClassVar[str] = (
@@ -295,9 +297,7 @@ class Cfl(ManyModels[CflState]):
             return with_card(Report({}, local.examples), job, local), client_state
         return trained_report(local.train(job.models[0]), local), client_state
 
-    def fold(
-        self, state: CflState, phase: Phase, reports: Reports, average: Average = MEAN
-    ) -> CflState:
+    def fold(self, state: CflState, phase: Phase, sums: Sums, reports: Reports) -> CflState:
         if phase.name == SIGNATURE:
             return replace(state, chances=tested(reports), awaits_cards=False)
         reporters = [client for client, _ in reports]
@@ -307,7 +307,7 @@ class Cfl(ManyModels[CflState]):
         state = self._step_down(state, walkers)
         if phase.name == ENTRY:
             return replace(state, asked=unanswered(state.asked, phase, reporters))
-        state = self._train_round(state, phase, members, average)
+        state = self._train_round(state, phase, members, sums.average)
         return replace(state, asked=(), round=state.round + 1)
 
     def notes(self, state: CflState) -> dict[str, Any]:

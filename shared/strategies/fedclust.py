@@ -57,10 +57,9 @@ from covey.shared.strategies.bases.cut import (
     with_card,
     with_tree,
 )
-from covey.shared.strategies.bases.hard import START, folded, member_terms
+from covey.shared.strategies.bases.hard import START
 from covey.shared.strategies.bases.options import Quorum
 from covey.shared.strategies.bases.soft import merged
-from covey.shared.strategies.terms import Terms
 
 SKETCH = 256  # values of a sketched update: 1 kB
 
@@ -269,16 +268,6 @@ class FedClust(ClusteredOnce[FedClustState]):
             assign=merged(state.assign, clusters),
             signatures=merged(state.signatures, signatures),
         )
-
-    def terms(
-        self, state: FedClustState, phase: Phase, client: ClientId, report: Report
-    ) -> Terms | None:
-        return member_terms(state, phase, client, report)
-
-    def aggregate(
-        self, state: FedClustState, reports: Reports, average: Average = MEAN
-    ) -> FedClustState:
-        return replace(state, models=folded(state, reports, average))
 
     def proximity(self, state: FedClustState) -> Proximity | None:
         if not state.signatures:

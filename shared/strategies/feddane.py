@@ -38,11 +38,12 @@ from covey.shared.strategies.base import (
     Report,
     Reports,
     Setup,
+    Sums,
+    Terms,
     View,
     trained_report,
 )
 from covey.shared.strategies.bases.single import KEY, Single, SingleModel, sample_term
-from covey.shared.strategies.terms import Means, Terms
 
 # GRADIENT names the first phase, its vector, and the key of the mean gradient g.
 FEDAVG_DRAW = TRAIN  # the name under which FedAvg draws its cohorts
@@ -131,25 +132,16 @@ class FedDane(SingleModel[DaneState]):
         base = 1 if len(job.models) > 1 else None
         return trained_report(result, local, base=base), client_state
 
-    def terms(
-        self, state: DaneState, phase: Phase, client: ClientId, report: Report
-    ) -> Terms | None:
+    def terms(self, state: DaneState, phase: Phase, client: ClientId, report: Report) -> Terms:
         if phase.name == GRADIENT:
             return sample_term(report, of=GRADIENT)
         return sample_term(report)
 
-    def fold_means(
-        self, state: DaneState, phase: Phase, means: Means, reports: Reports
-    ) -> DaneState:
+    def fold(self, state: DaneState, phase: Phase, sums: Sums, reports: Reports) -> DaneState:
         if phase.name == GRADIENT:
-            g = means.mean(KEY, otherwise=np.zeros_like(state.model))
+            g = sums.mean(KEY, otherwise=np.zeros_like(state.model))
             return replace(state, gradient=g, gave=tuple(client for client, _ in reports))
-        return DaneState(means.mean(KEY, otherwise=state.model))
-
-    def base(
-        self, state: DaneState, phase: Phase, client: ClientId, report: Report, name: str
-    ) -> str | None:
-        return "" if name == GRADIENT else KEY
+        return DaneState(sums.mean(KEY, otherwise=state.model))
 
     def notes(self, state: DaneState) -> dict[str, Any]:
         """The norm of the mean gradient, after the first phase."""

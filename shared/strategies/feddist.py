@@ -24,9 +24,10 @@ from covey.shared.strategies.base import (
     Reports,
     Routes,
     Setup,
+    Sums,
+    Terms,
 )
 from covey.shared.strategies.bases.single import KEY, Single, SingleModel, sample_term
-from covey.shared.strategies.terms import Means, Terms
 
 
 @dataclass(frozen=True)
@@ -56,13 +57,11 @@ class PartOfTheWay(SingleModel[DistState]):
     def init(self, setup: Setup) -> DistState:
         return DistState(setup.starts[0], 0, setup.rounds)
 
-    def fold_means(
-        self, state: DistState, phase: Phase, means: Means, reports: Reports
-    ) -> DistState:
+    def fold(self, state: DistState, phase: Phase, sums: Sums, reports: Reports) -> DistState:
         step = self.epsilon
         if self.anneal == "linear":
             step *= 1.0 - state.round / state.rounds
-        target = means.mean(KEY, otherwise=state.model)
+        target = sums.mean(KEY, otherwise=state.model)
         model = combine([(state.model, 1.0 - step), (target, step)])
         return replace(state, model=model, round=state.round + 1)
 
@@ -82,7 +81,5 @@ class FedDist(PartOfTheWay):
 
     name: Literal["feddist"] = "feddist"
 
-    def terms(
-        self, state: DistState, phase: Phase, client: ClientId, report: Report
-    ) -> Terms | None:
+    def terms(self, state: DistState, phase: Phase, client: ClientId, report: Report) -> Terms:
         return sample_term(report, uniform=True)

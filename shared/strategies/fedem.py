@@ -21,7 +21,6 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.strategies.base import (
     LAST_MODEL,
@@ -39,13 +38,15 @@ from covey.shared.strategies.base import (
     Setup,
     Shares,
     Strategy,
+    Sums,
+    Term,
+    Terms,
     TrainingResult,
     View,
 )
 from covey.shared.strategies.bases.losses import comparable
-from covey.shared.strategies.bases.single import samples_of
+from covey.shared.strategies.bases.single import counted, samples_of
 from covey.shared.strategies.bases.soft import merged
-from covey.shared.strategies.terms import Means, Term, Terms
 
 # Client state: the mixture weights pi_i (K,). LAST_MODEL is the component with the largest weight.
 PI = "pi"
@@ -145,27 +146,13 @@ class FedEm(Strategy[FedEmState]):
         report = _report(results, local.examples, numbers)
         return report, {**client_state, PI: pi, LAST_MODEL: last_model}
 
-    def fold(
-        self, state: FedEmState, phase: Phase, reports: Reports, average: Average = MEAN
-    ) -> FedEmState:
-        means = self.batch_means(state, phase, reports, average)
-        return self.fold_means(state, phase, means, reports)
-
-    def terms(
-        self, state: FedEmState, phase: Phase, client: ClientId, report: Report
-    ) -> Terms | None:
-        if phase.name == COUNT or report.examples <= 0:
+    def terms(self, state: FedEmState, phase: Phase, client: ClientId, report: Report) -> Terms:
+        if phase.name == COUNT:
             return ()
-        weight = float(report.examples)
-        terms: list[Term] = []
-        for k in range(self.n_clusters):
-            name = _name(k)
-            terms.append(Term(name, name, weight))
-        return tuple(terms)
+        weight = counted(report)
+        return tuple(Term(str(k), weight, _name(k)) for k in range(self.n_clusters))
 
-    def fold_means(
-        self, state: FedEmState, phase: Phase, means: Means, reports: Reports
-    ) -> FedEmState:
+    def fold(self, state: FedEmState, phase: Phase, sums: Sums, reports: Reports) -> FedEmState:
         state = replace(state, samples=merged(state.samples, samples_of(reports)))
         if phase.name == COUNT:
             return replace(state, counted=True)
@@ -173,13 +160,8 @@ class FedEm(Strategy[FedEmState]):
             client: tuple(report.numbers[PI]) for client, report in reports if PI in report.numbers
         }
         state = replace(state, weights=merged(state.weights, weights))
-        components = [self._average(state, k, means, reports) for k in range(self.n_clusters)]
+        components = [self._average(state, k, sums, reports) for k in range(self.n_clusters)]
         return replace(state, components=tuple(components))
-
-    def base(
-        self, state: FedEmState, phase: Phase, client: ClientId, report: Report, name: str
-    ) -> str | None:
-        return name.removeprefix(COMPONENT)
 
     def serve(self, state: FedEmState, client: ClientId) -> Order:
         return Order(models=tuple(str(k) for k in range(self.n_clusters)))
@@ -229,13 +211,13 @@ class FedEm(Strategy[FedEmState]):
         equal = 1 / components
         return np.full(components, equal)
 
-    def _average(self, state: FedEmState, k: int, means: Means, reports: Reports) -> Vector:
+    def _average(self, state: FedEmState, k: int, sums: Sums, reports: Reports) -> Vector:
         """Component k after a round: the mean by samples.
 
         Weights pi_ik are not needed: a component that a client does not use has hardly moved.
         """
         before = state.components[k]
-        mean = means.mean(_name(k), otherwise=before)
+        mean = sums.mean(str(k), otherwise=before)
         everybody = sum(state.samples.values())
         if not self.damped or everybody == 0:
             return mean

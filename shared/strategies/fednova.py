@@ -9,23 +9,25 @@ Our deviations, from the authors' code.
   Momentum and proximal term together are therefore exact and not a heuristic.
 - Buffers are averaged, never divided.
 - Reports with an a_i that honest training cannot have are left out.
+
+The parameters' sum weighs a model with n_i / a_i, that of the buffers with n_i. With W = sum_i n_i / a_i and
+n = sum_i n_i the equation is w_(t+1) = w_t + tau_eff * W / n * (mean - w_t).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
-from covey.shared.numerics.averages import MEAN, Average, fair_weights, lower_median
+from covey.shared.numerics.averages import fair_weights
 from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.strategies.base import (
     LARGEST,
-    MODEL,
+    ClientId,
     ClientState,
     Expected,
     GradientCorrection,
@@ -35,17 +37,22 @@ from covey.shared.strategies.base import (
     Report,
     Reports,
     Setup,
+    Sums,
+    Term,
+    Terms,
     Training,
     View,
     trained_report,
 )
-from covey.shared.strategies.bases.single import Single, SingleModel
+from covey.shared.strategies.bases.single import KEY, Single, SingleModel
 
 WORK = "a"  # a_i in a report's numbers
+BUFFERS = "buffers"  # key of their sum
 # a_i is within this factor of the steps: a momentum of 0.999 makes it a thousand times as large
 MAX_FACTOR = 1e4
 ROUNDING = 1e-6  # of an a_i that was summed in floating point
-SLACK = 0.1  # with a proximal term, a_i must reach this share of what others' reports suggest
+SLACK = 0.1  # with a proximal term, a_i must reach this share of what the first rate gives
+MOST_STEPS = 10_000  # that are counted for this: a claim of more costs no more time
 
 
 @dataclass(frozen=True)
@@ -55,13 +62,13 @@ class NovaState(Single):
     parameters: int  # P
     velocity: Vector | None  # (P,), of the server's step; None without server momentum
     momentum: float = 0.0  # of the clients' optimiser
+    lr: float = 0.0  # of the clients' optimiser in the first round
 
 
 class Share(NamedTuple):
     """One report as the server counts it."""
 
-    model: Vector  # w_i (d,)
-    examples: float  # n_i, without what is more than a fair share
+    examples: float  # n_i
     work: float  # a_i
     steps: int  # tau_i
 
@@ -106,11 +113,10 @@ class FedNova(SingleModel[NovaState]):
     def init(self, setup: Setup) -> NovaState:
         start = setup.starts[0]
         parameters = setup.layout.parameters
-        momentum = setup.training.momentum
         at_rest: Vector | None = None
         if self.server_momentum:
             at_rest = np.zeros(parameters, np.float32)
-        return NovaState(start, parameters, at_rest, momentum)
+        return NovaState(start, parameters, at_rest, setup.training.momentum, setup.training.lr)
 
     def plan(self, state: NovaState, view: View) -> Phase:
         phase = super().plan(state, view)
@@ -123,73 +129,62 @@ class FedNova(SingleModel[NovaState]):
         a_i = accumulated(result.steps, job.training, self.mu)
         return trained_report(result, local, {WORK: a_i}), client_state
 
-    def fold(
-        self, state: NovaState, phase: Phase, reports: Reports, average: Average = MEAN
-    ) -> NovaState:
-        claimed: list[Share] = []
-        for _, report in reports:
-            share = _share(report)
-            if share is not None:
-                claimed.append(share)
-        shares = self._plausible(state, claimed)
+    def terms(self, state: NovaState, phase: Phase, client: ClientId, report: Report) -> Terms:
+        share = self._share(state, report)
+        if share is None:
+            return ()
+        p = state.parameters
+        d = state.model.size
+        parameters = Term(KEY, share.examples / share.work, span=(0, p))
+        if p == d:
+            return (parameters,)
+        return (parameters, Term(BUFFERS, share.examples, base=KEY, span=(p, d)))
+
+    def fold(self, state: NovaState, phase: Phase, sums: Sums, reports: Reports) -> NovaState:
+        shares = [
+            share for _, report in reports if (share := self._share(state, report)) is not None
+        ]
         if not shares:
             return state
-        fair = fair_weights([share.examples for share in shares], average.share)
-        shares = [share._replace(examples=fair[i]) for i, share in enumerate(shares)]
-        parameters, velocity = self._step(state, shares, average)
-        p = state.parameters
-        reported: list[tuple[Vector, float]] = []
-        for share in shares:
-            reported.append((share.model[p:], share.examples))
-        buffers = average.mean(reported)
+        fair = fair_weights([share.examples for share in shares], sums.average.share)
+        n = math.fsum(fair)
+        tau_eff = math.fsum(
+            examples / n * self._far(state, share)
+            for examples, share in zip(fair, shares, strict=True)
+        )
+        way = math.fsum(
+            tau_eff * examples / n / share.work
+            for examples, share in zip(fair, shares, strict=True)
+        )
+        w_t, buffers = np.split(state.model, [state.parameters])
+        parameters = sums.moved(KEY, w_t, way)
+        buffers = sums.mean(BUFFERS, otherwise=buffers)
+        velocity = state.velocity
+        if velocity is not None:
+            step = [(w_t, 1.0), (parameters, -1.0)]
+            velocity = combine([(velocity, self.server_momentum), *step])
+            parameters = combine([(w_t, 1.0), (velocity, -1.0)])
         return replace(state, model=np.concatenate([parameters, buffers]), velocity=velocity)
 
-    def _plausible(self, state: NovaState, shares: Sequence[Share]) -> list[Share]:
-        """The reports whose a_i honest training can have: a small a_i gives a report more weight.
+    def _share(self, state: NovaState, report: Report) -> Share | None:
+        """None for a report without samples or steps, and for an a_i that honest training cannot have.
 
-        Momentum only adds: a_i is between the steps and the steps / (1 - momentum). A proximal term
-        takes away: then a_i is compared with the cohort's median, at as many steps as the report
-        claims.
+        A small a_i gives a report more weight. Momentum only adds: a_i is between the steps and the
+        steps / (1 - momentum). A proximal term takes away: then a_i is compared with that of the
+        first round's rate.
         """
-        if not shares:
-            return []
-        most = (1 + ROUNDING) / (1 - state.momentum)
-        work = lower_median([share.work for share in shares])
-        steps = lower_median([float(share.steps) for share in shares])
-        kept: list[Share] = []
-        for share in shares:
-            if self.mu:
-                least = SLACK * work * min(1.0, share.steps / steps)
-            else:
-                least = share.steps * (1 - ROUNDING)
-            if least <= share.work <= share.steps * most:
-                kept.append(share)
-        return kept
-
-    def _step(
-        self, state: NovaState, shares: Sequence[Share], average: Average
-    ) -> tuple[Vector, Vector | None]:
-        """The parameters (P,) after the round, and the velocity (P,) of the server."""
-        p = state.parameters
-        n = math.fsum(share.examples for share in shares)
-        tau_eff = math.fsum(share.examples / n * self._far(state, share) for share in shares)
-        weights: list[float] = []
-        ends: list[tuple[Vector, float]] = []
-        for share in shares:
-            weight = tau_eff * share.examples / n / share.work  # tau_eff * p_i / a_i
-            end = share.model[:p]
-            weights.append(weight)
-            ends.append((end, weight))
-        w_t = state.model[:p]
-        left = 1.0 - math.fsum(weights)
-        moved = average.combine([(w_t, left)], ends)
-        if state.velocity is None:
-            return moved, None
-        before = (state.velocity, self.server_momentum)
-        step = [(w_t, 1.0), (moved, -1.0)]
-        velocity = combine([before, *step])
-        parameters = combine([(w_t, 1.0), (velocity, -1.0)])
-        return parameters, velocity
+        work = report.numbers.get(WORK)
+        if not isinstance(work, int | float) or report.examples <= 0 or report.steps <= 0:
+            return None
+        least = report.steps * (1 - ROUNDING)
+        if self.mu:
+            training = Training(momentum=state.momentum, lr=state.lr)
+            usual = accumulated(min(report.steps, MOST_STEPS), training, self.mu)
+            least = max(SLACK * usual, report.steps / MAX_FACTOR)
+        most = min(report.steps * (1 + ROUNDING) / (1 - state.momentum), report.steps * MAX_FACTOR)
+        if not least <= work <= most:
+            return None
+        return Share(float(report.examples), float(work), report.steps)
 
     def _far(self, state: NovaState, share: Share) -> float:
         """What a report adds to tau_eff: a_i without the proximal term, but with momentum.
@@ -199,15 +194,3 @@ class FedNova(SingleModel[NovaState]):
         if not self.mu:
             return share.work
         return accumulated(share.steps, Training(momentum=state.momentum))
-
-
-def _share(report: Report) -> Share | None:
-    """None for a report without samples, without steps, or with an impossible a_i."""
-    work = report.numbers.get(WORK)
-    if not isinstance(work, int | float) or report.examples <= 0 or report.steps <= 0:
-        return None
-    least = report.steps / MAX_FACTOR
-    most = report.steps * MAX_FACTOR
-    if not least <= work <= most:
-        return None
-    return Share(report.vectors[MODEL], report.examples, float(work), report.steps)

@@ -30,11 +30,12 @@ from covey.shared.strategies.base import (
     Reports,
     Schedule,
     Setup,
+    Sums,
+    Terms,
     View,
     factor_in,
 )
 from covey.shared.strategies.bases.single import KEY, Single, SingleModel, sample_term
-from covey.shared.strategies.terms import Means, Terms
 
 
 @dataclass(frozen=True)
@@ -73,17 +74,15 @@ class FedSgd(SingleModel[SgdState]):
         loss = local.loss(model)
         return Report({GRADIENT: gradient}, local.examples, steps=1, loss=loss), client_state
 
-    def terms(
-        self, state: SgdState, phase: Phase, client: ClientId, report: Report
-    ) -> Terms | None:
+    def terms(self, state: SgdState, phase: Phase, client: ClientId, report: Report) -> Terms:
         return sample_term(report, of=GRADIENT)
 
-    def fold_means(self, state: SgdState, phase: Phase, means: Means, reports: Reports) -> SgdState:
+    def fold(self, state: SgdState, phase: Phase, sums: Sums, reports: Reports) -> SgdState:
         folded = replace(state, round=state.round + 1)
-        if not means.count(KEY):
+        if not sums.weight(KEY):
             return folded
         lr = state.lr * factor_in(state.schedule, state.round)
-        gradient = means.mean(KEY, otherwise=np.zeros_like(state.model))  # sum_i n_i / n * g_i
+        gradient = sums.mean(KEY, otherwise=np.zeros_like(state.model))  # sum_i n_i / n * g_i
         return replace(folded, model=combine([(state.model, 1.0), (gradient, -lr)]))
 
 

@@ -18,13 +18,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import ConfigDict, Field
 
 from covey.shared.errors import DataError
-from covey.shared.numerics.averages import MEAN, PICKING, Average, Rule
+from covey.shared.numerics.averages import Average
 from covey.shared.numerics.vectors import Vector, mean
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import (
@@ -47,12 +48,15 @@ from covey.shared.strategies.base import (
     Setup,
     Shares,
     Strategy,
+    Sums,
+    Term,
+    Terms,
     View,
     trained_report,
 )
-from covey.shared.strategies.bases.hard import START, unanswered
+from covey.shared.strategies.bases.hard import START, invited, unanswered
 from covey.shared.strategies.bases.losses import comparable
-from covey.shared.strategies.bases.single import samples_of
+from covey.shared.strategies.bases.single import counted, samples_of
 from covey.shared.strategies.bases.soft import SOFT, dominant, merged, unknown
 
 VELOCITY = "velocity"  # client state: that of the optimiser (P,)
@@ -122,8 +126,8 @@ class FedSoft(Strategy[FedSoftState]):
     def starts(self) -> int:
         return self.n_clusters
 
-    def refuses(self, rule: Rule) -> str:
-        return SOFT if rule in PICKING else ""
+    def refuses(self, rule: Average) -> str:
+        return SOFT if rule.picks else ""
 
     def init(self, setup: Setup) -> FedSoftState:
         starts = setup.starts
@@ -191,18 +195,38 @@ class FedSoft(Strategy[FedSoftState]):
             kept[VELOCITY] = result.velocity
         return trained_report(result, local), kept
 
-    def fold(
-        self, state: FedSoftState, phase: Phase, reports: Reports, average: Average = MEAN
-    ) -> FedSoftState:
+    def terms(self, state: FedSoftState, phase: Phase, client: ClientId, report: Report) -> Terms:
+        """A model counts in the clusters for which its client was drawn. The draw has weighted it.
+
+        Without a draw it counts in all clusters, with weights.
+        """
+        if phase.name == ESTIMATE:
+            return ()
+        base = f"{OWN}{client}"
+        if not self._takes_everybody(state):
+            weight = counted(report, uniform=True)
+            return tuple(
+                Term(str(k), weight, base=base, share=1.0)
+                for k in range(self.n_clusters)
+                if client in self._selection(state, k, invited(phase))
+            )
+        terms: list[Term] = []
+        for k, share in enumerate(self._importance(state, client)):
+            [weight] = self._weights(state, k, [client]) if report.examples > 0 else [0.0]
+            terms.append(Term(str(k), weight, base=base, share=share))
+        return tuple(terms)
+
+    def fold(self, state: FedSoftState, phase: Phase, sums: Sums, reports: Reports) -> FedSoftState:
         if phase.name == ESTIMATE:
             return self._with_estimates(state, phase, reports)
         samples = samples_of(reports)
         trained = set(state.trained)
         trained.update(samples)
         in_order = sorted(trained)
+        centres = [sums.mean(str(k), otherwise=centre) for k, centre in enumerate(state.models)]
         return replace(
             state,
-            models=self._centres(state, phase, reports, average),
+            models=tuple(centres),
             samples=merged(state.samples, samples),
             trained=tuple(in_order),
             asked=(),
@@ -305,7 +329,7 @@ class FedSoft(Strategy[FedSoftState]):
         return weights
 
     # -- selection ---------------------------------------------------------------------------------
-    # Weighted, without replacement; `fold` finds it again from the cohort alone.
+    # Weighted, without replacement; `terms` finds it again from the cohort alone.
 
     def _takes_everybody(self, state: FedSoftState) -> bool:
         return self.selected is None and state.participation >= 1
@@ -337,15 +361,9 @@ class FedSoft(Strategy[FedSoftState]):
         cohort is enough to find out who was drawn for which cluster.
         """
         rates = self._weights(state, k, clients)
-        arrivals: list[tuple[float, ClientId]] = []
-        for client, rate in zip(clients, rates, strict=True):
-            draw = generator(state.seed, "fedsoft", state.round, k, client)
-            wait = math.inf
-            if rate > 0:
-                wait = draw.exponential() / rate
-            arrivals.append((wait, client))
-        arrivals.sort()
-        return tuple(client for _, client in arrivals[: self._per_cluster(state)])
+        return _first(
+            state.seed, state.round, k, tuple(clients), tuple(rates), self._per_cluster(state)
+        )
 
     def _per_cluster(self, state: FedSoftState) -> int:
         """The number of clients drawn for each cluster."""
@@ -354,33 +372,16 @@ class FedSoft(Strategy[FedSoftState]):
         known = len(state.importance) or 1
         return max(round(state.participation * known / self.n_clusters), 1)
 
-    def _centres(
-        self, state: FedSoftState, phase: Phase, reports: Reports, average: Average
-    ) -> Models:
-        """The centres after a round: plain means over the reporters in Sel_k.
 
-        The draw has weighted them; without a draw the means are weighted.
-        """
-        models: dict[ClientId, Vector] = {}
-        for client, report in reports:
-            if report.examples > 0:
-                models[client] = report.vectors[MODEL]
-        cohort = phase.cohort
-        if not isinstance(cohort, tuple):
-            cohort = tuple(models)
-        centres: list[Vector] = []
-        for k, centre in enumerate(state.models):
-            if self._takes_everybody(state):
-                members = list(models)
-                weights = self._weights(state, k, members)
-                importance = [self._importance(state, client) for client in members]
-                shares = [of_client[k] for of_client in importance]
-            else:
-                members = sorted(set(self._selection(state, k, cohort)).intersection(models))
-                weights = [1.0] * len(members)
-                shares = weights
-            if sum(weights) > 0:
-                vectors = [models[client] for client in members]
-                centre = average.mean(list(zip(vectors, weights, strict=True)), shares)
-            centres.append(centre)
-        return tuple(centres)
+@lru_cache(maxsize=64)  # it is asked for once for each report of a round
+def _first(seed: int, round_: int, k: int, clients: Clients, rates: Shares, count: int) -> Clients:
+    """The first `count` clients whose exponential waiting times, of these rates, are over."""
+    arrivals: list[tuple[float, ClientId]] = []
+    for client, rate in zip(clients, rates, strict=True):
+        draw = generator(seed, "fedsoft", round_, k, client)
+        wait = math.inf
+        if rate > 0:
+            wait = draw.exponential() / rate
+        arrivals.append((wait, client))
+    arrivals.sort()
+    return tuple(client for _, client in arrivals[:count])

@@ -39,6 +39,7 @@ from covey.shared.numerics.clustering import (
 )
 from covey.shared.numerics.vectors import Vector, mean
 from covey.shared.strategies.base import (
+    CHOICE,
     ENTRY,
     MODEL,
     WARMUP,
@@ -54,6 +55,7 @@ from covey.shared.strategies.base import (
     Reports,
     Routes,
     Setup,
+    Sums,
     trained_report,
 )
 from covey.shared.strategies.bases.hard import (
@@ -93,6 +95,7 @@ class FesemState(Clustered):
 class Fesem(HardClustered[FesemState]):
     """Each client follows the centre of the models most like its own."""
 
+    individual: ClassVar[bool] = True
     signature_phases: ClassVar[tuple[str, ...]] = (WARMUP, ENTRY)
     keeps_models: ClassVar[bool] = True
     client_fields = ("assign", "asked", "stored", "since", "samples", "sketches")
@@ -264,7 +267,12 @@ class Fesem(HardClustered[FesemState]):
         clusters = dict(zip(clients, labels.tolist(), strict=True))
         return joined(state, clusters)
 
-    def aggregate(self, state: FesemState, reports: Reports, average: Average = MEAN) -> FesemState:
+    def aggregate(self, state: FesemState, sums: Sums, reports: Reports) -> FesemState:
+        if all(CHOICE in report.numbers for _, report in reports):
+            # under client-level privacy: the models of the warm-up, with noise, stay those stored
+            chosen = {client: report.numbers[CHOICE] for client, report in reports}
+            after = replace(super().aggregate(state, sums, reports), round=state.round + 1)
+            return joined(after, chosen)
         before = state
         state = replace(state, round=state.round + 1)
         state = self._keep(state, reports)
@@ -277,7 +285,7 @@ class Fesem(HardClustered[FesemState]):
         else:
             # a client that was moved to an empty cluster counts with its latest model
             counted = sorted({client for client, _ in reports}.union(moved))
-        state = self._m_step(state, counted, average)
+        state = self._m_step(state, counted, sums.average)
         state = self._measured(state)
         if not has_e_step:
             return state
@@ -326,7 +334,7 @@ class Fesem(HardClustered[FesemState]):
             models[k] = average.mean(list(zip(stored, weights, strict=True)))
             if not sketches:
                 continue
-            if average.rule == "mean":
+            if not average.single:
                 # a projection of the mean is the mean of the projections
                 projected = [state.sketches[client] for client in members]
                 projected_pairs = list(zip(projected, weights, strict=True))
@@ -492,13 +500,6 @@ class Fesem(HardClustered[FesemState]):
         rows = [report.vectors[MODEL][span] for _, report in reports]
         labels, _ = nearest(rows, [centre[span] for centre in state.models], self.distance)
         return dict(zip(clients, labels.tolist(), strict=True))
-
-    def private_fold(
-        self, state: FesemState, models: tuple[Vector, ...], choices: Mapping[ClientId, int]
-    ) -> FesemState:
-        """Stored models stay those of the warm-up, with noise, so that nothing else is used."""
-        state = replace(state, models=models, round=state.round + 1, asked=())
-        return joined(state, choices)
 
     @property
     def privacy(self) -> PrivacyFacet:

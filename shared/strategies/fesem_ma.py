@@ -39,7 +39,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from covey.shared.numerics.averages import MEAN, Average, Rule
+from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.clustering import Labels, Matrix, kmeans, refill
 from covey.shared.numerics.exact_sum import ExactMean
 from covey.shared.numerics.fedma import Inputs, Prior, average_last, match_layer, raw_inputs
@@ -61,6 +61,7 @@ from covey.shared.strategies.base import (
     Report,
     Reports,
     Setup,
+    Sums,
     View,
     trained_report,
 )
@@ -103,6 +104,7 @@ class FesemMaState(Clustered):
 class FesemMa(HardClustered[FesemMaState]):
     """Averaging by index blurs networks whose units are in different orders; matching does not."""
 
+    individual: ClassVar[bool] = True
     keeps_models: ClassVar[bool] = True
     client_fields = ("assign", "asked", "stored", "counts", "cohort", "places")
 
@@ -160,8 +162,8 @@ class FesemMa(HardClustered[FesemMaState]):
         "layer; otherwise their number of samples does (matching: fedma).",
     )
 
-    def refuses(self, rule: Rule) -> str:
-        if rule == "mean" or self.matching == "fixed":
+    def refuses(self, rule: Average) -> str:
+        if not rule.single or self.matching == "fixed":
             return ""
         return "matching: fedma makes global layers out of all members' units; take matching: fixed"
 
@@ -243,17 +245,6 @@ class FesemMa(HardClustered[FesemMaState]):
             return _plain_mean(state.models)
         return super().model(state, key)
 
-    def base(
-        self, state: FesemMaState, phase: Phase, client: ClientId, report: Report, name: str
-    ) -> str | None:
-        """A model that started from the client's own random weights has no base.
-
-        Its length is then compared with that of the others.
-        """
-        if not self.order(state, phase, client).models:
-            return ""
-        return super().base(state, phase, client, report, name)
-
     # -- the client --------------------------------------------------------------------------------
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
@@ -312,17 +303,15 @@ class FesemMa(HardClustered[FesemMaState]):
         clusters = dict(zip(clients, labels.tolist(), strict=True))
         return joined(state, clusters)
 
-    def aggregate(
-        self, state: FesemMaState, reports: Reports, average: Average = MEAN
-    ) -> FesemMaState:
+    def aggregate(self, state: FesemMaState, sums: Sums, reports: Reports) -> FesemMaState:
         state = _with_reports(state, reports)
         if self.matching == "fixed":
             state = self._e_step(state)
-            return self._m_step(state, average)
+            return self._m_step(state, sums.average)
         if not state.frozen:
             state = self._e_step(state)
             state = replace(state, cohort=tuple(client for client, _ in reports))
-        return self._next_layer(state, average)
+        return self._next_layer(state, sums.average)
 
     def _e_step(self, state: FesemMaState) -> FesemMaState:
         """E-step: r_i is the nearest centre once the units of W_i are matched to the centre's."""
@@ -478,7 +467,7 @@ def _matched_mean(
 
     The mean needs memory for one ordered copy and an exact sum; a rule needs all copies.
     """
-    if average.rule != "mean":
+    if average.single:
         pairs: list[tuple[Vector, float]] = []
         for model in members:
             ordered = align(model, anchor, layout)

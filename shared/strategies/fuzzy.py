@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from covey.shared.numerics.averages import MEAN, PICKING, Average, Rule
+from covey.shared.numerics.averages import Average
 from covey.shared.numerics.vectors import Vector, mean
 from covey.shared.strategies.base import (
     ENTRY,
@@ -42,13 +42,15 @@ from covey.shared.strategies.base import (
     Setup,
     Shares,
     Strategy,
+    Sums,
+    Term,
+    Terms,
     View,
     trained_report,
 )
 from covey.shared.strategies.bases.hard import unanswered
 from covey.shared.strategies.bases.single import KEY, sample_term
 from covey.shared.strategies.bases.soft import SOFT, dominant, merged, unknown
-from covey.shared.strategies.terms import Means, Term, Terms
 
 # keys
 MEAN_OF_CLUSTERS = "mean"
@@ -140,8 +142,8 @@ class Fuzzy(Strategy[FuzzyState]):
         """The number of models on the server."""
         return 1 if self.variant == "fedavg+clu" else self.n_clusters
 
-    def refuses(self, rule: Rule) -> str:
-        return SOFT if rule in PICKING and self._models > 1 else ""
+    def refuses(self, rule: Average) -> str:
+        return SOFT if rule.picks and self._models > 1 else ""
 
     def continued(self, state: FuzzyState, fresh: FuzzyState) -> FuzzyState:
         return replace(state, asked=())
@@ -191,24 +193,15 @@ class Fuzzy(Strategy[FuzzyState]):
         counts = self._count(job, counted, local)
         return trained_report(result, local, {"counts": counts}), client_state
 
-    def fold(
-        self, state: FuzzyState, phase: Phase, reports: Reports, average: Average = MEAN
-    ) -> FuzzyState:
-        means = self.batch_means(state, phase, reports, average)
-        return self.fold_means(state, phase, means, reports)
-
-    def terms(
-        self, state: FuzzyState, phase: Phase, client: ClientId, report: Report
-    ) -> Terms | None:
+    def terms(self, state: FuzzyState, phase: Phase, client: ClientId, report: Report) -> Terms:
         if phase.name == ENTRY:
             return ()
         if len(state.models) == 1:
             return sample_term(report)
-        return _by_counts(report)
+        [base] = self.serve(state, client).models
+        return _by_counts(report, base)
 
-    def fold_means(
-        self, state: FuzzyState, phase: Phase, means: Means, reports: Reports
-    ) -> FuzzyState:
+    def fold(self, state: FuzzyState, phase: Phase, sums: Sums, reports: Reports) -> FuzzyState:
         reported: dict[ClientId, Shares] = {}
         for client, report in reports:
             own = tuple(report.numbers["counts"])
@@ -217,7 +210,7 @@ class Fuzzy(Strategy[FuzzyState]):
         counts = merged(state.counts, reported)
         if phase.name == ENTRY:
             return replace(state, counts=counts, asked=unanswered(state.asked, phase, counts))
-        models = [means.mean(str(k), otherwise=before) for k, before in enumerate(state.models)]
+        models = [sums.mean(str(k), otherwise=before) for k, before in enumerate(state.models)]
         return FuzzyState(tuple(models), counts, begun=True)
 
     def clusters(self, state: FuzzyState) -> tuple[Vector, ...]:
@@ -278,8 +271,8 @@ class Fuzzy(Strategy[FuzzyState]):
         return [float(count) for count in counts]
 
 
-def _by_counts(report: Report) -> Terms:
-    """Equation 3: a reported model counts in cluster k with the weight n_i^k."""
+def _by_counts(report: Report, base: str) -> Terms:
+    """Equation 3: a reported model, trained from that of key `base`, counts in cluster k with the weight n_i^k."""
     counts = report.numbers["counts"]
     total = math.fsum(counts)
     # claimed samples are capped, and counts are samples
@@ -290,5 +283,5 @@ def _by_counts(report: Report) -> Terms:
     for k, count in enumerate(counts):
         if count > 0:
             weight = float(count) * fair
-            terms.append(Term(str(k), MODEL, weight, count / total))
+            terms.append(Term(str(k), weight, base=base, share=count / total))
     return tuple(terms)

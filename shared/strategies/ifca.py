@@ -27,10 +27,10 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import (
+    CHOICE,
     GRADIENT,
     LARGEST,
     MODEL,
@@ -47,15 +47,18 @@ from covey.shared.strategies.base import (
     Routes,
     Schedule,
     Setup,
+    Sums,
+    Term,
+    Terms,
     View,
     factor_in,
     trained_report,
 )
 from covey.shared.strategies.bases.hard import START, Clustered, ManyModels, joined
 from covey.shared.strategies.bases.losses import comparable, lowest
-from covey.shared.strategies.bases.single import sample_term
+from covey.shared.strategies.bases.single import counted
 from covey.shared.strategies.fedsgd import decayed
-from covey.shared.strategies.terms import BatchMeans, Means, Term, Terms
+from covey.shared.strategies.sums import SumsAtHand
 
 COLLAPSED = 5  # rounds in which all reporters choose the same hypothesis
 DEFAULT_WARMUP_ROUNDS = 3
@@ -236,7 +239,7 @@ class Ifca(ManyModels[IfcaState]):
         losses = self._expected_losses()
         sizes: dict[str, int] = {self.averaging: state.start.size}
         choice = Expected(most=self.n_clusters - 1, whole=True)
-        numbers = {"choice": choice, **losses}
+        numbers = {CHOICE: choice, **losses}
         if not self._is_trying(state):
             return Phase(sizes=sizes, numbers=numbers)
         if state.trial_round == self.restart_rounds:
@@ -263,11 +266,13 @@ class Ifca(ManyModels[IfcaState]):
 
     def order(self, state: IfcaState, phase: Phase, client: ClientId) -> Order:
         if phase.name == SEED:
-            return Order(models=(START,))
-        if not self._is_warmup(state):
-            return self._choosing_order(state, client)
-        drawn = generator(state.seed, "group", client).integers(self.n_clusters)
-        return self._order_of_one(int(drawn))
+            return Order(models=(START,), whole=True)
+        if self._is_warmup(state):
+            drawn = generator(state.seed, "group", client).integers(self.n_clusters)
+            order = self._order_of_one(int(drawn))
+        else:
+            order = self._choosing_order(state, client)
+        return replace(order, whole=self._may_reseed(state))
 
     def serve(self, state: IfcaState, client: ClientId) -> Order:
         if not state.models:
@@ -285,7 +290,7 @@ class Ifca(ManyModels[IfcaState]):
 
     def _order_of_one(self, number: int, cluster: int | None = None) -> Order:
         """One hypothesis, which the client does not choose."""
-        return Order(models=self._keys([number]), cluster=cluster, numbers={"choice": number})
+        return Order(models=self._keys([number]), cluster=cluster, numbers={CHOICE: number})
 
     def _is_warmup(self, state: IfcaState) -> bool:
         """Whether clients train the hypothesis of a random group."""
@@ -329,8 +334,8 @@ class Ifca(ManyModels[IfcaState]):
             return report, client_state
         best = self._best(models, losses, local)
         # during the warm-up the order names the group, and only its hypothesis was sent
-        choice = job.numbers.get("choice", best)
-        numbers = {"choice": choice, "losses": losses}
+        choice = job.numbers.get(CHOICE, best)
+        numbers = {CHOICE: choice, "losses": losses}
         model = models[best]
         if self.averaging == "gradient":
             gradient = decayed(local.gradient(model), model, job)
@@ -380,9 +385,25 @@ class Ifca(ManyModels[IfcaState]):
 
     # -- the server --------------------------------------------------------------------------------
 
-    def fold(
-        self, state: IfcaState, phase: Phase, reports: Reports, average: Average = MEAN
-    ) -> IfcaState:
+    def terms(self, state: IfcaState, phase: Phase, client: ClientId, report: Report) -> Terms:
+        if phase.name in SEEDING:
+            return ()
+        return self._counts(report)
+
+    def _counts(self, report: Report) -> Terms:
+        """How a report counts in the sum of its hypothesis, and in that of the trunk where it is shared."""
+        choice = _choice(report, self.n_clusters)
+        if choice is None:
+            return ()
+        keys = [str(choice)]
+        if self.shared_trunk:
+            keys.append(TRUNK)  # learns from all reports
+        if self.averaging == "gradient":
+            return tuple(Term(key, 1.0, GRADIENT, base="") for key in keys)
+        weight = counted(report, uniform=self.weights == "uniform")
+        return tuple(Term(key, weight, base=str(choice)) for key in keys)
+
+    def fold(self, state: IfcaState, phase: Phase, sums: Sums, reports: Reports) -> IfcaState:
         match phase.name:
             case "seed":
                 return self._first_centre(state, reports)
@@ -390,48 +411,29 @@ class Ifca(ManyModels[IfcaState]):
                 return self._next_centre(state, reports)
             case "rate":
                 return self._rated(state, reports)
-        means = BatchMeans(average)
-        for _, report in reports:
-            means.add(self._counts(report), report.vectors)
-        return self.fold_means(state, phase, means, reports)
-
-    def terms(
-        self, state: IfcaState, phase: Phase, client: ClientId, report: Report
-    ) -> Terms | None:
-        if phase.name in SEEDING or self.reseed_dead:
-            return None
-        return self._counts(report)
-
-    def _counts(self, report: Report) -> Terms:
-        """How a report counts in the mean of its hypothesis, and in that of the trunk where it is shared."""
-        choice = _choice(report, self.n_clusters)
-        if choice is None:
-            return ()
-        keys = [str(choice)]
-        if self.shared_trunk:
-            keys.append(TRUNK)  # learns from all reports
-        terms: list[Term] = []
-        for key in keys:
-            if self.averaging == "model":
-                terms += sample_term(report, key, uniform=self.weights == "uniform")
-            else:
-                terms.append(Term(key, GRADIENT, 1.0))
-        return tuple(terms)
-
-    def fold_means(
-        self, state: IfcaState, phase: Phase, means: Means, reports: Reports
-    ) -> IfcaState:
         chosen = self._choices(reports)
-        state = self._aggregate(state, means, len(chosen))
+        moved = self._aggregate(state, sums, len(chosen))
         if phase.name.startswith(RESTART):
-            return replace(state, trial_round=state.trial_round + 1)
-        state = replace(state, idle=_idle(state, chosen))
-        state = self._joined(state, chosen)
-        # frozen clients cannot leave a hypothesis, however rarely they are drawn
-        if self.reseed_dead and not self._is_frozen(state):
+            return replace(moved, trial_round=state.trial_round + 1)
+        idle = _idle(state, chosen)
+        if phase.buffer is not None:
+            # reports of one hypothesis say nothing about the idle time of the others
+            used = set(chosen.values())
+            idle = tuple(0 if k in used else rounds for k, rounds in enumerate(state.idle))
+        moved = self._joined(replace(moved, idle=idle), chosen)
+        if self._may_reseed(state):
             valid = [(client, report) for client, report in reports if client in chosen]
-            state = self._reseeded(state, valid)
-        return replace(state, round=state.round + 1)
+            moved = self._reseeded(moved, valid)
+        return replace(moved, round=state.round + 1)
+
+    def _may_reseed(self, state: IfcaState) -> bool:
+        """Whether the next round can leave a hypothesis dead that a client's model then replaces.
+
+        Frozen clients cannot leave a hypothesis, however rarely they are drawn.
+        """
+        if not self.reseed_dead or self._is_frozen(state):
+            return False
+        return any(rounds + 1 >= self.dead_after for rounds in state.idle)
 
     def _joined(self, state: IfcaState, choices: Mapping[ClientId, int]) -> IfcaState:
         """The state with these choices. `round` is that of the reports."""
@@ -449,17 +451,6 @@ class Ifca(ManyModels[IfcaState]):
             if choice is not None:
                 choices[client] = choice
         return choices
-
-    def base(
-        self, state: IfcaState, phase: Phase, client: ClientId, report: Report, name: str
-    ) -> str | None:
-        """The hypothesis that the client claims to have trained: always a whole model."""
-        if name == GRADIENT:
-            return ""
-        choice = _choice(report, len(state.models))
-        if choice is None:
-            return START
-        return str(choice)
 
     def notes(self, state: IfcaState) -> dict[str, Any]:
         dead = self._dead(state)
@@ -494,32 +485,32 @@ class Ifca(ManyModels[IfcaState]):
         """Hypotheses that nobody chose for a long time."""
         return [k for k, rounds in enumerate(state.idle) if rounds >= self.dead_after]
 
-    def _aggregate(self, state: IfcaState, means: Means, reporters: int) -> IfcaState:
+    def _aggregate(self, state: IfcaState, sums: Sums, reporters: int) -> IfcaState:
         """Each hypothesis after a round with this number of reports."""
         models: list[Vector] = []
         for k, model in enumerate(state.models):
-            models.append(self._moved(state, model, str(k), means, reporters))
+            models.append(self._moved(state, model, str(k), sums, reporters))
         if not self.shared_trunk or not reporters:
             return replace(state, models=tuple(models))
-        moved_first = self._moved(state, state.models[0], TRUNK, means, reporters)
+        moved_first = self._moved(state, state.models[0], TRUNK, sums, reporters)
         return replace(state, models=self._with_trunk_of(moved_first, state, models))
 
     def _moved(
-        self, state: IfcaState, model: Vector, key: str, means: Means, reporters: int
+        self, state: IfcaState, model: Vector, key: str, sums: Sums, reporters: int
     ) -> Vector:
         """A hypothesis (d,) after its reports; without any it stays.
 
         Args:
             state: has the learning rate.
             model: the hypothesis (d,).
-            key: of the mean of its reports.
-            means: of models or gradients.
+            key: of the sum of its reports.
+            sums: of models or gradients.
             reporters: the number of all reporters of the round.
         """
-        mean = means.mean(key, otherwise=model)
+        mean = sums.mean(key, otherwise=model)
         if self.averaging == "model":
             return mean
-        count = means.count(key)
+        count = sums.count(key)
         if not count:
             return model
         rate = state.lr * factor_in(state.schedule, state.round)
@@ -552,9 +543,9 @@ class Ifca(ManyModels[IfcaState]):
         by_loss = sorted(reports, key=worst_first)
         for k, one in zip(dead, by_loss, strict=False):
             _, report = one
-            choice = report.numbers["choice"]
+            choice = report.numbers[CHOICE]
             chosen = models[choice]
-            own = BatchMeans(MEAN)
+            own = SumsAtHand()
             own.add(self._counts(report), report.vectors)
             models[k] = self._moved(state, chosen, str(choice), own, reporters=1)
             idle[k] = 0
@@ -582,15 +573,6 @@ class Ifca(ManyModels[IfcaState]):
         """The hypothesis that the client chose."""
         return _choice(report, self.n_clusters) or 0
 
-    def fold_buffer(
-        self, state: IfcaState, phase: Phase, reports: Reports, average: Average = MEAN
-    ) -> IfcaState:
-        """A fold of one hypothesis shows nothing about the others: only its own idle time changes."""
-        idle = list(state.idle)
-        for choice in self._choices(reports).values():
-            idle[choice] = 0
-        return replace(self.fold(state, phase, reports, average), idle=tuple(idle))
-
     # -- privacy -----------------------------------------------------------------------------------
 
     def private_routes(self) -> Routes:
@@ -609,16 +591,6 @@ class Ifca(ManyModels[IfcaState]):
                 "the account; leave it out (initial: random or warmup is possible)"
             )
         return "chosen"
-
-    def private_choices(self, state: IfcaState, reports: Reports) -> Mapping[ClientId, int]:
-        return self._choices(reports)
-
-    def private_fold(
-        self, state: IfcaState, models: Models, choices: Mapping[ClientId, int]
-    ) -> IfcaState:
-        idle = _idle(state, choices)
-        state = self._joined(state, choices)
-        return replace(state, models=models, idle=idle, round=state.round + 1)
 
     # -- initialisation ----------------------------------------------------------------------------
 
@@ -694,7 +666,7 @@ def _idle(state: IfcaState, choices: Mapping[ClientId, int]) -> tuple[int, ...]:
 
 def _choice(report: Report, clusters: int) -> int | None:
     """The hypothesis that a client chose; None where there is no such hypothesis."""
-    choice = report.numbers.get("choice")
+    choice = report.numbers.get(CHOICE)
     if isinstance(choice, int) and 0 <= choice < clusters:
         return choice
     return None

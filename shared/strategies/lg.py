@@ -26,7 +26,6 @@ import numpy.typing as npt
 from pydantic import Field
 
 from covey.shared.errors import DataError, PublicError
-from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.strategies.base import (
     LAST_MODEL,
@@ -41,10 +40,11 @@ from covey.shared.strategies.base import (
     Reports,
     Setup,
     Strategy,
+    Sums,
+    Terms,
     View,
 )
 from covey.shared.strategies.bases.single import sample_term
-from covey.shared.strategies.terms import Means, Terms
 
 # keys
 SHARED = "0"  # the shared part
@@ -107,29 +107,15 @@ class LgFedAvg(Strategy[LgState]):
             report = replace(report, vectors={VECTOR: shared}, bases={VECTOR: 0})
         return report, {**client_state, LAST_MODEL: result.end}
 
-    def fold(
-        self, state: LgState, phase: Phase, reports: Reports, average: Average = MEAN
-    ) -> LgState:
-        means = self.batch_means(state, phase, reports, average)
-        return self.fold_means(state, phase, means, reports)
-
-    def terms(self, state: LgState, phase: Phase, client: ClientId, report: Report) -> Terms | None:
+    def terms(self, state: LgState, phase: Phase, client: ClientId, report: Report) -> Terms:
         if not state.shared.size:
             return ()
         return sample_term(report, SHARED, VECTOR, uniform=self.weights == "uniform")
 
-    def fold_means(self, state: LgState, phase: Phase, means: Means, reports: Reports) -> LgState:
-        trained = set(state.trained)
-        for client, _ in reports:
-            trained.add(client)
-        shared = means.mean(SHARED, otherwise=state.shared)
-        in_order = sorted(trained)
-        return replace(state, shared=shared, trained=tuple(in_order))
-
-    def base(
-        self, state: LgState, phase: Phase, client: ClientId, report: Report, name: str
-    ) -> str | None:
-        return SHARED
+    def fold(self, state: LgState, phase: Phase, sums: Sums, reports: Reports) -> LgState:
+        trained = {*state.trained, *[client for client, _ in reports]}
+        shared = sums.mean(SHARED, otherwise=state.shared)
+        return replace(state, shared=shared, trained=tuple(sorted(trained)))
 
     def serve(self, state: LgState, client: ClientId) -> Order:
         keys: list[str] = []

@@ -16,7 +16,6 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from covey.shared.errors import DataError
-from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import (
     LAST_MODEL,
@@ -33,6 +32,7 @@ from covey.shared.strategies.base import (
     Routes,
     Setup,
     Strategy,
+    Sums,
     View,
 )
 from covey.shared.strategies.bases.hard import START
@@ -51,6 +51,7 @@ class LocalState:
 class LocalOnly(Strategy[LocalState]):
     """What agents reach without each other: often a lot if their labels are skewed."""
 
+    individual: ClassVar[bool] = True  # nothing is sent
     client_fields = ("trained",)
 
     summary: ClassVar[str] = "no federation: every agent trains alone from the common start"
@@ -93,9 +94,7 @@ class LocalOnly(Strategy[LocalState]):
         report = Report({}, local.examples, steps=result.steps, loss=result.loss)
         return report, {**client_state, LAST_MODEL: result.end}
 
-    def fold(
-        self, state: LocalState, phase: Phase, reports: Reports, average: Average = MEAN
-    ) -> LocalState:
+    def fold(self, state: LocalState, phase: Phase, sums: Sums, reports: Reports) -> LocalState:
         trained = set(state.trained)
         trained.update(client for client, _ in reports)
         return replace(state, opened=True, trained=tuple(sorted(trained)))

@@ -61,10 +61,9 @@ from covey.shared.strategies.bases.cut import (
     with_card,
     with_tree,
 )
-from covey.shared.strategies.bases.hard import START, folded, joined, member_terms
+from covey.shared.strategies.bases.hard import START, joined
 from covey.shared.strategies.bases.options import Quorum
 from covey.shared.strategies.bases.soft import merged
-from covey.shared.strategies.terms import Terms
 
 VectorLabels = tuple[int, ...]  # the class of each vector of a signature
 Place = tuple[int, int]  # of a vector in a signature: its class, and its order within the class
@@ -191,7 +190,7 @@ class Pacfl(ClusteredOnce[PacflState]):
     def order(self, state: PacflState, phase: Phase, client: ClientId) -> Order:
         if phase.name == TRAIN and client not in state.assign:
             # its signature is still missing: this training helps nobody but the client
-            return Order(models=(START,))
+            return Order(models=(START,), whole=True)
         return super().order(state, phase, client)
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
@@ -221,14 +220,6 @@ class Pacfl(ClusteredOnce[PacflState]):
         if self.newcomers == "recluster":
             return self._reclustered(state)
         return self._placed(state, clients)
-
-    def terms(
-        self, state: PacflState, phase: Phase, client: ClientId, report: Report
-    ) -> Terms | None:
-        return member_terms(state, phase, client, report)
-
-    def aggregate(self, state: PacflState, reports: Reports, average: Average = MEAN) -> PacflState:
-        return replace(state, models=folded(state, reports, average))
 
     def refuses_buffer(self) -> str:
         return ""

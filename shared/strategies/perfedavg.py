@@ -37,10 +37,11 @@ from covey.shared.strategies.base import (
     SampleIndices,
     Schedule,
     Setup,
+    Sums,
+    Terms,
     factor_in,
 )
 from covey.shared.strategies.bases.single import KEY, Single, SingleModel, sample_term
-from covey.shared.strategies.terms import Means, Terms
 
 
 @dataclass(frozen=True)
@@ -109,15 +110,13 @@ class PerFedAvg(SingleModel[PerFedAvgState]):
         )
         return report, client_state
 
-    def terms(
-        self, state: PerFedAvgState, phase: Phase, client: ClientId, report: Report
-    ) -> Terms | None:
+    def terms(self, state: PerFedAvgState, phase: Phase, client: ClientId, report: Report) -> Terms:
         return sample_term(report, uniform=self.weights == "uniform")
 
-    def fold_means(
-        self, state: PerFedAvgState, phase: Phase, means: Means, reports: Reports
+    def fold(
+        self, state: PerFedAvgState, phase: Phase, sums: Sums, reports: Reports
     ) -> PerFedAvgState:
-        return replace(state, model=means.mean(KEY, otherwise=state.model), round=state.round + 1)
+        return replace(state, model=sums.mean(KEY, otherwise=state.model), round=state.round + 1)
 
     def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
         model = job.models[0]

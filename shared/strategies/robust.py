@@ -26,7 +26,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from covey.shared.errors import PublicError
-from covey.shared.numerics.averages import MEAN, Average, Rule
+from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.clustering import euclidean, nearest
 from covey.shared.numerics.trimmed import Trim, ball, robust_mean, trimmed_kmeans, trimmed_mean
 from covey.shared.numerics.vectors import Vector, combine, dot, mean
@@ -43,6 +43,7 @@ from covey.shared.strategies.base import (
     Reports,
     Schedule,
     Setup,
+    Sums,
     TrainingResult,
     View,
     factor_in,
@@ -74,6 +75,7 @@ class RobustState(Grouped):
 class Robust(ClusteredOnce[RobustState]):
     """A few broken or hostile clients can change neither the clusters nor the models."""
 
+    individual: ClassVar[bool] = True
     falls_back: ClassVar[bool] = True
 
     summary: ClassVar[str] = (
@@ -138,8 +140,8 @@ class Robust(ClusteredOnce[RobustState]):
             return "strategy.features: logreg needs classes, and the task is a regression; use full"
         return ""
 
-    def refuses(self, rule: Rule) -> str:
-        if rule == "mean":
+    def refuses(self, rule: Average) -> str:
+        if not rule.single:
             return ""
         return "it has robust means of its own: strategy.trim, beta and round_beta"
 
@@ -230,9 +232,7 @@ class Robust(ClusteredOnce[RobustState]):
         labels, _ = nearest(rows, state.centres)
         return joined(state, dict(zip(clients, labels.tolist(), strict=True)))
 
-    def aggregate(
-        self, state: RobustState, reports: Reports, average: Average = MEAN
-    ) -> RobustState:
+    def aggregate(self, state: RobustState, sums: Sums, reports: Reports) -> RobustState:
         """Stage 3: the trimmed mean of each cluster; one without reporters keeps its model."""
         models = list(state.models)
         rate = state.lr * factor_in(state.schedule, state.round)

@@ -153,7 +153,6 @@ def test_a_fold_that_fails_for_all_is_a_void_attempt_with_a_reason(
         raise ArithmeticError("nothing goes")
 
     monkeypatch.setattr(type(run.strategy), "fold", broken)
-    monkeypatch.setattr(type(run.strategy), "fold_means", broken)  # of sums on arrival
     effects: list[Effect] = []
     for order in asked(run):
         effects += run.receive(order.client, honest(run, people, order).to_bytes(), 0.0)

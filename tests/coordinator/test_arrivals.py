@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,8 @@ from covey.shared.scenario.aggregation import Aggregation, MaxSamples
 from covey.shared.strategies.base import MODEL, ClientId, Phase, Report
 from covey.shared.strategies.bases.single import Single
 from covey.shared.strategies.fedavg import FedAvg
-from covey.shared.strategies.fedprox import FedProx
-from covey.shared.strategies.terms import describes_folds
+from covey.shared.strategies.reading import folded
+from covey.shared.strategies.registry import BUILT_IN
 from covey.shared.wire.codec import Codec, encode
 from covey.shared.wire.messages import ReportContent
 from tests.coordinator.test_recovery import half_reported, report_of
@@ -34,8 +33,7 @@ TRAIN = Phase(sizes={MODEL: SIZE})
 EVERYBODY = {"participation": 1.0}
 CAPPED = Aggregation(max_samples=MaxSamples(times_median=2.0))
 
-# each of these has phases that are nothing but means; the first rounds of some are not
-METHODS = ("fedavg", "fedsgd", "feddane", "perfedavg", "lg", "ifca", "fedclust", "fuzzy")
+METHODS = tuple(name for name, kind in BUILT_IN.items() if not kind.individual)
 
 values = st.floats(-100, 100, width=32)
 vectors = st.lists(values, min_size=SIZE, max_size=SIZE)
@@ -66,13 +64,13 @@ def from_arrivals(
     assert collected is not None
     assert not collected.unreadable
     fair = folding.capped(collected.reports, aggregation)
-    means = arrivals.means(STATE, TRAIN, fair)
-    return FedAvg().fold_means(STATE, TRAIN, means, fair).model.tobytes()
+    sums = arrivals.sums(STATE, TRAIN, fair)
+    return FedAvg().fold(STATE, TRAIN, sums, fair).model.tobytes()
 
 
 def in_one_batch(spool: Spool, reporters: Sequence[ClientId], aggregation: Aggregation) -> Any:
     fair = folding.capped(spool.reports(1, reporters), aggregation)
-    return FedAvg().fold(STATE, TRAIN, fair, aggregation.average).model.tobytes()
+    return folded(FedAvg(), STATE, TRAIN, fair, aggregation.average).model.tobytes()
 
 
 @settings(
@@ -115,13 +113,13 @@ def test_a_run_that_adds_up_arrivals_has_the_bytes_of_one_that_reads_the_spool(
 ) -> None:
     scene = scenario(method, rounds={**EVERYBODY, "count": 2})
     used: list[str] = []
-    means = Arrivals.means
+    sums = Arrivals.sums
 
     def counted(self: Arrivals, state: Any, phase: Phase, reports: Any) -> Any:
         used.append(phase.name)
-        return means(self, state, phase, reports)
+        return sums(self, state, phase, reports)
 
-    monkeypatch.setattr(Arrivals, "means", counted)
+    monkeypatch.setattr(Arrivals, "sums", counted)
     arrived = fingerprint(in_process(tmp_path / "arrived", scene))
     assert "train" in used
     monkeypatch.setattr(Arrivals, "collect", lambda *_: None)
@@ -184,15 +182,6 @@ def test_a_robust_rule_and_clipping_fold_from_the_spool(
     spool.keep(1, "agent-0", report, 0.0)
     arrivals.add(1, "agent-0", report, TRAIN, STATE)
     assert arrivals.collect(1, ["agent-0"], TRAIN, STATE) is None
-
-
-def test_terms_do_not_describe_the_fold_of_a_class_that_replaces_it() -> None:
-    class Mine(FedProx):
-        def fold(self, state: Single, *rest: Any, **named: Any) -> Single:
-            return replace(state, model=state.model + 1)
-
-    assert describes_folds(FedProx)
-    assert not describes_folds(Mine)
 
 
 def test_a_report_that_is_set_aside_at_the_close_is_not_in_the_model(

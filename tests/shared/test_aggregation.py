@@ -24,6 +24,7 @@ from covey.shared.numerics.averages import (
     step_norm,
 )
 from covey.shared.seeds import generator
+from covey.shared.strategies.sums import MODEL, SumsAtHand, Term
 from tests.bowl import flat
 
 RULES = ("trimmed_mean", "median", "krum", "multi_krum", "geometric_median")
@@ -39,8 +40,6 @@ def honest(count: int, size: int = 50) -> list[vectors.Vector]:
 def test_the_default_average_is_the_weighted_mean_byte_for_byte() -> None:
     pairs = [(vector, float(weight)) for weight, vector in enumerate(honest(5))]
     assert MEAN.mean(pairs).tobytes() == vectors.mean(pairs).tobytes()
-    fixed, steps = [(honest(1)[0], 1.0)], [(vector, -0.1) for vector in honest(4)]
-    assert MEAN.combine(fixed, steps).tobytes() == vectors.combine([*fixed, *steps]).tobytes()
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -103,11 +102,19 @@ def test_shares_let_a_report_count_in_part() -> None:
         Average("krum").mean(pairs, shares=[1.0] * 4)
 
 
-def test_a_rule_takes_the_place_of_the_reported_part_of_a_sum() -> None:
-    fixed = [(flat(10.0), 1.0)]
-    steps = [(flat(value), -0.5) for value in (1.0, 2.0, 1000.0)]
-    assert Average("median").combine(fixed, steps).tolist() == [10.0 - 1.5 * 2.0]
-    assert Average("median").combine(fixed, []).tolist() == [10.0]
+def sums_at_hand(average: Average, *pairs: tuple[float, float]) -> SumsAtHand:
+    """The sum of (value, weight)."""
+    sums = SumsAtHand(average)
+    for value, weight in pairs:
+        sums.add((Term("0", weight),), {MODEL: flat(value)})
+    return sums
+
+
+def test_a_rule_takes_the_place_of_the_mean_on_the_way_to_it() -> None:
+    sums = sums_at_hand(Average("median"), (1.0, 5.0), (2.0, 0.5), (1000.0, 0.5))
+    assert sums.moved("0", flat(10.0), 1.5).tolist() == [10.0 + 1.5 * (2.0 - 10.0)]
+    start = flat(10.0)
+    assert sums_at_hand(Average("median")).moved("0", start, 1.5) is start
 
 
 def test_the_lower_median_of_two_is_the_smaller() -> None:
@@ -153,13 +160,12 @@ def test_weights_within_their_shares_stay_as_they_are() -> None:
     assert fair_weights([1e12, 1.0, 1.0], None) == [1e12, 1.0, 1.0]
 
 
-def test_a_mean_and_the_reported_part_of_a_sum_have_fair_weights() -> None:
+def test_a_mean_and_the_way_to_it_have_fair_weights() -> None:
     pairs = [(flat(value), weight) for value, weight in ((0.0, 1.0), (0.0, 1.0), (3.0, 1e12))]
     assert Average(share=0.2).mean(pairs).tolist() == [2.0]
     assert Average().mean(pairs).tolist() == [3.0]
-    reported = [(flat(0.0), 0.1), (flat(0.0), 0.1), (flat(3.0), 9.8)]
-    summed = Average(share=0.2).combine([(flat(1.0), 1.0)], reported)
-    assert summed.item() == pytest.approx(1.0 + 10.0 * 2.0)
+    sums = sums_at_hand(Average(share=0.2), (0.0, 0.1), (0.0, 0.1), (3.0, 9.8))
+    assert sums.moved("0", flat(1.0), 10.0).item() == pytest.approx(1.0 + 10.0 * (2.0 - 1.0))
 
 
 def test_a_clipped_step_keeps_its_direction_and_a_short_one_its_bytes() -> None:

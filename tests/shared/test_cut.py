@@ -17,6 +17,7 @@ from covey.shared.strategies.bases import cut
 from covey.shared.strategies.bases.cut import CARD, COUNTS, Chances, Cut
 from covey.shared.strategies.fedclust import FedClust
 from covey.shared.strategies.pacfl import Pacfl
+from covey.shared.strategies.reading import folded
 from covey.shared.strategies.robust import Robust
 from tests.bowl import Softmax, softmax_client
 from tests.drive import Run
@@ -171,9 +172,9 @@ def test_the_gate_answers_from_the_cards_that_came_and_fit() -> None:
     broken = replace(short, numbers={COUNTS: [9] * 5})
     phase = replace(phase, cohort=tuple(clients))
     mixed = [(reports[0][0], short), (reports[1][0], broken), *reports[2:]]
-    assert min(strategy.fold(state, phase, mixed).chances) < 0.01
+    assert min(folded(strategy, state, phase, mixed).chances) < 0.01
     few = [(client, short) for client in list(clients)[:5]] + reports[5:]
-    assert strategy.fold(state, phase, few).chances != ()
+    assert folded(strategy, state, phase, few).chances != ()
 
 
 def test_of_a_large_fleet_a_sample_of_the_cards_is_tested(monkeypatch: pytest.MonkeyPatch) -> None:

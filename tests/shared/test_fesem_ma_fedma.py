@@ -11,6 +11,7 @@ import pytest
 from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import Phase, Report, Setup, Training, View
 from covey.shared.strategies.fesem_ma import FesemMa, FesemMaState
+from covey.shared.strategies.reading import folded
 from tests.bowl import Drop, Perceptron, perceptron_client
 from tests.drive import Run, fingerprint
 
@@ -105,7 +106,12 @@ def test_a_layer_whose_cohort_is_gone_is_passed_with_stored_models() -> None:
         (("c0",), True),
         ((), True),
     ]
-    run.strategy.fold(run.strategy.fold(state, plans[2], []), replace(plans[2], name="layer2"), [])
+    folded(
+        run.strategy,
+        folded(run.strategy, state, plans[2], []),
+        replace(plans[2], name="layer2"),
+        [],
+    )
 
 
 def test_a_newcomer_waits_for_the_next_pass() -> None:
@@ -114,8 +120,11 @@ def test_a_newcomer_waits_for_the_next_pass() -> None:
     assert run.strategy.plan(state, View(1, 5, 0, ("c0", "c5"))).name == "layer1"
     trained = Report({"model": run.setup.starts[0]}, 10)
     first = stepped(started(), 1)
-    joined = run.strategy.fold(
-        first, Phase("train"), [("c0", Report({"model": first.stored["c0"]}, 10)), ("c5", trained)]
+    joined = folded(
+        run.strategy,
+        first,
+        Phase("train"),
+        [("c0", Report({"model": first.stored["c0"]}, 10)), ("c5", trained)],
     )
     assert "c5" in joined.assign
     assert "c5" not in joined.places
@@ -128,10 +137,10 @@ def test_a_cluster_without_any_report_rests() -> None:
     state = stepped(run, 1)
     (mine,) = {state.assign[client] for client in ("c0", "c2", "c4")}
     reports = [("c0", Report({"model": state.stored["c0"]}, 10))]
-    after = run.strategy.fold(state, Phase("train"), reports)
+    after = folded(run.strategy, state, Phase("train"), reports)
     assert set(after.places) == {"c0", "c2", "c4"}
     for name in ("layer1", "layer2"):
-        after = run.strategy.fold(after, Phase(name), [])
+        after = folded(run.strategy, after, Phase(name), [])
     assert (after.frozen, after.places, after.cohort) == (0, {}, ())
     assert set(after.widths) == {str(mine)}
     for client in ("c1", "c3"):
@@ -189,7 +198,7 @@ def test_the_last_layer_counts_samples_of_each_class_where_agents_tell_them() ->
 def test_class_counts_that_make_no_sense_are_taken_as_none(told: Any) -> None:
     run = started()
     report = Report({"model": run.setup.starts[0]}, 7, {"classes": told})
-    state = run.strategy.fold(run.strategy.init(run.setup), Phase("warmup"), [("c0", report)])
+    state = folded(run.strategy, run.strategy.init(run.setup), Phase("warmup"), [("c0", report)])
     assert state.counts["c0"] == (7, 7, 7, 7)
 
 

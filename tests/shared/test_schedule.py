@@ -11,6 +11,7 @@ from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.fedsgd import FedSgd
 from covey.shared.strategies.ifca import Ifca
 from covey.shared.strategies.perfedavg import PerFedAvg
+from covey.shared.strategies.reading import folded
 from covey.shared.strategies.robust import Robust
 from tests.bowl import Bowl, flat
 from tests.shared.planted import job, run, setup
@@ -44,8 +45,8 @@ def test_robusts_step_on_the_server_follows_the_schedule_after_its_first_stage()
 
 def test_a_round_in_which_nobody_counts_is_one_of_the_schedule() -> None:
     begun = FedSgd().init(setup({"a": Bowl(flat(8.0, 8.0), 20)}, HALF, flat(0, 0)))
-    folded = FedSgd().fold(begun, Phase(), [("a", Report({"gradient": flat(1, 1)}, 0))])
-    assert (folded.round, folded.model is begun.model) == (1, True)
+    after = folded(FedSgd(), begun, Phase(), [("a", Report({"gradient": flat(1, 1)}, 0))])
+    assert (after.round, after.model is begun.model) == (1, True)
 
 
 def test_a_hypothesis_that_is_seeded_again_moves_with_the_rate_of_its_round() -> None:

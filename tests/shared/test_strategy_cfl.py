@@ -9,6 +9,7 @@ import pytest
 from covey.shared.numerics.vectors import Layout, Tensor
 from covey.shared.strategies.base import Phase, Report, Setup, Training
 from covey.shared.strategies.cfl import Cfl
+from covey.shared.strategies.reading import folded
 from tests.bowl import Bowl, flat, softmax_client
 from tests.shared.planted import ONE, SGD, WHOLE, alternating, bowls, run, two_groups
 
@@ -106,10 +107,10 @@ def test_cfl_walks_only_past_the_splits_of_the_cluster_it_stands_in() -> None:
     }
     state = replace(start, models=(flat(0, 0),) * 4, divided=(0, 1, 0), parts=(1, 2, 3), **ways)
     right, left = Report({"model": flat(2, 1)}, 5), Report({"model": flat(-2, 1)}, 5)
-    once = strategy.fold(state, Phase("entry", ("l", "r")), [("l", left), ("r", right)])
+    once = folded(strategy, state, Phase("entry", ("l", "r")), [("l", left), ("r", right)])
     assert once.walks == {"l": 1, "r": 2}  # cluster 1 was divided next, cluster 0 in split 2
     assert strategy.order(once, Phase("entry"), "r").models == ("split2",)
-    twice = strategy.fold(once, Phase("entry", ("l", "r")), [("l", left), ("r", right)])
+    twice = folded(strategy, once, Phase("entry", ("l", "r")), [("l", left), ("r", right)])
     assert twice.assign == {"l": 2, "r": 0}
     assert twice.walks == {}
 
@@ -129,7 +130,7 @@ def test_cfl_member_who_missed_a_split_walks_from_there_and_not_from_the_root() 
         (c, Report({"model": flat(0, up)}, n))
         for c, up, n in (("a", 3, 5), ("b", -3, 10), ("c", 3, 5))
     ]
-    after = strategy.fold(state, Phase(cohort=("a", "b", "c", "late")), moved)
+    after = folded(strategy, state, Phase(cohort=("a", "b", "c", "late")), moved)
     assert after.assign == {"a": 1, "b": 2, "c": 1, "z": 0}
     assert after.walks == {"late": 1}
 
@@ -214,7 +215,7 @@ def test_cfl_newcomer_goes_with_the_plain_mean_of_a_half_and_a_tie_to_the_older_
     assert end.state.stays[0] == pytest.approx([3.0, 1.5])
     assert end.state.goes[0] == pytest.approx([-3.0, -1.5])
     tie = Report({"model": flat(-1, 2)}, 10)  # at a right angle to both
-    after = end.strategy.fold(end.state, Phase("entry", ("new",)), [("new", tie)])
+    after = folded(end.strategy, end.state, Phase("entry", ("new",)), [("new", tie)])
     assert after.assign["new"] == 0
 
 
@@ -224,7 +225,7 @@ def test_cfl_buffers_have_no_say_in_norms_and_directions() -> None:
     start = strategy.init(Setup((flat(0, 0, 0),), layout, 7, 10, 1.0, ONE))
     ways = {"a": (2, 0, 900), "b": (-2, 0, 900), "c": (2, 0, -900), "d": (-2, 0, -500)}
     reports = [(client, Report({"model": flat(*way)}, 10)) for client, way in ways.items()]
-    state = strategy.fold(start, Phase(cohort=tuple(ways)), reports)
+    state = folded(strategy, start, Phase(cohort=tuple(ways)), reports)
     assert state.assign == {"a": 0, "b": 1, "c": 0, "d": 1}
     assert state.norms["0"] == pytest.approx((0.0, 2.0))
 
@@ -265,7 +266,7 @@ def test_cfl_full_round_to_which_no_member_came_is_asked_for_again() -> None:
     strategy = Cfl(warmup=0, eps_1=9.0, eps_2=1.0)
     at = run(strategy, locals_, participation=0.5, rounds=1)
     assert at.state.due == (0,)
-    state = strategy.fold(at.state, Phase(cohort=tuple(locals_)), [])
+    state = folded(strategy, at.state, Phase(cohort=tuple(locals_)), [])
     assert state.due == (0,)
     assert state.models[0] is at.state.models[0]
 

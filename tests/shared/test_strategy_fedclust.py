@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from covey.shared.strategies.base import Phase, Report, Training
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.fedclust import FedClust
+from covey.shared.strategies.reading import folded
 from tests.bowl import Bowl, bowl_layout, flat
 from tests.drive import Run, fingerprint
 from tests.shared.planted import ONE, SGD, bowls, equal, run, setup, softmaxes, two_groups
@@ -150,7 +151,7 @@ def test_fedclust_compares_a_newcomer_in_the_way_that_the_clusters_were_found(
     ).rounds(1)
     assert [*at.state.assign.values()] == [0, 0, 1, 1]
     newcomer = Report({"signature": flat(1 + 0.5, 1 - 0.5)}, 10)
-    after = strategy.fold(at.state, Phase("entry", ("new",)), [("new", newcomer)])
+    after = folded(strategy, at.state, Phase("entry", ("new",)), [("new", newcomer)])
     assert after.assign["new"] == expected
 
 
@@ -183,7 +184,8 @@ def test_fedclust_reference_is_the_first_uploads_or_the_current_model() -> None:
         end = run(FedClust(n_clusters=2, newcomer_ref=reference), two_groups(), rounds=1)
         state = replace(end.state, models=grown)
         assert (
-            end.strategy.fold(state, Phase("entry", ("new",)), newcomer).assign["new"] == expected
+            folded(end.strategy, state, Phase("entry", ("new",)), newcomer).assign["new"]
+            == expected
         )
 
 

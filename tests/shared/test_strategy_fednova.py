@@ -12,6 +12,7 @@ from covey.shared.numerics.vectors import Layout, Tensor
 from covey.shared.strategies.base import Phase, Report, Setup, Training
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.fednova import FedNova, accumulated
+from covey.shared.strategies.reading import folded
 from tests.bowl import Bowl, bowl_layout, flat
 from tests.shared.planted import ONE, SGD, job, run, unequal
 
@@ -107,7 +108,7 @@ def test_fednova_averages_buffers_without_dividing_them() -> None:
         ("a", Report({"model": flat(2, 10)}, 10, {"a": 1.0}, 1)),
         ("b", Report({"model": flat(6, 50)}, 30, {"a": 3.0}, 3)),
     ]
-    assert strategy.fold(state, Phase(), reports).model == pytest.approx(
+    assert folded(strategy, state, Phase(), reports).model == pytest.approx(
         [2.5 * (0.25 * 2 + 0.75 * 2), 40.0]
     )
 
@@ -118,5 +119,5 @@ def test_fednova_leaves_out_a_report_whose_work_cannot_be_divided_by(work: Any) 
     state = strategy.init(Setup((flat(0),), Layout((Tensor("a.w", (1,)),), 1), 0, 1, 1.0, ONE))
     good = ("a", Report({"model": flat(2)}, 10, {"a": 1.0}, 1))
     bad = ("b", Report({"model": flat(9)}, 10, {} if work is None else {"a": work}, 1))
-    assert strategy.fold(state, Phase(), [good, bad]).model == pytest.approx([2.0])
-    assert strategy.fold(state, Phase(), [bad]) is state
+    assert folded(strategy, state, Phase(), [good, bad]).model == pytest.approx([2.0])
+    assert folded(strategy, state, Phase(), [bad]) is state

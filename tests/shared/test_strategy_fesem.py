@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from covey.shared.strategies.base import Phase, Report, Training
 from covey.shared.strategies.fesem import Fesem, FesemState
+from covey.shared.strategies.reading import folded
 from tests.bowl import Bowl, flat
 from tests.drive import Run, fingerprint
 from tests.shared.planted import WHOLE, bowls, job, run, setup, trained, two_groups
@@ -189,8 +190,10 @@ def test_fesem_warm_up_takes_epochs_of_its_own() -> None:
 def test_fesem_weighted_centre_of_members_without_samples_stays() -> None:
     strategy = Fesem(n_clusters=1, mu=0.0, weighted_centers=True)
     state = strategy.init(setup(bowls((0, 0))))
-    state = strategy.fold(state, Phase("warmup", ("a",)), [("a", Report({"model": flat(1, 2)}, 5))])
-    state = strategy.fold(state, Phase(), [("a", Report({"model": flat(9, 9)}, 0))])
+    state = folded(
+        strategy, state, Phase("warmup", ("a",)), [("a", Report({"model": flat(1, 2)}, 5))]
+    )
+    state = folded(strategy, state, Phase(), [("a", Report({"model": flat(9, 9)}, 0))])
     assert state.models[0].tolist() == [1, 2]
 
 
@@ -220,7 +223,7 @@ def test_fesem_with_participants_only_seeds_an_empty_cluster_with_a_client_that_
         since=dict.fromkeys(stored, 0),
         samples=dict.fromkeys(stored, 1),
     )
-    state = strategy.fold(state, Phase(), [("a", Report({"model": flat(0, 0)}, 1))])
+    state = folded(strategy, state, Phase(), [("a", Report({"model": flat(0, 0)}, 1))])
     assert state.assign == {"a": 0, "b": 0, "c": 1}
     assert [model.tolist() for model in state.models] == [[0, 0], [3, 0]]
 
@@ -245,8 +248,8 @@ def test_fesem_never_copies_a_stored_model(tmp_path: Path) -> None:
     strategy = Fesem(n_clusters=1)
     mapped = np.memmap(tmp_path / "model", np.float32, "w+", shape=(2,))
     phase = Phase("warmup", ("a",), ends_round=False)
-    state = strategy.fold(
-        strategy.init(setup(bowls((1, 1)))), phase, [("a", Report({"model": mapped}, 3))]
+    state = folded(
+        strategy, strategy.init(setup(bowls((1, 1)))), phase, [("a", Report({"model": mapped}, 3))]
     )
     assert state.stored["a"] is mapped
 

@@ -16,6 +16,7 @@ from covey.shared.strategies import fesem_ma
 from covey.shared.strategies.base import Phase, Report, Setup, Strategy
 from covey.shared.strategies.fesem import Fesem
 from covey.shared.strategies.fesem_ma import FesemMa, FesemMaState
+from covey.shared.strategies.reading import folded
 from tests.bowl import perceptron_client
 from tests.drive import Run, fingerprint
 from tests.shared.planted import ONE, TWO, close, run, setup, softmaxes
@@ -53,7 +54,7 @@ def centres(strategy: Strategy[Any], *, shuffled: bool, rounds: int = 2) -> tupl
     state = strategy.init(Setup((start,), MLP, 7, 3, 1.0, ONE))
     reports = [(f"c{i}", Report({"model": model}, 10)) for i, model in enumerate(models)]
     for name in ("warmup", *["train"] * rounds):
-        state = strategy.fold(state, Phase(name), reports)
+        state = folded(strategy, state, Phase(name), reports)
     return strategy.clusters(state)
 
 
@@ -144,9 +145,9 @@ def test_fesem_ma_takes_stored_models_of_those_who_are_absent() -> None:
     start, models = mlp_models(4)
     state = strategy.init(Setup((start,), MLP, 7, 3, 1.0, ONE))
     reports = [(f"c{i}", Report({"model": model}, 10)) for i, model in enumerate(models)]
-    state = strategy.fold(state, Phase("warmup"), reports)
+    state = folded(strategy, state, Phase("warmup"), reports)
     moved = models[0] + np.float32(0.01)
-    state = strategy.fold(state, Phase(), [("c0", Report({"model": moved}, 10))])
+    state = folded(strategy, state, Phase(), [("c0", Report({"model": moved}, 10))])
     assert np.allclose(state.models[0], np.mean([moved, *models[1:]], axis=0), atol=1e-5)
 
 
@@ -159,7 +160,7 @@ def test_fesem_ma_refuses_a_model_that_it_cannot_match_when_the_run_starts() -> 
 def warmed_up(strategy: FesemMa, models: list[Vector], start: Vector) -> FesemMaState:
     state = strategy.init(Setup((start,), MLP, 7, 3, 1.0, ONE))
     reports = [(f"c{i}", Report({"model": model}, 10)) for i, model in enumerate(models)]
-    return strategy.fold(state, Phase("warmup"), reports)
+    return folded(strategy, state, Phase("warmup"), reports)
 
 
 def test_fesem_ma_matches_its_members_once_more_for_each_sweep(
@@ -186,7 +187,7 @@ def test_fesem_ma_notes_the_mean_squared_distance_to_the_own_centre() -> None:
     start, models = mlp_models()
     strategy = FesemMa(n_clusters=2, sweeps=0)
     before = warmed_up(strategy, models, start)
-    after = strategy.fold(before, Phase(), [("c0", Report({"model": models[0]}, 10))])
+    after = folded(strategy, before, Phase(), [("c0", Report({"model": models[0]}, 10))])
     distances = [
         float(np.sum((model - before.models[before.assign[f"c{i}"]]).astype(np.float64) ** 2))
         for i, model in enumerate(models)
@@ -212,6 +213,6 @@ def test_fesem_ma_gives_a_cluster_without_members_the_model_that_lies_farthest_o
     strategy = FesemMa(n_clusters=2)
     state = warmed_up(strategy, models, start)
     everybody_in_one = replace(state, models=(state.models[0], state.models[0] + np.float32(50)))
-    after = strategy.fold(everybody_in_one, Phase(), [("c0", Report({"model": models[0]}, 10))])
+    after = folded(strategy, everybody_in_one, Phase(), [("c0", Report({"model": models[0]}, 10))])
     assert strategy.notes(after)["reseeded"] == 1
     assert set(after.assign.values()) == {0, 1}

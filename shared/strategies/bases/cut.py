@@ -20,7 +20,6 @@ import numpy as np
 from pydantic import Field
 
 from covey.shared.numerics import kinship
-from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.choose_k import Choice, best_silhouette, by_rotations, by_silhouette
 from covey.shared.numerics.clustering import (
     Agglomeration,
@@ -39,6 +38,7 @@ from covey.shared.strategies.base import (
     Phase,
     Report,
     Reports,
+    Sums,
     View,
 )
 from covey.shared.strategies.bases.hard import Clustered, HardClustered, sizes
@@ -248,10 +248,10 @@ class ClusteredOnce(HardClustered[G], Generic[G]):
         order = super().order(state, phase, client)
         return asked(order) if state.asks and not state.models else order
 
-    def fold(self, state: G, phase: Phase, reports: Reports, average: Average = MEAN) -> G:
+    def fold(self, state: G, phase: Phase, sums: Sums, reports: Reports) -> G:
         if state.asks and not state.models:
             state = replace(state, chances=tested(reports))
-        return super().fold(state, phase, reports, average)
+        return super().fold(state, phase, sums, reports)
 
     def notes(self, state: G) -> dict[str, Any]:
         if not state.models:

@@ -30,11 +30,12 @@ from covey.shared.strategies.base import (
     Report,
     Reports,
     Strategy,
+    Sums,
+    Terms,
     View,
 )
 from covey.shared.strategies.bases.losses import lowest
-from covey.shared.strategies.bases.single import averaged, sample_term
-from covey.shared.strategies.terms import Means, Terms
+from covey.shared.strategies.bases.single import sample_term
 
 # fields of a state that a new run sets; what the earlier run found stays
 SETTINGS = ("seed", "lr", "schedule", "settled")
@@ -73,28 +74,6 @@ def unassigned(state: Clustered, view: View) -> tuple[ClientId, ...]:
     clients.difference_update(state.asked)
     in_order = sorted(clients)
     return tuple(in_order)
-
-
-def folded(state: Clustered, reports: Reports, average: Average = MEAN) -> tuple[Vector, ...]:
-    """The average of each cluster's own reports; a cluster without any keeps its model."""
-    models: list[Vector] = []
-    for k, model in enumerate(state.models):
-        own = reports_of(state.assign, k, reports)
-        models.append(averaged(own, otherwise=model, average=average))
-    return tuple(models)
-
-
-def member_terms(state: Clustered, phase: Phase, client: ClientId, report: Report) -> Terms | None:
-    """How a report counts in its cluster's mean by samples.
-
-    None for a report that forms clusters or lets its client join one: then its vectors are compared.
-    """
-    cluster = state.assign.get(client)
-    if cluster is None:
-        return None
-    if phase.name == ENTRY:
-        return None
-    return sample_term(report, str(cluster))
 
 
 def reports_of(assign: Mapping[ClientId, int], k: int, reports: Reports) -> Reports:
@@ -263,16 +242,9 @@ class HardClustered(ManyModels[H], Generic[H]):
         A report is that of an entry, or that of a "train" phase with the order of an entry.
         """
 
-    @abstractmethod
-    def aggregate(self, state: H, reports: Reports, average: Average = MEAN) -> H:
-        """The state after a round, from the reports of members."""
-
-    def aggregate_means(self, state: H, means: Means) -> H:
-        """`aggregate`, from the means of clusters under the keys of their models.
-
-        For methods whose `terms` are those of `member_terms`.
-        """
-        models = [means.mean(str(k), otherwise=model) for k, model in enumerate(state.models)]
+    def aggregate(self, state: H, sums: Sums, reports: Reports) -> H:
+        """The state after a round, from the reports of members: here the averages of their sums."""
+        models = [sums.mean(str(k), otherwise=model) for k, model in enumerate(state.models)]
         return replace(state, models=tuple(models))
 
     def plan(self, state: H, view: View) -> Phase:
@@ -293,26 +265,24 @@ class HardClustered(ManyModels[H], Generic[H]):
     def order(self, state: H, phase: Phase, client: ClientId) -> Order:
         if phase.name != ENTRY and client in state.assign:
             return self.member_order(state, client)
-        return self.entry_order(state)
+        return replace(self.entry_order(state), whole=True)
 
-    def fold(self, state: H, phase: Phase, reports: Reports, average: Average = MEAN) -> H:
+    def terms(self, state: H, phase: Phase, client: ClientId, report: Report) -> Terms:
+        """A member's report counts in its cluster by samples; one that lets its client join is compared."""
+        if self.individual or phase.name == ENTRY or client not in state.assign:
+            return ()
+        return sample_term(report, str(state.assign[client]))
+
+    def fold(self, state: H, phase: Phase, sums: Sums, reports: Reports) -> H:
         if not state.models:
             if not reports:
                 return state
-            return self.form_clusters(state, reports, average)
+            return self.form_clusters(state, reports, sums.average)
         members, newcomers = by_membership(state.assign, reports)
         if phase.name == ENTRY:
             admitted = self.assign_newcomers(state, newcomers)
             return replace(admitted, asked=unanswered(state.asked, phase, admitted.assign))
-        return self._with_newcomers(self.aggregate(state, members, average), newcomers)
-
-    def fold_means(self, state: H, phase: Phase, means: Means, reports: Reports) -> H:
-        if not state.models:
-            return self.fold(state, phase, reports)
-        if phase.name == ENTRY:
-            return self.fold(state, phase, reports)
-        _, newcomers = by_membership(state.assign, reports)
-        return self._with_newcomers(self.aggregate_means(state, means), newcomers)
+        return self._with_newcomers(self.aggregate(state, sums, members), newcomers)
 
     def _with_newcomers(self, trained: H, newcomers: Reports) -> H:
         """The state after a round, with the clusters of those who joined in it."""

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import (
+    GRADIENT,
     MODEL,
     ClientId,
     ClientState,
@@ -21,10 +22,12 @@ from covey.shared.strategies.base import (
     Routes,
     Setup,
     Strategy,
+    Sums,
+    Term,
+    Terms,
     View,
     trained_report,
 )
-from covey.shared.strategies.terms import Means, Term, Terms
 
 KEY = "0"  # of the only model
 
@@ -58,14 +61,14 @@ def averaged(
     """
     pairs = []
     for _, report in reports:
-        if report.examples > 0:
-            weight = 1.0 if uniform else float(report.examples)
+        weight = counted(report, uniform=uniform)
+        if weight > 0:
             pairs.append((report.vectors[of], weight))
     return average.mean(pairs) if pairs else otherwise
 
 
 def sample_term(report: Report, key: str = KEY, of: str = MODEL, *, uniform: bool = False) -> Terms:
-    """The term of a report in one weighted mean; none for a report without samples.
+    """The term of a report in one weighted mean. A report without samples has no weight.
 
     Args:
         report: what counts.
@@ -73,10 +76,14 @@ def sample_term(report: Report, key: str = KEY, of: str = MODEL, *, uniform: boo
         of: the name of the vector.
         uniform: True: all count alike; False: each counts by its samples n_i.
     """
+    return (Term(key, counted(report, uniform=uniform), of, base="" if of == GRADIENT else None),)
+
+
+def counted(report: Report, *, uniform: bool = False) -> float:
+    """What a report weighs: its samples n_i, or 1 as every report with samples."""
     if report.examples <= 0:
-        return ()
-    weight = 1.0 if uniform else float(report.examples)
-    return (Term(key, of, weight),)
+        return 0.0
+    return 1.0 if uniform else float(report.examples)
 
 
 def samples_of(reports: Reports) -> dict[ClientId, int]:
@@ -92,7 +99,7 @@ def vectors_of(reports: Reports, name: str = MODEL) -> dict[ClientId, Vector]:
 class SingleModel(Strategy[M], Generic[M]):
     """One model under the key "0", one phase per round, the sample-weighted mean of the reports.
 
-    A method writes `init` if its state holds more than the model, and overrides `work`, or `terms` and `fold_means`.
+    A method writes `init` if its state holds more than the model, and overrides `work`, or `terms` and `fold`.
     """
 
     def continued(self, state: M, fresh: M) -> M:
@@ -110,15 +117,11 @@ class SingleModel(Strategy[M], Generic[M]):
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         return trained_report(local.train(job.models[0]), local), client_state
 
-    def fold(self, state: M, phase: Phase, reports: Reports, average: Average = MEAN) -> M:
-        means = self.batch_means(state, phase, reports, average)
-        return self.fold_means(state, phase, means, reports)
-
-    def terms(self, state: M, phase: Phase, client: ClientId, report: Report) -> Terms | None:
+    def terms(self, state: M, phase: Phase, client: ClientId, report: Report) -> Terms:
         return sample_term(report)
 
-    def fold_means(self, state: M, phase: Phase, means: Means, reports: Reports) -> M:
-        return replace(state, model=means.mean(KEY, otherwise=state.model))
+    def fold(self, state: M, phase: Phase, sums: Sums, reports: Reports) -> M:
+        return replace(state, model=sums.mean(KEY, otherwise=state.model))
 
     def serve(self, state: M, client: ClientId) -> Order:
         return Order(models=(KEY,))

@@ -6,9 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from covey.shared.numerics.averages import MEAN, Average
-from covey.shared.strategies.base import Phase, Reports
-from covey.shared.strategies.bases.single import AveragedOnly, Single, averaged
+from covey.methods import KEY, AveragedOnly, Phase, Reports, Single, Sums
 
 
 class HalfStep(AveragedOnly):
@@ -20,9 +18,5 @@ class HalfStep(AveragedOnly):
     name: Literal["half_step"] = "half_step"
     step: float = Field(0.5, gt=0, le=1, description="the part of the way that the server goes")
 
-    def fold(
-        self, state: Single, phase: Phase, reports: Reports, average: Average = MEAN
-    ) -> Single:
-        mean = averaged(reports, otherwise=state.model, average=average)
-        moved = state.model + self.step * (mean - state.model)
-        return Single(moved.astype("float32"))
+    def fold(self, state: Single, phase: Phase, sums: Sums, reports: Reports) -> Single:
+        return Single(sums.moved(KEY, state.model, self.step))

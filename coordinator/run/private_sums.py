@@ -1,8 +1,8 @@
-"""Client-level privacy at the coordinator: a method's fold sees noised means in place of what agents sent.
+"""Client-level privacy at the coordinator: a method's fold sees noised sums in place of what agents sent.
 
-Whatever a fold computes from noised means is post-processing, so a method is private if its means are. A
-method declares where a report goes (`Strategy.private_fold`): to the one model or to the cluster that is known already
-("assigned"), or to a cluster that the report's own data chose ("chosen"), whose number of reports is then a secret too.
+Whatever a fold computes from noised sums is post-processing, so a method is private if its sums are. A method declares
+where a report goes (`Strategy.private_routes`): to the one model or to the cluster that is known already ("assigned"),
+or to a cluster that the report's own data chose ("chosen"), whose number of reports is then a secret too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy.typing as npt
 from covey.coordinator.run.account import epsilon, require_accountant
 from covey.shared.errors import UserError
 from covey.shared.numerics.averages import MEAN, Average
-from covey.shared.numerics.vectors import Vector
+from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.privacy.noise import Noise, new_key
 from covey.shared.privacy.settings import (
     LOCAL,
@@ -32,24 +32,24 @@ from covey.shared.privacy.settings import (
 )
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import entropy
-from covey.shared.strategies.base import ClientId, Phase, Report, Reports, Strategy
+from covey.shared.strategies.base import CHOICE, ClientId, Phase, Report, Reports, Strategy, Sums
 from covey.shared.strategies.phase_names import TRAIN
+from covey.shared.strategies.reading import sums_of
+from covey.shared.strategies.sums import MODEL
 
 KEY_FILE = "noise.key"  # in the run's folder, readable by its owner alone
 OWNER_ONLY = 0o600
-MODEL = "model"  # the vector of a report that a private sum takes in
 
 Float64 = npt.NDArray[np.float64]
 Json = dict[str, Any]
 ClientReport = tuple[ClientId, Report]
-Vectors = dict[ClientId, Vector]  # one of each agent
 Choices = Mapping[ClientId, int]  # the cluster that each report chose
 Histories = set[tuple[int, int]]  # how many sums an agent was in, and how many signatures it sent
 
 
 @dataclass
 class Ledger:
-    """What each agent has revealed so far: see `PrivateFold`."""
+    """What each agent has revealed so far: see `PrivateSums`."""
 
     sums: dict[ClientId, int] = field(default_factory=dict)
     signatures: dict[ClientId, int] = field(default_factory=dict)
@@ -82,8 +82,30 @@ def noise_key(folder: Path, scenario: Scenario, *, resumed: bool) -> bytes:
     return key
 
 
-class PrivateFold:
-    """Folds the reports of a run under a `privacy` section, and keeps its account.
+class NoisedSums:
+    """Averages with noise, of reports that all count alike."""
+
+    def __init__(self, models: Mapping[str, Vector | None], counts: Mapping[str, float]) -> None:
+        self.average = MEAN
+        self._models = models  # by key; None where a noised count is too small
+        self._counts = counts
+
+    def mean(self, key: str, otherwise: Vector) -> Vector:
+        model = self._models.get(key)
+        return otherwise if model is None else model
+
+    def moved(self, key: str, start: Vector, share: float) -> Vector:
+        return combine([(start, 1.0 - share), (self.mean(key, otherwise=start), share)])
+
+    def weight(self, key: str) -> float:
+        return self._counts.get(key, 0.0)
+
+    def count(self, key: str) -> int:
+        return round(self.weight(key))
+
+
+class PrivateSums:
+    """Makes the sums of a run under a `privacy` section, and keeps its account.
 
     The ledger holds, for each agent: `sums`, how many sums its reports were in; `signatures`, how many it has sent;
     `local`, the epsilon that it reported of its own DP-SGD. It lives in the run's checkpoint. Raises UserError where
@@ -101,10 +123,12 @@ class PrivateFold:
         if noises_sums or noises_signatures:
             require_accountant()
 
-    def fold(
+    def sums(
         self, state: Any, phase: Phase, reports: Reports, average: Average = MEAN, *, step: int
-    ) -> Any:
-        """The strategy's state after a phase. Nothing is entered into the account: a fold may be tried and discarded.
+    ) -> tuple[Sums, Reports]:
+        """The sums of a phase, and the reports as the strategy's fold may see them.
+
+        Nothing is entered into the account: a fold may be tried and discarded.
 
         Args:
             state: of the strategy, before the phase.
@@ -116,19 +140,18 @@ class PrivateFold:
         """
         strategy = self._strategy
         settings = self._privacy.client
-        if phase.name in strategy.signature_phases:
-            return strategy.fold(state, phase, reports, average)
-        reports = self._members(state, reports)
-        if settings is None:
-            return strategy.fold(state, phase, reports, average)
-        routes = strategy.private_routes()
-        if routes == "chosen":
-            return self._chosen(state, reports, settings, step)
-        if routes == "nothing":
-            models: Vectors = {}
-        else:
-            models = self._assigned(state, reports, settings, step)
-        return strategy.fold(state, phase, _released(reports, models))
+        is_signature = phase.name in strategy.signature_phases
+        if not is_signature:
+            reports = self._members(state, reports)
+        if is_signature or settings is None:
+            return sums_of(strategy, state, phase, reports, average), reports
+        match strategy.private_routes():
+            case "nothing":
+                return NoisedSums({}, {}), _bare(reports)
+            case "assigned":
+                return self._assigned(state, phase, reports, settings, step)
+            case "chosen":
+                return self._chosen(state, phase, reports, settings, step)
 
     def count_sums(self, phase: Phase, reports: Reports) -> None:
         """Enter a fold that the run takes over into the account: its noised sums are released."""
@@ -235,62 +258,64 @@ class PrivateFold:
         return members
 
     def _assigned(
-        self, state: Any, reports: Reports, settings: ClientPrivacy, step: int
-    ) -> Vectors:
-        """Each agent's model becomes its cluster's noised mean: who is in which cluster is public."""
+        self, state: Any, phase: Phase, reports: Reports, settings: ClientPrivacy, step: int
+    ) -> tuple[Sums, Reports]:
+        """Noised sums of clusters whose members are public."""
         strategy = self._strategy
-        clusters = strategy.assignment(state)
-        groups: dict[int, list[ClientId]] = {}
-        for client, _ in reports:
-            cluster = clusters.get(client, 0)
-            groups.setdefault(cluster, []).append(client)
-        vectors = _models(reports)
-        means: Vectors = {}
-        for cluster in sorted(groups):
-            clients = groups[cluster]
-            base = strategy.model(state, str(cluster))
-            total = clipped_sum([vectors[client] for client in clients], base, settings.clip)
-            noise = self._noise(step, cluster, total)
-            means |= dict.fromkeys(clients, _moved(base, total, noise, settings, len(clients)))
-        return means
+        vectors: dict[str, list[Vector]] = {}
+        bases: dict[str, str] = {}
+        bare = _bare(reports)
+        for (client, report), (_, public) in zip(reports, bare, strict=True):
+            for term in strategy.terms(state, phase, client, public):
+                vectors.setdefault(term.key, []).append(term.part(report.vectors))
+                bases[term.key] = term.started_from
+        models: dict[str, Vector | None] = {}
+        for key, own in vectors.items():
+            base = strategy.model(state, bases[key])
+            total = clipped_sum(own, base, settings.clip)
+            models[key] = _moved(base, total, self._noise(step, key, total), settings, len(own))
+        return NoisedSums(models, {key: float(len(own)) for key, own in vectors.items()}), bare
 
-    def _chosen(self, state: Any, reports: Reports, settings: ClientPrivacy, step: int) -> Any:
+    def _chosen(
+        self, state: Any, phase: Phase, reports: Reports, settings: ClientPrivacy, step: int
+    ) -> tuple[Sums, Reports]:
         """Every cluster gets a noised sum and a noised count, also one that nobody chose: that nobody did is a secret."""
         strategy = self._strategy
         choices = strategy.private_choices(state, reports)
-        vectors = _models(reports)
-        bases = strategy.clusters(state)
-        models: list[Vector] = []
-        for cluster, base in enumerate(bases):
+        if choices is None:
+            choices = {
+                client: int(term.key)
+                for client, report in reports
+                for term in strategy.terms(state, phase, client, report)
+            }
+        vectors = {client: report.vectors[MODEL] for client, report in reports}
+        models: dict[str, Vector | None] = {}
+        counts: dict[str, float] = {}
+        for cluster, base in enumerate(strategy.clusters(state)):
+            key = str(cluster)
             own = _of_cluster(cluster, vectors, choices)
             total = clipped_sum(own, base, settings.clip)
-            noise = self._noise(step, cluster, total)
-            true_count = len(own)
-            count = noised_count(true_count, settings.noise_multiplier, noise)
-            model = base
+            noise = self._noise(step, key, total)
+            count = noised_count(len(own), settings.noise_multiplier, noise)
+            models[key] = None
             if count is not None:
-                model = _moved(base, total, noise, settings, count)
-            models.append(model)
-        all_models = tuple(models)
-        return strategy.private_fold(state, all_models, choices)
+                models[key] = _moved(base, total, noise, settings, count)
+                counts[key] = count
+        return NoisedSums(models, counts), _bare(reports, choices)
 
-    def _noise(self, step: int, cluster: int, total: Float64) -> Noise:
+    def _noise(self, step: int, key: str, total: Float64) -> Noise:
         """The noise of one sum: a fold that is repeated with the same reports has it again and reveals nothing new.
 
         The account composes independent draws. Without the step, equal sums of two rounds (those of a cluster without
         members, say) would share a draw, and whether they share one would show that no agent was in either.
         """
         name = hashlib.blake2b(key=self._key, digest_size=32)
-        name.update(f"step {step} cluster {cluster}".encode())
+        name.update(f"step {step} cluster {key}".encode())
         name.update(np.ascontiguousarray(total).view(np.uint8).data)
         return Noise(name.digest())
 
 
-def _models(reports: Reports) -> Vectors:
-    return {client: report.vectors[MODEL] for client, report in reports}
-
-
-def _of_cluster(cluster: int, vectors: Vectors, choices: Choices) -> list[Vector]:
+def _of_cluster(cluster: int, vectors: Mapping[ClientId, Vector], choices: Choices) -> list[Vector]:
     """The models of the reports that chose this cluster, in the order of their agents' names."""
     return [vectors[client] for client in sorted(choices) if choices[client] == cluster]
 
@@ -308,13 +333,12 @@ def _moved(
     return model
 
 
-def _released(reports: Reports, models: Vectors) -> Reports:
-    """Reports that hold nothing of their agents' but that they took part, and these models; everybody counts the same."""
-    released: list[ClientReport] = []
+def _bare(reports: Reports, choices: Choices | None = None) -> list[ClientReport]:
+    """Reports that hold nothing of their agents' but that they took part and what they chose; everybody counts the same."""
+    bare: list[ClientReport] = []
     for client, _ in reports:
-        vectors: dict[str, Vector] = {}
-        if client in models:
-            vectors[MODEL] = models[client]
-        bare = Report(vectors, examples=1)
-        released.append((client, bare))
-    return released
+        numbers = {}
+        if choices is not None and client in choices:
+            numbers[CHOICE] = choices[client]
+        bare.append((client, Report({}, examples=1, numbers=numbers)))
+    return bare

@@ -1,0 +1,64 @@
+"""How a report is read for a method's fold: whole or not, by which sums, and against which models."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from covey.shared.numerics.averages import MEAN, Average
+from covey.shared.strategies.base import GRADIENT, MODEL, ClientId, Phase, Report, Reports, Strategy
+from covey.shared.strategies.sums import Sums, SumsAtHand
+
+
+def is_whole(strategy: Strategy[Any], state: Any, phase: Phase, client: ClientId) -> bool:
+    """Whether the fold gets the vectors of this client's report; known before the report comes."""
+    return strategy.individual or strategy.order(state, phase, client).whole
+
+
+def bases_of(
+    strategy: Strategy[Any], state: Any, phase: Phase, client: ClientId, report: Report
+) -> dict[str, str]:
+    """The key of the model that each vector started from, by the vector's name; "" for a gradient.
+
+    Clipping shortens the difference between the two. A model that is no difference to any model of its order has the key
+    "" too. Vectors that are only compared with others have none.
+    """
+    terms = strategy.terms(state, phase, client, report)
+    bases = {term.vector: term.started_from for term in terms}
+    if is_whole(strategy, state, phase, client):
+        keys = strategy.order(state, phase, client).models
+        usual = {MODEL: keys[0] if keys else "", GRADIENT: ""}
+        bases = {**usual, **bases}
+    return bases
+
+
+def sums_of(
+    strategy: Strategy[Any], state: Any, phase: Phase, reports: Reports, average: Average = MEAN
+) -> Sums:
+    """The sums of reports that are all at hand, by the scenario's rule."""
+    sums = SumsAtHand(average)
+    for client, report in reports:
+        sums.add(strategy.terms(state, phase, client, report), report.vectors)
+    return sums
+
+
+def without_vectors(
+    strategy: Strategy[Any], state: Any, phase: Phase, reports: Reports
+) -> list[tuple[ClientId, Report]]:
+    """The reports as a fold gets them: with vectors only where it needs them."""
+    if strategy.individual:
+        return list(reports)
+    return [
+        (client, report)
+        if strategy.order(state, phase, client).whole
+        else (client, replace(report, vectors={}))
+        for client, report in reports
+    ]
+
+
+def folded(
+    strategy: Strategy[Any], state: Any, phase: Phase, reports: Reports, average: Average = MEAN
+) -> Any:
+    """The strategy's state after a phase whose reports are all at hand."""
+    sums = sums_of(strategy, state, phase, reports, average)
+    return strategy.fold(state, phase, sums, without_vectors(strategy, state, phase, reports))

@@ -1,0 +1,197 @@
+"""Laws of sums: whoever makes them, and in whatever order reports come, a fold has the same bytes.
+
+Each phase of a small run of each averaging method is folded again: from sums of reports that were added as they came, or
+by aggregators; from the spool by a rule; and with noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from covey.coordinator.engine.events import Close
+from covey.coordinator.run import folding
+from covey.coordinator.run.arrivals import Arrivals
+from covey.coordinator.run.fold_trial import FoldTrial
+from covey.coordinator.run.private_sums import Ledger, PrivateSums
+from covey.coordinator.run.spool import Circumstances, Spool
+from covey.coordinator.run.sum_files import SummedVectors
+from covey.coordinator.run.verdict import ClosedStep, Sound
+from covey.shared.numerics.accumulator import Accumulator
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.seeds import generator
+from covey.shared.strategies.base import ClientId, Phase, Report
+from covey.shared.strategies.reading import folded, is_whole
+from covey.shared.strategies.registry import BUILT_IN
+from tests.drive import Run, fingerprint
+from tests.methods import METHODS
+from tests.small_run import clients, scenario, setup
+
+Reports = Sequence[tuple[ClientId, Report]]
+Make = Callable[[Scenario, Spool, Any, Phase, Reports], tuple[Arrivals, PrivateSums | None]]
+AVERAGING = [
+    name for name, options in METHODS.items() if not BUILT_IN[options.get("name", name)].individual
+]
+CLIENT = {"clip": 0.5, "noise_multiplier": 1.0, "delta": 1e-5}
+SIGNATURES = {"clip": 1.0, "noise_multiplier": 0.1}
+STEP = 1
+
+
+@cache
+def folds_of(method: str) -> list[tuple[Any, Phase, Reports]]:
+    """State, phase and reports of each fold of a small run."""
+    scene = scenario(method)
+    return list(Run(scene.strategy, setup(scene), clients()).rounds(3).folds)
+
+
+def on_arrival(
+    scene: Scenario, spool: Spool, state: Any, phase: Phase, reports: Reports
+) -> tuple[Arrivals, None]:
+    """Each report is added as it comes; the first one was taken out and came again."""
+    arrivals = Arrivals(scene.strategy, scene.aggregation, spool, is_batch=False)
+    [(first, report), *_] = reports
+    for client, one in [(first, report), *reports]:
+        arrivals.remove(STEP, client)
+        spool.keep(STEP, client, one, 0.0)
+        arrivals.add(STEP, client, one, phase, state)
+    return arrivals, None
+
+
+def merged(
+    scene: Scenario, spool: Spool, state: Any, phase: Phase, reports: Reports
+) -> tuple[Arrivals, None]:
+    """Two of three reports come in sums of two aggregators."""
+    strategy = scene.strategy
+    arrivals = Arrivals(strategy, scene.aggregation, spool, is_batch=False)
+    shards: list[list[tuple[ClientId, Report]]] = [[], []]
+    for place, (client, report) in enumerate(reports):
+        if place % 3 == 0 or is_whole(strategy, state, phase, client):
+            spool.keep(STEP, client, report, 0.0)
+            arrivals.add(STEP, client, report, phase, state)
+        else:
+            shards[place % 2].append((client, report))
+    for shard in shards:
+        sums = Accumulator()
+        norms = {}
+        for client, report in shard:
+            for term in strategy.terms(state, phase, client, report) if phase.sizes else ():
+                sums.add(term.key, term.part(report.vectors), term.weight)
+            steps = folding.steps_of(strategy, state, phase, [(client, report)])
+            norms[client] = {step.name: step.norm for step in steps}
+        bare = [(c, replace(r, vectors=SummedVectors(phase.sizes))) for c, r in shard]
+        sent = Accumulator.from_bytes(sums.to_bytes())
+        arrivals.add_sum(STEP, bare, norms, sent, phase, state)
+        spool.hold(STEP, [(c, r, Circumstances(0.0)) for c, r in bare])
+    return arrivals, None
+
+
+def from_the_spool(
+    scene: Scenario, spool: Spool, state: Any, phase: Phase, reports: Reports
+) -> tuple[Arrivals, None]:
+    for client, report in reports:
+        spool.keep(STEP, client, report, 0.0)
+    return Arrivals(scene.strategy, scene.aggregation, spool, is_batch=True), None
+
+
+def noised(
+    scene: Scenario, spool: Spool, state: Any, phase: Phase, reports: Reports
+) -> tuple[Arrivals, PrivateSums]:
+    arrivals, _ = from_the_spool(scene, spool, state, phase, reports)
+    assert scene.privacy is not None
+    return arrivals, PrivateSums(scene, scene.privacy, b"key", Ledger())
+
+
+def state_after(
+    folder: Path, scene: Scenario, make: Make, state: Any, phase: Phase, reports: Reports
+) -> list[Any]:
+    spool = Spool(folder)
+    spool.durable = False
+    arrivals, privacy = make(scene, spool, state, phase, reports)
+    reporters = tuple(sorted(client for client, _ in reports))
+    trial = FoldTrial(scene, state, phase, (), (), privacy, STEP)
+    closed = ClosedStep(
+        Close(STEP, reporters, ()), trial, spool, arrivals, {}, lambda _, found: found
+    )
+    verdict = closed.verdict()
+    assert isinstance(verdict, Sound), verdict
+    return fingerprint(verdict.outcome.state)
+
+
+def in_orders(reports: Reports) -> list[Reports]:
+    """As they are, backwards, and drawn."""
+    drawn = generator(4, "order of arrival").permutation(len(reports)).tolist()
+    return [reports, reports[::-1], [reports[place] for place in drawn]]
+
+
+@pytest.mark.parametrize("make", [on_arrival, merged, from_the_spool])
+@pytest.mark.parametrize("method", AVERAGING)
+def test_every_maker_gives_the_bytes_of_a_fold_of_all_reports_at_once(
+    method: str, make: Make, tmp_path: Path
+) -> None:
+    scene = scenario(method)
+    for number, (state, phase, reports) in enumerate(folds_of(method)):
+        fair = folding.capped(reports, scene.aggregation)
+        average = scene.aggregation.average
+        expected = fingerprint(folded(scene.strategy, state, phase, fair, average))
+        for place, shuffled in enumerate(in_orders(reports)):
+            folder = tmp_path / f"{number}-{place}"
+            assert state_after(folder, scene, make, state, phase, shuffled) == expected, phase.name
+
+
+@pytest.mark.parametrize("rule", ["median", "trimmed_mean", "geometric_median"])
+@pytest.mark.parametrize("method", AVERAGING)
+def test_a_rule_gives_the_same_bytes_in_any_order_of_arrival(
+    method: str, rule: str, tmp_path: Path
+) -> None:
+    scene = scenario(method, aggregation={"rule": rule})
+    for number, (state, phase, reports) in enumerate(folds_of(method)[:2]):
+        found = [
+            state_after(tmp_path / f"{number}-{place}", scene, on_arrival, state, phase, shuffled)
+            for place, shuffled in enumerate(in_orders(reports))
+        ]
+        assert found[1:] == found[:-1], phase.name
+
+
+def is_private(method: str) -> bool:
+    try:
+        scenario(method).strategy.private_routes()
+    except ValueError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if is_private(name)])
+def test_noise_is_the_same_in_any_order_of_arrival_and_another_in_the_next_step(
+    method: str, tmp_path: Path
+) -> None:
+    signs = bool(scenario(method).strategy.signature_phases)
+    privacy = {"client": CLIENT, "signatures": SIGNATURES} if signs else {"client": CLIENT}
+    scene = scenario(method, privacy=privacy, fleet={"agents": 8})
+    state, phase, reports = folds_of(method)[-1]
+    found = [
+        state_after(tmp_path / str(place), scene, noised, state, phase, shuffled)
+        for place, shuffled in enumerate(in_orders(reports))
+    ]
+    assert found[1:] == found[:-1]
+    if phase.sizes:
+        plain = fingerprint(folded(scene.strategy, state, phase, reports))
+        assert found[0] != plain
+
+
+def test_most_phases_are_summed_by_aggregators_and_not_read_again() -> None:
+    """The laws would hold for nothing if every order were whole."""
+    shares = []
+    for method in AVERAGING:
+        strategy = scenario(method).strategy
+        for state, phase, reports in folds_of(method):
+            if phase.sizes:
+                shares.append(
+                    np.mean([not is_whole(strategy, state, phase, c) for c, _ in reports])
+                )
+    assert np.mean(shares) > 0.8
