@@ -25,6 +25,7 @@ from typing import Any, Self
 from covey.coordinator.engine.events import (
     Action,
     Ask,
+    Buffer,
     Close,
     Event,
     Failed,
@@ -711,7 +712,7 @@ class Run:
         if close.buffer is not None:
             self.spool.gather(number, zip(close.reporters, close.buffer.steps, strict=True))
         began = time.monotonic()
-        trial = self._trial(step, close)
+        trial = self._trial(step, close.buffer)
         closed = ClosedStep(
             close, trial, self.spool, self.arrivals, self.facts.usual, self._prepared
         )
@@ -761,15 +762,13 @@ class Run:
         share = stale_reports.staleness_weight(staleness, self.scenario.rounds.staleness)
         return stale_reports.carried_over(report, start, present, share)
 
-    def _trial(self, step: Step, close: Close) -> FoldTrial:
+    def _trial(self, step: Step, buffer: Buffer | None = None) -> FoldTrial:
         cohort = sorted(step.cohort)
         return FoldTrial(
             scenario=self.scenario,
             state=self.state,
             phase=replace(
-                step.phase,
-                cohort=tuple(cohort),
-                buffer=None if close.buffer is None else close.buffer.cluster,
+                step.phase, cohort=tuple(cohort), buffer=None if buffer is None else buffer.cluster
             ),
             newcomers=self.engine.rules.newcomers,
             trained=self.facts.trained,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.strategies.base import GRADIENT, MODEL, ClientId, Phase, Report, Reports, Strategy
 from covey.shared.strategies.sums import Sums, SumsAtHand
+
+S = TypeVar("S")
 
 
 def is_whole(strategy: Strategy[Any], state: Any, phase: Phase, client: ClientId) -> bool:
@@ -57,8 +59,8 @@ def without_vectors(
 
 
 def folded(
-    strategy: Strategy[Any], state: Any, phase: Phase, reports: Reports, average: Average = MEAN
-) -> Any:
+    strategy: Strategy[S], state: S, phase: Phase, reports: Reports, average: Average = MEAN
+) -> S:
     """The strategy's state after a phase whose reports are all at hand."""
     sums = sums_of(strategy, state, phase, reports, average)
     return strategy.fold(state, phase, sums, without_vectors(strategy, state, phase, reports))
