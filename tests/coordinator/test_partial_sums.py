@@ -406,7 +406,7 @@ def test_an_aggregator_speaks_only_of_agents_of_its_own_broker(tmp_path: Path) -
         ({"aggregation": {"clip": {"norm": 1.0}}}, "aggregation.clip"),
         ({"records": {"sketch": 8}}, "records.sketch"),
         ({"privacy": {"local": {"max_grad_norm": 1.0, "noise_multiplier": 1.0}}}, "privacy"),
-        ({"strategy": {"name": "fedsoft"}}, "fedsoft"),
+        ({"strategy": {"name": "fesem"}}, "fesem"),
     ],
 )
 def test_a_scenario_that_needs_single_reports_is_refused_with_the_setting(
