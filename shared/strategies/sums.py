@@ -42,7 +42,7 @@ class Term:
         return self.key if self.base is None else self.base
 
     def part(self, vectors: Mapping[str, Vector]) -> Vector:
-        """What is added up, of a report's vectors."""
+        """The part of the report that the sum takes in."""
         vector = vectors[self.vector]
         return vector if self.span is None else vector[slice(*self.span)]
 

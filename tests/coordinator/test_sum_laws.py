@@ -1,4 +1,4 @@
-"""Laws of sums: whoever makes them, and in whatever order reports come, a fold has the same bytes.
+"""Laws of sums: with each maker of sums, and in any order of reports, a fold has the same bytes.
 
 Each phase of a small run of each averaging method is folded again: from sums of reports that were added as they came, or
 by aggregators; from the spool by a rule; and with noise.
