@@ -35,8 +35,9 @@ from covey.coordinator.commands.comparison_files import (
 from covey.coordinator.commands.tracked_run import finish_tracked, track_afterwards
 from covey.coordinator.compare.grid import Cell, chosen, grid
 from covey.coordinator.compare.rows import ComparisonRow
-from covey.coordinator.compare.summaries import no_better, summaries
+from covey.coordinator.compare.summaries import summaries
 from covey.coordinator.compare.tables import tables
+from covey.coordinator.compare.verdict import verdicts
 from covey.coordinator.processes.workers import WorkerPool
 from covey.coordinator.report.progress import ProgressBar
 from covey.coordinator.report.tables import nobody_evaluated
@@ -142,12 +143,14 @@ def show(scenario: Scenario, rows: Sequence[ComparisonRow], console: Console | N
     found = summaries(scenario, rows)
     if console is None:
         methods = [one.to_json() for one in found]
-        json_line({"event": "compare", "methods": methods})
+        judged = [one.to_json() for one in verdicts(scenario, rows)]
+        json_line({"event": "compare", "methods": methods, "verdicts": judged})
         return
+    for verdict in verdicts(scenario, rows):
+        style = "" if verdict.outcome == "worth it" else "yellow"
+        console.print(verdict.sentence, style=style, highlight=False, markup=False)
     for words in tables(scenario, found):
         show_words(console, words, comparison_table, min_width=TABLE_WIDTH)
-    for remark in no_better(scenario, found):
-        console.print(remark, style="yellow", highlight=False, markup=False)
 
 
 # -- running cells -------------------------------------------------------------------------------------------------

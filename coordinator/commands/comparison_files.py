@@ -25,6 +25,7 @@ from covey.coordinator.compare.rows import (
 )
 from covey.coordinator.compare.summaries import summaries
 from covey.coordinator.compare.tables import markdown
+from covey.coordinator.compare.verdict import verdicts
 from covey.coordinator.run.checkpoint import Checkpoint
 from covey.coordinator.run.records import finished, lines, scenario_digest
 from covey.shared import json_text
@@ -126,12 +127,15 @@ def finished_rows(
     scenario: Scenario, out: Path, known: KnownRows = NONE_KNOWN
 ) -> list[ComparisonRow]:
     """A row for each finished cell, all with the same columns. Raises UserError if there is none."""
+    from pyarrow import parquet
+
     compare = section(scenario)
     rows = []
     for cell in grid(scenario):
         if is_finished(cell, out):
             folder = out / cell.folder
-            rows.append(row_of(cell, compare, finished(folder), lines(folder)))
+            agents = parquet.read_table(folder / "agents.parquet").to_pylist()
+            rows.append(row_of(cell, compare, finished(folder), lines(folder), agents))
         elif cell.name in known:
             rows.append(known[cell.name])
     if not rows:
@@ -153,6 +157,7 @@ def write_tables(scenario: Scenario, out: Path, rows: Sequence[ComparisonRow]) -
         "name": scenario.name,
         "scenario": scenario.model_dump(mode="json"),
         "methods": [one.to_json() for one in found],
+        "verdicts": [one.to_json() for one in verdicts(scenario, rows)],
         "cells": cells,
     }
     places = _places(scenario, out)
@@ -161,9 +166,17 @@ def write_tables(scenario: Scenario, out: Path, rows: Sequence[ComparisonRow]) -
     text = json.dumps(document, indent=1, allow_nan=False)
     write_atomically(out / TABLE, text.encode())
     write_atomically(out / "compare.csv", _csv(cells).encode())
-    write_atomically(out / "compare.md", markdown(scenario, found).encode())
+    write_atomically(out / "compare.md", _markdown(scenario, rows).encode())
     with atomic_replace(out / "compare.parquet") as new:
         parquet.write_table(Table.from_pylist(cells), new)
+
+
+def _markdown(scenario: Scenario, rows: Sequence[ComparisonRow]) -> str:
+    """The verdicts, then the tables."""
+    sentences = [f"- {one.sentence}\n" for one in verdicts(scenario, rows)]
+    return (
+        "".join(sentences) + "\n" * bool(sentences) + markdown(scenario, summaries(scenario, rows))
+    )
 
 
 def _places(scenario: Scenario, out: Path) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from covey.coordinator.compare.grid import Cell, target_of
@@ -28,6 +28,8 @@ class ComparisonRow:
     method: str  # its label
     seed: int
     columns: Mapping[str, Any] = field(repr=False)  # all, in order, also those three
+    # the compared measure of each agent, if the run's folder is here
+    agents: Mapping[str, float] = field(default_factory=dict, repr=False)
 
     @classmethod
     def from_json(cls, columns: Mapping[str, Any]) -> Self:
@@ -50,11 +52,15 @@ class ComparisonRow:
 
     def updated(self, columns: Mapping[str, Any]) -> Self:
         """The same row with other values, or further columns at its end."""
-        return self.from_json({**self.columns, **columns})
+        return replace(self, columns={**self.columns, **columns})
 
 
 def row_of(
-    cell: Cell, compare: Compare, result: Mapping[str, Any], record: Iterable[Mapping[str, Any]]
+    cell: Cell,
+    compare: Compare,
+    result: Mapping[str, Any],
+    record: Iterable[Mapping[str, Any]],
+    agents: Iterable[Mapping[str, Any]] = (),
 ) -> ComparisonRow:
     """The row of a finished cell.
 
@@ -66,6 +72,7 @@ def row_of(
         compare: the comparison that it belongs to
         result: the run's result.json
         record: the lines of its rounds.jsonl
+        agents: the rows of its agents.parquet
     """
     averages = _averages_by_mode(result)
     undrawn = averages.get("last_of_undrawn", {})
@@ -94,9 +101,13 @@ def row_of(
     if target is not None:
         phases = [line for line in record if line["event"] == "phase"]
         metric = columns["metric"]
-        agents = result["agents"]
-        columns |= columns_to_target(phases, metric, measure, target, agents, task.outputs)
-    return ComparisonRow.from_json(columns)
+        columns |= columns_to_target(
+            phases, metric, measure, target, result["agents"], task.outputs
+        )
+    mode, _ = METRICS[compare.metric]
+    key = f"{mode}_{measure.name}"
+    by_agent = {agent["agent"]: agent[key] for agent in agents if agent.get(key) is not None}
+    return ComparisonRow(cell.split, cell.label, cell.seed, columns, by_agent)
 
 
 def judged(row: ComparisonRow, compare: Compare, measure: Measure) -> ComparisonRow:
@@ -111,7 +122,7 @@ def with_same_columns(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
         empty |= dict.fromkeys(row.columns)
     padded = []
     for row in rows:
-        padded.append(ComparisonRow.from_json({**empty, **row.columns}))
+        padded.append(replace(row, columns={**empty, **row.columns}))
     return padded
 
 

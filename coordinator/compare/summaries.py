@@ -1,4 +1,4 @@
-"""Means over the seeds of a comparison, and what they say about clustering."""
+"""Means over the seeds of a comparison."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from covey.coordinator.compare.grid import section, splits
 from covey.coordinator.compare.metrics import measure_of
 from covey.coordinator.compare.mixture_columns import is_mixture_figure
 from covey.coordinator.compare.rows import TUNING, ComparisonRow
-from covey.shared.numerics.measures import ACCURACY, MEASURES, Measure, MeasureName
+from covey.shared.numerics.measures import ACCURACY, Measure, MeasureName
 from covey.shared.scenario.compare import Metric, Split
 from covey.shared.scenario.scenario import Scenario
 
@@ -121,42 +121,3 @@ def _is_averaged(column: str) -> bool:
     if column in AVERAGED or column == "figure":
         return True
     return column.endswith(("_micro", "_macro", "_diverged")) or is_mixture_figure(column)
-
-
-def no_better(scenario: Scenario, found: Sequence[Summary]) -> list[str]:
-    """A sentence for each clustered method that is no better than FedAvg's one model, in E-server and in E-tuned."""
-    single = {
-        method.label for method in section(scenario).methods if method.strategy.name == "fedavg"
-    }
-    baselines: dict[str, Summary] = {}  # the first single model of each partition
-    for one in found:
-        if one.method in single:
-            baselines.setdefault(one.partition, one)
-    sentences = []
-    for one in found:
-        baseline = baselines.get(one.partition)
-        if baseline is None or one.method in single or not _has_clusters(one):
-            continue
-        if _is_ahead(one, baseline) is False:
-            where = f" on {one.partition}" if one.partition else ""
-            sentences.append(
-                f"{one.method}{where}: its clusters are not better than {baseline.method}'s one model"
-            )
-    return sentences
-
-
-def _has_clusters(one: Summary) -> bool:
-    """Whether any seed found more than one cluster."""
-    return any(number is not None and number > 1 for number in one.clusters)
-
-
-def _is_ahead(one: Summary, baseline: Summary) -> bool | None:
-    """Whether it is better in any mode that both have. None if they have none in common."""
-    ahead = None
-    measure = MEASURES[one.measure]
-    for mode in ("server", "tuned"):
-        figure = f"{mode}_{measure.name}_macro"
-        if figure in one.figures and figure in baseline.figures:
-            own = one.figures[figure].mean
-            ahead = measure.is_better(own, baseline.figures[figure].mean) or ahead is True
-    return ahead

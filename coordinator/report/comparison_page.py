@@ -10,8 +10,9 @@ from typing import Any
 from covey.coordinator.compare.grid import Cell, section, splits
 from covey.coordinator.compare.metrics import measure_of
 from covey.coordinator.compare.rows import ComparisonRow
-from covey.coordinator.compare.summaries import no_better, summaries
+from covey.coordinator.compare.summaries import summaries
 from covey.coordinator.compare.tables import tables
+from covey.coordinator.compare.verdict import verdicts
 from covey.coordinator.report.curves import Curves, curves
 from covey.coordinator.report.explanations import terms
 from covey.coordinator.report.figure_pictures import Group, Picture
@@ -61,11 +62,11 @@ def comparison_page(scenario: Scenario, folder: Path, cells: Sequence[ShownCell]
     runs = _runs(cells)
     measure = measure_of(section(scenario), scenario.task)
     drawn = _pictures(scenario, cells, runs)
-    remarks = no_better(scenario, found)
+    remarks = [verdict.sentence for verdict in verdicts(scenario, rows)]
     missing = [shown for shown in cells if shown.row is None]
     if missing:
         count = f"{len(cells) - len(missing)} of {len(cells)} cells are finished"
-        remarks = [f"{count}; the command of the comparison continues it.", *remarks]
+        remarks.append(f"{count}; the command of the comparison continues it.")
     has_groups = any(row.get("ari") is not None for row in rows)
     text_tables = list(tables(scenario, found))
     if measure.name == "accuracy":

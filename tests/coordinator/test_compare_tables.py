@@ -10,7 +10,7 @@ import pytest
 
 from covey.coordinator.compare.grid import chosen, grid
 from covey.coordinator.compare.rows import row_of
-from covey.coordinator.compare.summaries import Spread, Summary, no_better, summaries
+from covey.coordinator.compare.summaries import Spread, Summary, summaries
 from covey.coordinator.compare.tables import markdown, tables
 from tests.coordinator.comparisons import DIGITS, cell, compared, scenario
 
@@ -284,35 +284,6 @@ def test_a_method_is_summarised_by_mean_and_population_deviation() -> None:
     assert (found.published, found.seeds) == (95.5, [4, 5])
 
 
-def test_clusters_that_are_no_better_than_one_model_are_reported() -> None:
-    scene, compare = scenario(), compared(scenario())
-
-    def said(own: float, single: float, clusters: int) -> list[str]:
-        one = {
-            **result(0.8),
-            "accuracy": figures(server=(own, own), tuned=(own, own)),
-            "clusters": clusters,
-        }
-        other = {
-            **result(0.8),
-            "accuracy": figures(server=(single, single), tuned=(single, single)),
-            "clusters": 1,
-        }
-        rows = [
-            row_of(cell("fedclust"), compare, one, []),
-            row_of(cell("fedavg"), compare, other, []),
-        ]
-        return no_better(scene, summaries(scene, rows))
-
-    assert said(0.7, 0.7, 2) == ["fedclust: its clusters are not better than fedavg's one model"]
-    assert said(0.8, 0.7, 2) == []
-    assert said(0.6, 0.7, 1) == []  # a single cluster is not reported
-    assert (
-        no_better(scene, summaries(scene, [row_of(cell("fedclust"), compare, result(0.8), [])]))
-        == []
-    )
-
-
 def test_the_metric_of_a_single_model_is_its_micro_average() -> None:
     assert row_of(cell("fedavg"), compared(scenario()), result(0.8), [])["figure"] == 0.2
 
@@ -418,10 +389,6 @@ def test_a_comparison_of_a_regression_speaks_of_errors_in_units_of_the_target() 
         "rounds to RMSE 3.5": "3",
     }
     assert expected.items() <= shown.items()
-    # a lower error is better: the one model is ahead
-    assert no_better(scene, found) == [
-        "fedclust: its clusters are not better than fedavg's one model"
-    ]
 
 
 def test_the_target_of_a_regression_may_be_tracked_after_training() -> None:

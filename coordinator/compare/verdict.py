@@ -1,0 +1,226 @@
+"""What a comparison shows about clustering, in a sentence: whether several models were worth it.
+
+A clustered method is compared with the better of two references: FedAvg's one model, and agents that train alone. The
+gain of an agent is the difference of its figures with the one and with the other on the same seed, so that agents with
+hard data do not count as a difference of methods. Of two intervals of 95 % around the mean, the wider one counts:
+
+- over agents: Student's t from the deviations of agents within each seed. It takes the seeds as given.
+- over seeds: Student's t from the means of two or more seeds. It has what the agents of one seed share: the partition,
+  the initial model and the draws.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from covey.coordinator.compare.grid import section, splits
+from covey.coordinator.compare.metrics import METRICS, TITLES, measure_of
+from covey.coordinator.compare.rows import ComparisonRow
+from covey.shared.numerics.measures import PERCENT, Measure
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.sentences import counted
+
+REFERENCES = {
+    "fedavg": "with one model",
+    "local": "alone",
+}  # strategies, and their words in a sentence
+WORTH = 0.01  # a smaller gain in accuracy, F1 or R2 does not pay for several models
+WORTH_SHARE = 0.02  # of an error: relative to that of the reference
+QUANTILE = 0.975  # of an interval of 95 %
+
+Outcome = Literal["worth it", "not worth it", "not shown", "worse"]
+
+
+@dataclass(frozen=True)
+class Gain:
+    """How much better one method is than another, as figures are stored: positive is better, whatever the measure."""
+
+    mean: float  # over seeds, of the means over agents
+    half: (
+        float | None
+    )  # of the interval's width; None for one seed without figures of single agents
+    agents: int  # pairs of figures in all seeds together; 0 if only means are known
+    seeds: int
+
+    @property
+    def low(self) -> float:
+        """The lower end of the interval."""
+        return -math.inf if self.half is None else self.mean - self.half
+
+    @property
+    def high(self) -> float:
+        """The upper end of the interval."""
+        return math.inf if self.half is None else self.mean + self.half
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What a clustered method is compared with."""
+
+    method: str  # its label
+    strategy: str
+    figure: float  # mean over the seeds that both have
+    gain: Gain  # of the clustered method over it
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One clustered method on one partition."""
+
+    partition: str  # its label
+    method: str  # its label
+    clusters: Sequence[int | None]  # per seed
+    mode: str  # of evaluation
+    measure: Measure = field(repr=False)
+    figure: float  # mean over seeds of the mean over agents
+    references: Sequence[Reference]  # the better one first
+
+    @property
+    def outcome(self) -> Outcome:
+        """Whether the interval is on one side of nothing, and of what is worth it."""
+        gain = self.references[0].gain
+        worth = WORTH if self.measure.most == 1 else WORTH_SHARE * abs(self.references[0].figure)
+        if gain.high < 0:
+            return "worse"
+        if gain.low > 0 and gain.mean >= worth:
+            return "worth it"
+        return "not worth it" if gain.low > 0 or gain.high < worth else "not shown"
+
+    @property
+    def sentence(self) -> str:
+        """Such as "fedclust, 3 clusters: E-server RMSE 19.2 against 19.4 with one model: 1.0 % better (0.4 to 1.6); ..."."""
+        best, measure = self.references[0], self.measure
+        where = f" on {self.partition}" if self.partition else ""
+        others = " and ".join(
+            f"{measure.text(one.figure)} {REFERENCES[one.strategy]} ({one.method})"
+            for one in sorted(self.references, key=lambda one: one.strategy)
+        )
+        return (
+            f"{self.method}{where}, {self._models('cluster')}: {TITLES[self.mode]} "
+            f"{measure.label} {measure.text(self.figure)} against {others}: {self._difference(best)}; {self._conclusion(best)}"
+        )
+
+    def _models(self, noun: str) -> str:
+        """How many clusters the seeds found."""
+        numbers = [number for number in self.clusters if number is not None]
+        least, most = min(numbers), max(numbers)
+        return counted(most, noun) if least == most else f"{least} to {counted(most, noun)}"
+
+    def _difference(self, best: Reference) -> str:
+        """The gain over the better reference with its interval, as much as it is worse if it is."""
+        gain = best.gain
+        sign, word = (-1.0, "worse") if gain.mean < 0 else (1.0, "better")
+        unit, scale = "", 1.0
+        if self.measure.scale == PERCENT:
+            unit, scale = " points", PERCENT
+        elif self.measure.lower_is_better and best.figure:
+            unit, scale = " %", 100.0 / abs(best.figure)
+        text = f"{sign * scale * gain.mean:.2f}{unit} {word}"
+        if len(self.references) > 1:
+            text += f" than {REFERENCES[best.strategy]}"
+        if gain.half is None:
+            return text
+        ends = sorted((sign * scale * gain.low, sign * scale * gain.high))
+        return f"{text} (95 %: {ends[0]:.2f} to {ends[1]:.2f})"
+
+    def _conclusion(self, best: Reference) -> str:
+        if self.outcome == "worse":
+            return "one model is better" if best.strategy == "fedavg" else "agents alone are better"
+        if self.outcome == "not shown":
+            return "more seeds would tell" if best.gain.half is None else "no difference is shown"
+        return f"{self.outcome.removesuffix(' it')} {self._models('model')}"
+
+    def to_json(self) -> dict[str, Any]:
+        """An entry of "verdicts" in compare.json."""
+        return {
+            "partition": self.partition,
+            "method": self.method,
+            "clusters": list(self.clusters),
+            "mode": self.mode,
+            "measure": self.measure.name,
+            "figure": self.figure,
+            "references": [asdict(one) for one in self.references],
+            "outcome": self.outcome,
+            "sentence": self.sentence,
+        }
+
+
+def verdicts(scenario: Scenario, rows: Sequence[ComparisonRow]) -> list[Verdict]:
+    """A verdict on each method that found clusters and shares seeds with a reference, in the order of the scenario."""
+    compare = section(scenario)
+    measure = measure_of(compare, scenario.task)
+    mode, _ = METRICS[compare.metric]
+    column = f"{mode}_{measure.name}_macro"
+    found = []
+    for split in splits(scenario):
+        by_method = {
+            method.label: {
+                row.seed: row
+                for row in rows
+                if (row.partition, row.method) == (split.label, method.label)
+                and row.get(column) is not None
+            }
+            for method in compare.methods
+        }
+        for method in compare.methods:
+            own = by_method[method.label]
+            if not any((row.get("clusters") or 0) > 1 for row in own.values()):
+                continue
+            references: dict[str, Reference] = {}  # the first method of each strategy
+            for other in compare.methods:
+                seeds = sorted(own.keys() & by_method[other.label].keys())
+                name = other.strategy.name
+                if seeds and name in REFERENCES and name not in references:
+                    pairs = [(own[seed], by_method[other.label][seed]) for seed in seeds]
+                    figure = statistics.fmean(other_row[column] for _, other_row in pairs)
+                    gain = gain_of(pairs, column, measure)
+                    references[name] = Reference(other.label, name, figure, gain)
+            if references:
+                found.append(
+                    Verdict(
+                        partition=split.label,
+                        method=method.label,
+                        clusters=[row.get("clusters") for row in own.values()],
+                        mode=mode,
+                        measure=measure,
+                        figure=statistics.fmean(row[column] for row in own.values()),
+                        references=sorted(references.values(), key=lambda one: one.gain.mean),
+                    )
+                )
+    return found
+
+
+def gain_of(
+    pairs: Sequence[tuple[ComparisonRow, ComparisonRow]], column: str, measure: Measure
+) -> Gain:
+    """The gain of the first rows over the second ones, one pair for each seed."""
+    sign = -1.0 if measure.lower_is_better else 1.0
+    means = [sign * (own[column] - other[column]) for own, other in pairs]
+    by_seed = []  # the gains of single agents, of seeds with two or more
+    for own, other in pairs:
+        agents = sorted(own.agents.keys() & other.agents.keys())
+        if len(agents) > 1:
+            by_seed.append([sign * (own.agents[a] - other.agents[a]) for a in agents])
+    halves = []
+    if len(means) > 1:
+        halves.append(_half(statistics.variance(means) / len(means), len(means) - 1))
+    if len(by_seed) == len(means):
+        variance = sum(statistics.variance(gains) / len(gains) for gains in by_seed)
+        halves.append(_half(variance / len(by_seed) ** 2, sum(len(g) - 1 for g in by_seed)))
+    return Gain(
+        mean=statistics.fmean(means),
+        half=max(halves, default=None),
+        agents=sum(map(len, by_seed)),
+        seeds=len(means),
+    )
+
+
+def _half(variance: float, freedom: int) -> float:
+    """Half of an interval's width, from the variance of a mean and its degrees of freedom."""
+    from scipy.stats import t as student  # takes a second to import
+
+    return float(student.ppf(QUANTILE, freedom)) * math.sqrt(variance)

@@ -1,0 +1,156 @@
+"""Whether clusters were worth it: gains over one model and over training alone, their intervals and the sentence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from covey.coordinator.compare.rows import ComparisonRow
+from covey.coordinator.compare.verdict import Verdict, gain_of, verdicts
+from covey.shared.numerics.measures import ACCURACY, RMSE
+from covey.shared.scenario.scenario import Scenario
+from tests.coordinator.comparisons import scenario
+
+KEY = "last_accuracy_macro"
+SEEDS = (4, 5)
+
+
+def scene(**changes: Any) -> Scenario:
+    methods = [
+        {"name": "fedavg"},
+        {"name": "local"},
+        {"name": "fedclust", "n_clusters": 2},
+        {"label": "four", "name": "ifca", "n_clusters": 4},
+    ]
+    return scenario(compare={"methods": methods, "metric": "last", "published": {}}, **changes)
+
+
+def row(
+    method: str, seed: int, agents: Sequence[float], clusters: int | None = None, key: str = KEY
+) -> ComparisonRow:
+    mean = sum(agents) / len(agents)
+    by_agent = {f"agent-{i}": figure for i, figure in enumerate(agents)}
+    return ComparisonRow("", method, seed, {key: mean, "clusters": clusters}, by_agent)
+
+
+def rows(**figures: Mapping[int, Sequence[float]]) -> list[ComparisonRow]:
+    clusters = {"fedclust": 2, "four": 4}
+    return [
+        row(method, seed, agents, clusters.get(method))
+        for method, by_seed in figures.items()
+        for seed, agents in by_seed.items()
+    ]
+
+
+def only(found: Sequence[Verdict]) -> Verdict:
+    [one] = found
+    return one
+
+
+def test_an_interval_over_agents_is_students_of_their_paired_differences() -> None:
+    """By hand: gains .1, .2, .3 have the mean .2, the variance .01 and t(2, .975) = 4.303."""
+    pair = (row("fedclust", 4, [0.5, 0.7, 0.9]), row("fedavg", 4, [0.4, 0.5, 0.6]))
+    gain = gain_of([pair], KEY, ACCURACY)
+    assert (gain.agents, gain.seeds) == (3, 1)
+    assert gain.mean == pytest.approx(0.2)
+    assert gain.half == pytest.approx(4.3027 * (0.01 / 3) ** 0.5, rel=1e-4)
+
+
+def test_the_interval_over_seeds_counts_where_it_is_wider() -> None:
+    """By hand: the seeds' means 0 and .2 have the variance .02 and t(1, .975) = 12.706."""
+    pairs = [
+        (row("fedclust", 4, [0.5, 0.5]), row("fedavg", 4, [0.5, 0.5])),
+        (row("fedclust", 5, [0.7, 0.7]), row("fedavg", 5, [0.5, 0.5])),
+    ]
+    gain = gain_of(pairs, KEY, ACCURACY)
+    assert gain.half == pytest.approx(12.706 * (0.02 / 2) ** 0.5, rel=1e-4)
+
+
+def test_agents_with_hard_data_do_not_widen_the_interval() -> None:
+    """Agents differ by far more than methods do."""
+    own = {4: [0.2, 0.5, 0.9], 5: [0.3, 0.6, 0.8]}
+    other = {seed: [figure - 0.05 for figure in agents] for seed, agents in own.items()}
+    one = only(verdicts(scene(), rows(fedavg=other, fedclust=own)))
+    assert one.references[0].gain.half == pytest.approx(0, abs=1e-9)
+    assert one.outcome == "worth it"
+
+
+def test_a_lower_error_is_a_gain() -> None:
+    key = "last_rmse_macro"
+    pair = (row("fedclust", 4, [3.0, 2.0], key=key), row("fedavg", 4, [4.0, 3.0], key=key))
+    assert gain_of([pair], key, RMSE).mean == pytest.approx(1.0)
+
+
+def test_the_better_reference_counts() -> None:
+    found = verdicts(
+        scene(),
+        rows(
+            fedavg={s: [0.5, 0.5] for s in SEEDS},
+            local={s: [0.8, 0.8] for s in SEEDS},
+            fedclust={s: [0.9, 0.9] for s in SEEDS},
+            four={s: [0.7, 0.7] for s in SEEDS},
+        ),
+    )
+    assert [one.sentence for one in found] == [
+        "fedclust, 2 clusters: E-last accuracy 90.00 against 50.00 with one model (fedavg) and 80.00 alone (local): "
+        "10.00 points better than alone (95 %: 10.00 to 10.00); worth 2 models",
+        "four, 4 clusters: E-last accuracy 70.00 against 50.00 with one model (fedavg) and 80.00 alone (local): "
+        "10.00 points worse than alone (95 %: 10.00 to 10.00); agents alone are better",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("own", "outcome", "conclusion"),
+    [
+        ([0.90, 0.92], "worth it", "worth 2 models"),
+        ([0.804, 0.805], "not worth it", "not worth 2 models"),
+        ([0.70, 0.95], "not shown", "no difference is shown"),
+        ([0.60, 0.61], "worse", "one model is better"),
+    ],
+)
+def test_clusters_are_worth_it_if_the_whole_interval_is_a_gain_and_its_mean_a_point(
+    own: list[float], outcome: str, conclusion: str
+) -> None:
+    both = dict.fromkeys(SEEDS, own)
+    one = only(verdicts(scene(), rows(fedavg={s: [0.8, 0.8] for s in SEEDS}, fedclust=both)))
+    assert one.outcome == outcome
+    assert one.sentence.endswith(conclusion)
+
+
+def test_a_worse_method_has_the_ends_of_its_interval_in_ascending_order() -> None:
+    one = only(
+        verdicts(scene(), rows(fedavg={4: [0.8, 0.8, 0.8]}, fedclust={4: [0.7, 0.71, 0.72]}))
+    )
+    assert "9.00 points worse (95 %: 6.52 to 11.48)" in one.sentence
+
+
+def test_one_seed_without_figures_of_agents_has_no_interval() -> None:
+    bare = [
+        ComparisonRow(r.partition, r.method, r.seed, r.columns)
+        for r in rows(fedavg={4: [0.5]}, fedclust={4: [0.9]})
+    ]
+    one = only(verdicts(scene(), bare))
+    assert (one.outcome, one.references[0].gain.half) == ("not shown", None)
+    assert one.sentence.endswith("40.00 points better; more seeds would tell")
+    json.dumps(one.to_json(), allow_nan=False)
+
+
+def test_only_seeds_of_both_methods_and_methods_with_clusters_count() -> None:
+    one = only(
+        verdicts(
+            scene(),
+            rows(
+                fedavg={4: [0.5, 0.5]},
+                local={5: [0.9, 0.9]},
+                fedclust={4: [0.6, 0.6], 6: [0.1, 0.1]},
+            ),
+        )
+    )
+    assert [reference.method for reference in one.references] == ["fedavg"]
+    assert one.references[0].gain.mean == pytest.approx(0.1)
+    single = [row("fedavg", 4, [0.5]), row("fedclust", 4, [0.6], clusters=1)]
+    assert verdicts(scene(), single) == []
+    assert verdicts(scene(), rows(fedclust={4: [0.6]})) == []
