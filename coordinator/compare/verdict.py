@@ -59,7 +59,7 @@ class Gain:
 
 @dataclass(frozen=True)
 class Reference:
-    """What a clustered method is compared with."""
+    """One model for all agents, or none: the row that a clustered method is compared with."""
 
     method: str  # its label
     strategy: str
