@@ -237,6 +237,8 @@ class Outbox:
         except FileNotFoundError:
             return State(), None
         except (ValueError, TypeError, AttributeError):
+            if not self._path.exists():  # the very first write was cut off: nothing is lost
+                return State(), None
             # a broken disk: the coordinator still knows what it accepted
             broken = self._path.with_suffix(".broken")
             self._path.replace(broken)

@@ -287,6 +287,18 @@ def test_a_damaged_state_file_is_set_aside_and_the_agent_starts_empty(tmp_path: 
     assert (tmp_path / "state.broken").read_bytes() == b"\0\0\0"
 
 
+@pytest.mark.parametrize("half", [b"", b'{"run": "r', b"\0\0"])
+def test_an_agent_whose_very_first_write_was_cut_off_starts_empty(
+    tmp_path: Path, half: bytes
+) -> None:
+    (tmp_path / "state.json.new").write_bytes(half)
+    with opened(tmp_path) as box:
+        assert (box.state, box.damaged) == (State(), [])
+        box.switch("r1")
+    with opened(tmp_path) as box:
+        assert box.state.run == "r1"
+
+
 def test_a_state_whose_files_are_missing_does_not_report_them(tmp_path: Path) -> None:
     with started(tmp_path) as box:
         put(box, 2)
