@@ -24,7 +24,7 @@ FILES = sorted(
 # A module that lies in no room is a room of its own.
 STAIRS = {
     "shared": [
-        "errors extras json_text plain_name printable start waiting seeds python_process sentences array_files model_files",
+        "errors extras json_text plain_name printable start timers waiting seeds python_process sentences array_files model_files",
         "consent files logs terminal",
         "plugins examples journal",
         "audit",

@@ -1,15 +1,14 @@
-"""The async shell of an aggregator: moves messages between one broker and the sums of the open step. It decides nothing."""
+"""The machine of an aggregator: messages of one broker and sums of the open step in, what to publish out."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import io
 import math
 import shutil
 import tempfile
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from covey.coordinator.aggregate.open_step import read_task
@@ -20,7 +19,17 @@ from covey.coordinator.serve.rate import Rates
 from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import CoveyError, DecodeError
 from covey.shared.mqtt.link import Down, Incoming, Link, Message, Up, Will
-from covey.shared.mqtt.subscriptions import SubscriptionKeeper
+from covey.shared.mqtt.program import (
+    Effect,
+    Items,
+    Publish,
+    Refused,
+    Show,
+    Subscribe,
+    Unsubscribe,
+    program,
+)
+from covey.shared.timers import Timers, earliest
 from covey.shared.wire.aggregates import AggregatorOrder, AggregatorStatus, AggregatorTask
 from covey.shared.wire.documents import CoordinatorStatus
 from covey.shared.wire.messages import ModelRef, Part, digest
@@ -40,12 +49,18 @@ TIDY_S = 10.0
 AGAIN_S = 5.0  # first wait for the coordinator to settle a sum; doubles
 AGAIN_LIMIT_S = 60.0
 COORDINATOR = "coordinator"  # the sender of the parts of tasks
+AGAIN = "offer again what is not settled"
 
 
 def last_will(topics: Topics, session: str) -> Will:
     """The status that the broker publishes when an aggregator vanishes."""
     status = AggregatorStatus(session=session, online=False)
     return Will(topics.aggregator_status, status.to_bytes())
+
+
+@dataclass(frozen=True)
+class Sent:
+    """The parts of a sum were published, or the link broke."""
 
 
 class AggregatorService:
@@ -77,15 +92,14 @@ class AggregatorService:
         self._say = say
         self.summing = Summing(session, hold_s)
         self._precedence = Precedence(session)
-        self._items: asyncio.Queue[Incoming | None] = asyncio.Queue(MAX_WAITING)
-        self._subscriptions = SubscriptionKeeper(link, self._refused)
+        self._timers = Timers()
+        self._effects: list[Effect] = []  # of the items that are handled now
         self._order: AggregatorOrder | None = None  # the newest
         self._task = b""  # digest of the task that was read last
         self._task_parts: list[str] = []  # topics of the task that is being fetched
         self._early: deque[Message] = deque()  # reports that came before the task of their step
         self._early_bytes = 0
         self._epoch = ""  # of the coordinator
-        self._again_at: float | None = None  # when to offer again what is not settled
         self._again_s = AGAIN_S
         self._room = tempfile.TemporaryDirectory(prefix="covey-aggregate-")
         self._folder = Path(self._room.name)
@@ -107,77 +121,67 @@ class AggregatorService:
         return f"<AggregatorService of {self._topics.federation}: {self.summing!r}>"
 
     async def run(self) -> None:
-        """Work until `stop`."""
-        reading = asyncio.create_task(self._read())
+        """Work until the link is closed, or this is cancelled."""
+        items = Items(MAX_WAITING)
         try:
-            while True:
-                item = await self._next()
-                if item is None and reading.done():
-                    break
-                if item is not None:
-                    await self._take(item)
-                await self._offer()
-            reading.result()
+            await program(self, self._link, items=items, show=self._say, off_loop=True)
         finally:
-            reading.cancel()
-            self._subscriptions.close()
-            await self._publish_status(AggregatorStatus(session=self._session, online=False))
+            gone = last_will(self._topics, self._session)
+            await self._link.publish(gone.topic, gone.payload, retain=True)
             self._room.cleanup()
 
-    async def _read(self) -> None:
-        async for item in self._link.incoming():
-            await self._items.put(item)
-        await self._items.put(None)
+    @property
+    def wake_at(self) -> float | None:
+        return earliest(self.summing.wake_at, self._timers.next)
 
-    async def _next(self) -> Incoming | None:
-        """The next item; None when something is due."""
-        now = _now()
-        due = [at for at in (self.summing.wake_at, self._again_at) if at is not None]
-        timeout_s: float | None = None
-        if due:
-            timeout_s = max(min(due) - now, 0.0)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                return await self._items.get()
-        return None
+    def read(self, incoming: Incoming, now: float) -> tuple[Incoming, ...]:
+        return (incoming,)
 
-    async def _take(self, item: Incoming) -> None:
+    def handle(self, items: Sequence[Incoming | Refused | Sent], now: float) -> list[Effect]:
+        self._effects = []
+        for item in items:
+            self._take(item, now)
+        self._offer(now)
+        return self._effects
+
+    def _take(self, item: Incoming | Refused | Sent, now: float) -> None:
         match item:
             case Up(broker):
-                self._say(f"connected to {broker}")
-                await self._up()
+                self._show(f"connected to {broker}")
+                self._up(now)
             case Down(why):
-                self._say(f"broker: {why}; trying again")
+                self._show(f"broker: {why}; trying again")
+            case Refused(topics) if topics:
+                self._show(
+                    f"the broker refuses the subscription to {', '.join(topics)}; expected the credentials of an "
+                    "aggregator, from `broker enroll --role aggregator`"
+                )
+            case Sent():
+                self._timers.set(AGAIN, now + self._again_s)
             case Message():
                 try:
-                    await self._message(item)
+                    self._message(item, now)
                 except DecodeError as error:
-                    self._say(f"refused a message on {item.topic}: {error}")
+                    self._show(f"refused a message on {item.topic}: {error}")
 
-    async def _up(self) -> None:
+    def _show(self, text: str) -> None:
+        self._effects.append(Show(text))
+
+    def _up(self, now: float) -> None:
         topics = self._topics
-        self._subscriptions.connected()
         self._task_parts = []
         self._precedence.connected()
-        wanted = [
+        every_topic = (
             topics.aggregator_status,
             topics.coordinator_status,
             topics.aggregator_order,
             topics.every_report,
-        ]
-        await self._subscriptions.add(wanted)
-        await self._tell()
-        self._again_soon()
+        )
+        self._effects.append(Subscribe(every_topic))
+        self._announce()
+        self._again_soon(now)
 
-    def _refused(self, topics: tuple[str, ...]) -> None:
-        if topics:
-            named = ", ".join(topics)
-            self._say(
-                f"the broker refuses the subscription to {named}; expected the credentials of an aggregator, from "
-                "`broker enroll --role aggregator`"
-            )
-
-    async def _tell(self) -> None:
+    def _announce(self) -> None:
         """Publish that this aggregator is here, and which order it has read."""
         order = self._order
         status = AggregatorStatus(session=self._session, online=True)
@@ -185,54 +189,51 @@ class AggregatorService:
             status = AggregatorStatus(
                 session=self._session, online=True, run=order.run, step=order.step
             )
-        await self._publish_status(status)
-
-    async def _publish_status(self, status: AggregatorStatus) -> None:
-        await self._link.publish(self._topics.aggregator_status, status.to_bytes(), retain=True)
+        self._effects.append(Publish([(self._topics.aggregator_status, status.to_bytes())]))
 
     # -- messages ----------------------------------------------------------------------------------
 
-    async def _message(self, message: Message) -> None:
+    def _message(self, message: Message, now: float) -> None:
         if not message.payload:  # the topic was cleared
             return
         match self._topics.parse(message.topic):
             case PlainTopic("coordinator/status"):
-                await self._coordinator(message.payload)
+                self._coordinator(message.payload, now)
             case PlainTopic("aggregator/status") if not message.retained:
-                await self._other(AggregatorStatus.from_bytes(message.payload))
+                self._other(AggregatorStatus.from_bytes(message.payload), now)
             case PlainTopic("aggregator/order"):
-                await self._follow(AggregatorOrder.from_bytes(message.payload))
+                self._follow(AggregatorOrder.from_bytes(message.payload), now)
             case PlainTopic("aggregator/task"):
-                await self._task_part(message.payload)
+                self._task_part(message.payload, now)
             case AgentTopic(agent, "report"):
-                await self._report(agent, message)
+                self._report(agent, message, now)
 
-    async def _other(self, status: AggregatorStatus) -> None:
+    def _other(self, status: AggregatorStatus, now: float) -> None:
         """The status of an aggregator at this broker: perhaps that of a second one."""
         match self._precedence.observe(status):
             case Reaction.ANNOUNCE:
-                await self._tell()
+                self._announce()
             case Reaction.STAND_BY:
-                self._say(
+                self._show(
                     f"another aggregator serves this broker (session {status.session}); this one stands by until it ends"
                 )
                 self._rest()
             case Reaction.TAKE_OVER:
-                self._say("the other aggregator is gone; this one takes over")
-                await self._tell()
+                self._show("the other aggregator is gone; this one takes over")
+                self._announce()
                 if self._order is not None:
-                    await self._follow(self._order)
+                    self._follow(self._order, now)
 
-    async def _coordinator(self, payload: bytes) -> None:
+    def _coordinator(self, payload: bytes, now: float) -> None:
         """Answer a roll call. A coordinator that has started again may not have what was offered to the one before."""
         status = CoordinatorStatus.from_bytes(payload)
         if status.online and status.epoch != self._epoch:
             self._epoch = status.epoch
             if not self._precedence.stands_by:
-                await self._tell()
-            self._again_soon()
+                self._announce()
+            self._again_soon(now)
 
-    async def _follow(self, order: AggregatorOrder) -> None:
+    def _follow(self, order: AggregatorOrder, now: float) -> None:
         """Do what the coordinator's newest order asks for."""
         self._order = order
         task = order.task
@@ -241,11 +242,11 @@ class AggregatorService:
             return
         if task.digest == self._task:
             self.summing.follow(order)
-            if self._again_at is None:
-                self._again_soon()
+            if not self._timers.is_set(AGAIN):
+                self._again_soon(now)
             return
         self.summing.begin(None)
-        await self._fetch(task)
+        self._fetch(task)
 
     def _rest(self) -> None:
         """Add nothing up until another order comes."""
@@ -255,39 +256,39 @@ class AggregatorService:
             self.summing.begin(None)
         self._task = b""
 
-    async def _fetch(self, task: ModelRef) -> None:
+    def _fetch(self, task: ModelRef) -> None:
         """Subscribe to the parts of a task, one topic for each: some brokers retain nothing for wildcards."""
-        await self._leave_task()
+        self._leave_task()
         self._tasks.forget(COORDINATOR, task.digest)
         self._task_parts = [self._topics.aggregator_task(part) for part in range(task.parts)]
-        await self._subscriptions.add(self._task_parts)
+        self._effects.append(Subscribe(self._task_parts))
 
-    async def _leave_task(self) -> None:
+    def _leave_task(self) -> None:
         if self._task_parts:
-            await self._subscriptions.remove(self._task_parts)
+            self._effects.append(Unsubscribe(self._task_parts))
             self._task_parts = []
 
-    async def _task_part(self, payload: bytes) -> None:
+    def _task_part(self, payload: bytes, now: float) -> None:
         part = Part.from_bytes(payload)
         order = self._order
         if order is None or order.task is None or part.digest != order.task.digest:
             return
         if part.digest == self._task or self._precedence.stands_by:
             return
-        sink = self._tasks.feed(COORDINATOR, part, _now())
+        sink = self._tasks.feed(COORDINATOR, part, now)
         if sink is None:
             return
         self._task = part.digest
-        await self._leave_task()
-        await asyncio.to_thread(self._open, taken(sink), order, _now())
-        await self._tell()
+        self._leave_task()
+        self._open(taken(sink), order, now)
+        self._announce()
         early = list(self._early)
         self._early.clear()
         self._early_bytes = 0
         for message in early:
             topic = self._topics.parse(message.topic)
             if isinstance(topic, AgentTopic):
-                await self._report(topic.agent, message)
+                self._report(topic.agent, message, now)
 
     def _open(self, content: bytes, order: AggregatorOrder, now: float) -> None:
         """Begin with the step of a task. One that cannot be read here is left to the coordinator."""
@@ -296,10 +297,10 @@ class AggregatorService:
         try:
             step = read_task(task, folder, self._allowed)
         except (CoveyError, ValueError, TypeError, KeyError) as error:
-            self._say(f"step {task.step}: {error}; its reports go to the coordinator itself")
+            self._show(f"step {task.step}: {error}; its reports go to the coordinator itself")
             self.summing.decline(task.run, task.step, str(error), now)
             return
-        self._say(f"step {step.number} ({step.phase.name}): {len(order.agents)} agents")
+        self._show(f"step {step.number} ({step.phase.name}): {len(order.agents)} agents")
         largest = largest_report_of(step.phase)
         self._part_bytes = step.scenario.wire.part_bytes
         self._rates = Rates(self._part_bytes)
@@ -315,7 +316,7 @@ class AggregatorService:
         self._state_folder = Path(tempfile.mkdtemp(dir=self._folder))
         return self._state_folder
 
-    async def _report(self, agent: str, message: Message) -> None:
+    def _report(self, agent: str, message: Message, now: float) -> None:
         """A part of a report."""
         order = self._order
         if order is None or order.task is None or self._precedence.stands_by:
@@ -323,7 +324,6 @@ class AggregatorService:
         if order.task.digest != self._task:
             self._keep_early(message)
             return
-        now = _now()
         if not self.summing.expects(agent, now):
             return
         if not self._rates.part(agent, len(message.payload), self._reports.largest_bytes, now):
@@ -341,7 +341,7 @@ class AggregatorService:
             return
         # an agent may have to send the same report again: after a sum that came to nothing, or a refusal
         self._reports.forget(agent, part.digest)
-        await asyncio.to_thread(self.summing.accept, agent, taken(sink), now, part.digest)
+        self.summing.accept(agent, taken(sink), now, part.digest)
 
     def _keep_early(self, message: Message) -> None:
         """Fast agents report while a large task is still on its way."""
@@ -367,30 +367,27 @@ class AggregatorService:
 
     # -- sums --------------------------------------------------------------------------------------
 
-    async def _offer(self) -> None:
+    def _offer(self, now: float) -> None:
         """Send what is due: a new sum, or those that the coordinator has not settled."""
-        now = _now()
-        content = await asyncio.to_thread(self.summing.take, now)
+        content = self.summing.take(now)
         if content is not None:
-            self._say(f"step {self.summing.number}: sent {self.summing.sent}")
-            await self._send(content)
+            self._show(f"step {self.summing.number}: sent {self.summing.sent}")
+            self._timers.stop(AGAIN)
             self._again_s = AGAIN_S
-            self._again_at = _now() + self._again_s
-        elif self._again_at is not None and now >= self._again_at:
-            unsettled = self.summing.unsettled
-            for content in unsettled:
-                await self._send(content)
+            self._send(content)
+        elif self._timers.take(AGAIN, now):
             self._again_s = min(2 * self._again_s, AGAIN_LIMIT_S)
-            self._again_at = _now() + self._again_s if unsettled else None
+            for unsettled in self.summing.unsettled:
+                self._send(unsettled)
 
-    def _again_soon(self) -> None:
+    def _again_soon(self, now: float) -> None:
         """Offer again, a moment after the order that may settle it."""
         self._again_s = 1.0
         if self.summing.unsettled:
-            self._again_at = _now() + self._again_s
+            self._timers.set(AGAIN, now + self._again_s)
 
-    async def _send(self, content: bytes) -> None:
-        """Publish a sum in parts."""
+    def _send(self, content: bytes) -> None:
+        """Publish a sum in parts. What a broken link swallows is offered again."""
         parts = split(
             io.BytesIO(content),
             digest=digest(content),
@@ -398,11 +395,5 @@ class AggregatorService:
             part_bytes=self._part_bytes,
             about=self.summing.number,
         )
-        for part in parts:
-            taken = await self._link.publish(self._topics.aggregator_sum, part.to_bytes())
-            if not taken:
-                return  # offered again
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
+        messages = ((self._topics.aggregator_sum, part.to_bytes()) for part in parts)
+        self._effects.append(Publish(messages, retain=False, then=lambda taken: Sent()))

@@ -134,10 +134,10 @@ def test_reports_that_stay_incomplete_are_removed_from_the_disk(
         await task_is_read(fleet, 1)
         first = fleet.services[0]
         one, other = sorted(first.summing._samples)[:2]
-        await first._message(half(one, 1))
+        first.handle([half(one, 1)], asyncio.get_running_loop().time())
         halves.append(files(first))
         await asyncio.sleep(3.0)
-        await first._message(half(other, 2))
+        first.handle([half(other, 2)], asyncio.get_running_loop().time())
         halves.append(files(first))
         await task_is_read(fleet, 2)
         halves.append(files(first))
@@ -173,10 +173,6 @@ def test_the_agents_of_a_dead_aggregator_are_asked_for_their_reports(tmp_path: P
     assert sum(line.startswith("step 3: sent") for line in fleet.said) == 1
 
 
-async def hang(*_: Any) -> None:
-    await asyncio.Event().wait()
-
-
 def test_the_reports_of_a_silent_aggregator_are_missing_from_its_round_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,9 +183,16 @@ def test_the_reports_of_a_silent_aggregator_are_missing_from_its_round_alone(
 
     async def freeze(_: Any) -> None:
         await task_is_read(fleet, 2)
-        monkeypatch.setattr(fleet.services[1], "_take", hang)
+        killed = asyncio.Event()
+
+        async def hang(*_: Any, **__: Any) -> bool:
+            await killed.wait()
+            return False
+
+        monkeypatch.setattr(fleet.links[1], "publish", hang)
         await asyncio.sleep(70.0)
         await fleet.kill_aggregator(1)
+        killed.set()
         await asyncio.sleep(1.0)
         fleet.aggregate(1, "s1-again")
 
