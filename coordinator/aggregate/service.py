@@ -387,7 +387,7 @@ class AggregatorService:
             self._timers.set(AGAIN, now + self._again_s)
 
     def _send(self, content: bytes) -> None:
-        """Publish a sum in parts. What a broken link swallows is offered again."""
+        """Publish a sum in parts. It is offered again if the link breaks."""
         parts = split(
             io.BytesIO(content),
             digest=digest(content),
