@@ -231,7 +231,7 @@ async def test_a_program_that_is_cancelled_ends_its_work() -> None:
     assert ended == ["work"]
 
 
-def test_what_follows_from_reading_is_carried_out_while_the_machine_works() -> None:
+def test_effects_of_reading_are_carried_out_while_the_machine_works() -> None:
     shown: list[tuple[float, str]] = []
 
     class Busy(Slow):
