@@ -24,11 +24,11 @@ from covey.coordinator.engine.events import Joined, Planned
 from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.rules import Rules
 from covey.coordinator.run.run import Run
-from covey.coordinator.serve import rate
+from covey.coordinator.serve import attendance, rate
 from covey.coordinator.serve.intake import Seen
-from covey.coordinator.serve.items import MAX_TOGETHER
 from covey.coordinator.serve.service import Service
 from covey.shared.mqtt.link import Message
+from covey.shared.mqtt.program import TOGETHER
 from covey.shared.strategies.base import Phase
 from covey.shared.wire.documents import AgentStatus
 from tests.small_run import rules, scenario, setup
@@ -65,10 +65,10 @@ async def measure(agents: int, folder: Path) -> dict[str, Any]:
         service = Service(run, link)
         before = memory()
         began = time.process_time()
-        await take_statuses(service, agents)
+        take_statuses(service, agents)
         took_s = time.process_time() - began
         grown = memory() - before
-        show = service._roster_show
+        show = service.desk.show
         roster = service.roster
         while roster.pages.take_page() is not None:
             pass
@@ -95,7 +95,7 @@ async def measure(agents: int, folder: Path) -> dict[str, Any]:
         }
 
 
-async def take_statuses(service: Service, agents: int) -> None:
+def take_statuses(service: Service, agents: int) -> None:
     """Everything that happens to the first status of each agent, without the network."""
     topics = service.topics
     together: list[str] = []
@@ -111,11 +111,12 @@ async def take_statuses(service: Service, agents: int) -> None:
             test_samples=10,
             version="0.1.0",
         )
-        item = service.reader.item(Message(topics.status(name), status.to_bytes()))
+        (item,) = service.read(Message(topics.status(name), status.to_bytes()), 0.0)
         assert isinstance(item, Seen)
         together.append(name)
-        if len(together) == MAX_TOGETHER or number == agents - 1:
-            await service.attendance.take(together)
+        if len(together) == TOGETHER or number == agents - 1:
+            with service.desk.lock:
+                attendance.take(service.desk, together, 0.0)
             together = []
 
 

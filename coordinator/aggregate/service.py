@@ -122,7 +122,7 @@ class AggregatorService:
 
     async def run(self) -> None:
         """Work until the link is closed, or this is cancelled."""
-        items = Items(MAX_WAITING)
+        items = Items(MAX_WAITING, together=[Message])
         try:
             await program(self, self._link, items=items, show=self._say, off_loop=True)
         finally:

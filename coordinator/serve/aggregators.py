@@ -7,25 +7,23 @@ step changes to the direct way at most once: then its agents are asked for their
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 
 from covey.coordinator.engine.stage import Stage
 from covey.coordinator.engine.step import Step
 from covey.coordinator.run.effects import Effect
-from covey.coordinator.run.notices import AggregatorDown, AggregatorUp, Observer, SumRefused
+from covey.coordinator.run.notices import AggregatorDown, AggregatorUp, SumRefused
 from covey.coordinator.run.partial_sums import Origin
-from covey.coordinator.run.run import MAX_OTHER_BYTES, Run
+from covey.coordinator.run.run import MAX_OTHER_BYTES
 from covey.coordinator.run.sum_acceptance import accept_sum
-from covey.coordinator.serve.placement import Placement
-from covey.coordinator.serve.roster import Roster
+from covey.coordinator.serve.desk import Desk, while_the_run_works
 from covey.shared.errors import DecodeError
-from covey.shared.mqtt.link import Link, Message
-from covey.shared.mqtt.subscriptions import SubscriptionKeeper
+from covey.shared.mqtt.link import Message
+from covey.shared.mqtt.program import Publish, Show, Subscribe, Unsubscribe
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.aggregates import (
     TASK,
@@ -36,7 +34,7 @@ from covey.shared.wire.aggregates import (
 )
 from covey.shared.wire.messages import ModelRef, Part, digest
 from covey.shared.wire.parts import Assembler, part_count, split, taken
-from covey.shared.wire.topics import PlainTopic, Topics
+from covey.shared.wire.topics import PlainTopic
 
 BYTES_PER_SUMMED_VALUE = 64  # of a partial sum: grids of eight bytes, of which a usual sum has two
 BYTES_PER_SUMMED_REPORT = 4096  # of everything in it but the sums
@@ -59,9 +57,17 @@ class AggregatorSeen:
     """An aggregator came, or is gone."""
 
     shard: int
+    is_up: bool
 
 
-AggregatorItem = SumArrived | AggregatorSeen
+@dataclass(frozen=True)
+class OrderNotTaken:
+    """The broker has not taken the newest order of its aggregator."""
+
+    shard: int
+
+
+AggregatorItem = SumArrived | AggregatorSeen | OrderNotTaken
 
 
 @dataclass(frozen=True)
@@ -93,44 +99,20 @@ class Aggregators:
     """The aggregators near the brokers of a run.
 
     Args:
-        run: takes the sums.
-        shards: the links to the single brokers.
-        topics: of the federation.
-        placement: on which broker each agent lives.
-        roster: counts what is refused.
-        now: the time (s).
-        keepers: of the subscriptions on each broker.
-        observer: gets what changes.
+        desk: of the service.
         are_used: False: every report comes to the coordinator itself.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        shards: Sequence[Link],
-        topics: Topics,
-        *,
-        placement: Placement,
-        roster: Roster,
-        now: Callable[[], float],
-        keepers: Sequence[SubscriptionKeeper],
-        observer: Observer,
-        are_used: bool,
-    ) -> None:
-        self._run = run
-        self._shards = shards
-        self._topics = topics
-        self._placement = placement
-        self._roster = roster
-        self._now = now
-        self._keepers = keepers
-        self._observer = observer
+    def __init__(self, desk: Desk, *, are_used: bool) -> None:
+        self._desk = desk
+        self._run = desk.run
+        self._topics = desk.topics
         self.are_used = are_used
-        self._sites = [_Site() for _ in shards]
+        self._sites = [_Site() for _ in range(desk.shards)]
         self._task: tuple[int, bytes, ModelRef] | None = None  # of a step: its content
         self._summable = (NO_STEP, False)  # the newest step, and whether its method allows sums
         self._parts = Assembler(
-            lambda sender, part: run.spool.new_sink(part.size),
+            lambda sender, part: desk.run.spool.new_sink(part.size),
             largest_bytes=1,
             per_sender=4,
             total_bytes=1 << 50,  # on disk: bounded by contents per aggregator and their size
@@ -161,13 +143,11 @@ class Aggregators:
             if message.retained or status.session == site.session:
                 return None
             site.session = status.session
-            self._observer(AggregatorUp(message.shard))
-            return AggregatorSeen(message.shard)
+            return AggregatorSeen(message.shard, is_up=True)
         if status.session != site.session:
             return None  # the last will of one that was replaced
         site.session = ""
-        self._observer(AggregatorDown(message.shard))
-        return AggregatorSeen(message.shard)
+        return AggregatorSeen(message.shard, is_up=False)
 
     def _part(self, message: Message, now: float) -> SumArrived | None:
         part = Part.from_bytes(message.payload)
@@ -193,14 +173,18 @@ class Aggregators:
         reports = BYTES_PER_SUMMED_REPORT * len(self._run.engine.known)
         return MAX_OTHER_BYTES + sums + reports
 
-    async def take(self, item: AggregatorItem, now: float) -> list[Effect]:
+    def take(self, item: AggregatorItem, now: float) -> list[Effect]:
         """What follows from an item."""
         match item:
-            case AggregatorSeen(shard):
+            case AggregatorSeen(shard, is_up):
+                notice = AggregatorUp(shard) if is_up else AggregatorDown(shard)
+                self._desk.effects.append(Show(notice))
                 self._sites[shard].order = None
-                return []
+            case OrderNotTaken(shard):
+                self._sites[shard].order = None
             case SumArrived(shard, content):
-                return await asyncio.to_thread(self._accept, shard, content, now)
+                return self._accept(shard, content, now)
+        return []
 
     def _accept(self, shard: int, content: bytes, now: float) -> list[Effect]:
         """Hand a message of an aggregator to the run."""
@@ -211,42 +195,43 @@ class Aggregators:
         if is_late:
             return []
         site.order = None  # the next one settles it
-        origin = Origin(lambda client: self._placement.lives(client, shard), run.samples_of)
+        placement = self._desk.placement
+        origin = Origin(lambda client: placement.lives(client, shard), run.samples_of)
         try:
-            partial = PartialSum.from_bytes(content)
-            with run.one_checkpoint():
-                effects = accept_sum(run, content, partial, origin, now)
+            with while_the_run_works(self._desk), run.one_checkpoint():
+                summed = PartialSum.from_bytes(content)
+                effects = accept_sum(run, content, summed, origin, now)
         except DecodeError as error:
             why = str(error)
             run.audit.blame("refuse", f"aggregator-{shard}", why)
-            self._roster.refuse(error.reason)
-            self._observer(SumRefused(shard, why))
+            self._desk.roster.refuse(error.reason)
+            self._desk.effects.append(Show(SumRefused(shard, why)))
             return []
         if effects is None:
             return []
-        self._note(partial)
+        self._note(summed)
         return effects
 
-    def _note(self, partial: PartialSum) -> None:
+    def _note(self, summed: PartialSum) -> None:
         """Show in the roster what the aggregator has had from its agents."""
         wall_s = time.time()
-        for report in partial.reports:
-            self._roster.reported(report.client, wall_s, worked=True)
-        for failure in partial.failures:
-            self._roster.reported(failure.client, wall_s, worked=False)
-        for refusal in partial.refusals:
-            self._roster.refuse(refusal.reason, refusal.client)
+        for report in summed.reports:
+            self._desk.roster.reported(report.client, wall_s, worked=True)
+        for failure in summed.failures:
+            self._desk.roster.reported(failure.client, wall_s, worked=False)
+        for refusal in summed.refusals:
+            self._desk.roster.refuse(refusal.reason, refusal.client)
 
     # -- what goes out -----------------------------------------------------------------------------
 
-    def connected(self, shard: int) -> list[str]:
+    def connected(self, shard: int, now: float) -> list[str]:
         """The subscriptions on a broker that comes up; it may have forgotten what it retained."""
         if not self.are_used:
             return [self._topics.every_report]
         site = self._sites[shard]
         site.was_connected = True
         self.retained_is_unknown(shard)
-        site.decide_at = self._now() + STATUS_WITHIN_S
+        site.decide_at = now + STATUS_WITHIN_S
         filters = [self._topics.aggregator_status, self._topics.aggregator_sum]
         site.is_subscribed = site.is_direct and site.step != NO_STEP
         if site.is_subscribed:
@@ -263,7 +248,7 @@ class Aggregators:
         site = self._sites[shard]
         if site.session:
             site.session = ""
-            self._observer(AggregatorDown(shard))
+            self._desk.effects.append(Show(AggregatorDown(shard)))
 
     @property
     def wake_at(self) -> float | None:
@@ -272,7 +257,7 @@ class Aggregators:
             return None
         return min([site.decide_at for site in self._sites if site.was_undecided], default=None)
 
-    async def prepare(self) -> list[Effect]:
+    def prepare(self, now: float) -> list[Effect]:
         """Publish what each aggregator should do, before any order of the open step is published.
 
         Returns:
@@ -285,26 +270,26 @@ class Aggregators:
             return []  # the next step brings the next order
         effects: list[Effect] = []
         for shard, site in enumerate(self._sites):
-            is_up = shard in self._placement.up or len(self._sites) == 1
+            is_up = shard in self._desk.placement.up or len(self._sites) == 1
             # a broker may be up before its subscriptions are made: nothing is known of its aggregator then
             if is_up and site.was_connected:
-                effects += await self._prepare(shard, site, step)
+                effects += self._prepare(shard, site, step, now)
         return effects
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """The run is over: aggregators have nothing to do."""
         if not self.are_used:
             return
         for shard, site in enumerate(self._sites):
             order = AggregatorOrder(run=self._run.facts.run, step=site.step)
-            await self._publish_order(shard, order)
+            self._publish_order(shard, order)
 
     def _open_step(self) -> Step | None:
         engine = self._run.engine
         return engine.step if engine.stage is Stage.OPEN else None
 
-    async def _prepare(self, shard: int, site: _Site, step: Step) -> list[Effect]:
-        if not site.session and self._now() < site.decide_at:
+    def _prepare(self, shard: int, site: _Site, step: Step, now: float) -> list[Effect]:
+        if not site.session and now < site.decide_at:
             site.was_undecided = True
             return []
         is_new = step.number != site.step
@@ -317,7 +302,7 @@ class Aggregators:
         elif not is_summed and not site.is_direct:
             site.is_direct = True
             is_asked = True
-        await self._publish(shard, site, step)
+        self._publish(shard, site, step)
         return self._ask(shard, step) if is_asked else []
 
     def _may_be_summed(self, step: Step) -> bool:
@@ -336,11 +321,11 @@ class Aggregators:
     def _awaited(self, shard: int, step: Step) -> list[ClientId]:
         awaited: list[ClientId] = []
         for client in step.cohort:
-            if client not in step.reported and self._placement.where(client) == shard:
+            if client not in step.reported and self._desk.placement.where(client) == shard:
                 awaited.append(client)
         return awaited
 
-    async def _publish(self, shard: int, site: _Site, step: Step) -> None:
+    def _publish(self, shard: int, site: _Site, step: Step) -> None:
         """The order of one aggregator, where it has changed, and the subscription that fits it."""
         settled = self._run.sums.settled(step.number)
         facts = OrderFacts(step.number, site.is_direct, len(step.cohort), len(settled))
@@ -349,7 +334,7 @@ class Aggregators:
         agents: dict[ClientId, int | None] = {}
         task: ModelRef | None = None
         if not site.is_direct:
-            task = await self._publish_task(shard, site, step)
+            task = self._publish_task(shard, site, step)
             for client in self._awaited(shard, step):
                 agents[client] = self._run.samples_of(client)
         order = AggregatorOrder(
@@ -359,41 +344,41 @@ class Aggregators:
             agents=agents,
             settled=list(settled),
         )
-        await self._subscribe(shard, site)
-        if await self._publish_order(shard, order):
-            site.order = facts
+        self._subscribe(shard, site)
+        self._publish_order(shard, order)
+        site.order = facts
 
-    async def _publish_order(self, shard: int, order: AggregatorOrder) -> bool:
-        topic = self._topics.aggregator_order
-        return await self._shards[shard].publish(topic, order.to_bytes(), retain=True)
+    def _publish_order(self, shard: int, order: AggregatorOrder) -> None:
+        messages = [(self._topics.aggregator_order, order.to_bytes())]
+        then = partial(_not_taken, shard)
+        self._desk.effects.append(Publish(messages, shard=shard, then=then))
 
-    async def _subscribe(self, shard: int, site: _Site) -> None:
+    def _subscribe(self, shard: int, site: _Site) -> None:
         """Read this broker's reports, or leave them to its aggregator."""
-        filters = [self._topics.every_report]
         if site.is_direct == site.is_subscribed:
             return
         site.is_subscribed = site.is_direct
-        if site.is_direct:
-            await self._keepers[shard].add(filters)
-        else:
-            await self._keepers[shard].remove(filters)
+        filters = [self._topics.every_report]
+        change = Subscribe(filters, shard) if site.is_direct else Unsubscribe(filters, shard)
+        self._desk.effects.append(change)
 
-    async def _publish_task(self, shard: int, site: _Site, step: Step) -> ModelRef:
+    def _publish_task(self, shard: int, site: _Site, step: Step) -> ModelRef:
         """Publish the task of a step, unless this broker retains it."""
         task = self._task
         if task is None or task[0] != step.number:
-            content = await asyncio.to_thread(self._task_of, step)
+            with while_the_run_works(self._desk):
+                content = self._task_of(step)
             task = (step.number, content, self._ref(content))
             self._task = task
             for other in self._sites:
                 other.has_task = NO_STEP
         _, content, ref = task
         if site.has_task != step.number:
-            await self._publish_parts(shard, content, ref, step.number)
+            self._publish_parts(shard, content, ref, step.number)
             site.has_task = step.number
         return ref
 
-    async def _publish_parts(self, shard: int, content: bytes, ref: ModelRef, step: int) -> None:
+    def _publish_parts(self, shard: int, content: bytes, ref: ModelRef, step: int) -> None:
         parts = split(
             io.BytesIO(content),
             digest=ref.digest,
@@ -401,10 +386,9 @@ class Aggregators:
             part_bytes=self._run.scenario.wire.part_bytes,
             about=step,
         )
-        link = self._shards[shard]
-        for part in parts:
-            topic = self._topics.aggregator_task(part.index)
-            await link.publish(topic, part.to_bytes(), retain=True)
+        topic_of = self._topics.aggregator_task
+        messages = ((topic_of(part.index), part.to_bytes()) for part in parts)
+        self._desk.effects.append(Publish(messages, shard=shard))
 
     def _task_of(self, step: Step) -> bytes:
         run = self._run
@@ -427,3 +411,7 @@ class Aggregators:
         size = len(content)
         parts = part_count(size, self._run.scenario.wire.part_bytes)
         return ModelRef(key=TASK, digest=digest(content), parts=parts, size=size)
+
+
+def _not_taken(shard: int, taken: bool) -> OrderNotTaken | None:
+    return None if taken else OrderNotTaken(shard)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from covey.shared.errors import DecodeError
-from covey.shared.mqtt.link import Link, Message
+from covey.shared.mqtt.link import Message
 from covey.shared.wire.documents import AgentStatus
 
 EVERY_STATUS = "covey/+/agents/+/status"  # a user of one federation gets none of them
@@ -16,37 +16,28 @@ class Elsewhere:
     """Looks once for agents in other federations.
 
     Args:
-        link: to the broker, or to several.
         federation: the run's own.
+
+    Attributes:
+        has_looked: whether it began to look.
+        looks: whether it does so now.
     """
 
-    def __init__(self, link: Link, federation: str) -> None:
-        self._link = link
+    def __init__(self, federation: str) -> None:
         self._federation = federation
         self._online: dict[str, set[str]] = {}  # agents by federation
-        self._has_looked = False
-        self.due: float | None = None  # when to stop looking
+        self.has_looked = False
+        self.looks = False
 
     def __repr__(self) -> str:
         return f"<Elsewhere: {self._online}>"
-
-    async def look(self, now: float) -> None:
-        """Begin, the first time."""
-        if not self._has_looked:
-            self._has_looked = True
-            self.due = now + LOOK_S
-            await self._link.subscribe([EVERY_STATUS])
-
-    async def stop(self) -> None:
-        self.due = None
-        await self._link.unsubscribe([EVERY_STATUS])
 
     def take(self, message: Message) -> bool:
         """Note the status of an agent of another federation. False for any other message."""
         match message.topic.split("/"):
             case ["covey", federation, "agents", agent, "status"] if federation != self._federation:
                 count = sum(map(len, self._online.values()))
-                if self.due is not None and count < MAX_AGENTS and _is_online(message.payload):
+                if self.looks and count < MAX_AGENTS and _is_online(message.payload):
                     self._online.setdefault(federation, set()).add(agent)
                 return True
         return False

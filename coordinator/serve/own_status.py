@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import Sequence
 from typing import Literal
 
 from covey.coordinator.engine.stage import Stage
 from covey.coordinator.run.run import Run
 from covey.shared.files import write_atomically
-from covey.shared.mqtt.link import Link, Will
+from covey.shared.mqtt.link import Will
+from covey.shared.mqtt.program import Effect, Publish
 from covey.shared.strategies.phase_names import TRAIN
 from covey.shared.wire.documents import CoordinatorStatus
 from covey.shared.wire.roll_call import spread_s
@@ -24,24 +23,19 @@ class OwnStatus:
 
     Args:
         run: whose status it is.
-        shards: the links to the single brokers.
+        shards: how many brokers there are.
         topics: of the federation.
         session: identifies this start of the coordinator.
-
-    Attributes:
-        due: when to publish the status again; None: no need.
     """
 
-    def __init__(self, run: Run, shards: Sequence[Link], topics: Topics, session: str) -> None:
+    def __init__(self, run: Run, shards: int, topics: Topics, session: str) -> None:
         self._run = run
-        self._shards = shards
         self._topics = topics
         self._session = session
         # the newest roll call on each broker
-        self._epochs = [""] * len(shards)
+        self._epochs = [""] * shards
         self._calls = 0  # roll calls so far, on any broker
         self._stored: tuple[str, int, int, bool] | None = None  # what the run's folder has
-        self.due: float | None = None
 
     def __repr__(self) -> str:
         return f"<OwnStatus {self._session}: {self.state}, {self._calls} roll calls>"
@@ -76,30 +70,28 @@ class OwnStatus:
     def call_roll(self) -> None:
         """The next status is a roll call on every broker."""
         self._calls += 1
-        for shard in range(len(self._shards)):
+        for shard in range(len(self._epochs)):
             self._name_epoch(shard)
 
     def _name_epoch(self, shard: int) -> None:
         self._epochs[shard] = f"{self._session}.{self._calls}"
 
-    async def publish(self, *, stopped: bool = False) -> None:
+    def publish(self, *, stopped: bool = False) -> list[Effect]:
         """Publish the status on every broker."""
-        self.due = None
-        if len(self._shards) == 1:
-            await self.publish_on(0, stopped=stopped)
-            return
-        publishing = [self.publish_on(shard, stopped=stopped) for shard in range(len(self._shards))]
-        await asyncio.gather(*publishing)
+        shards = range(len(self._epochs))
+        return [self.publish_on(shard, stopped=stopped) for shard in shards]
 
-    async def publish_on(self, shard: int, *, stopped: bool = False) -> None:
+    def publish_on(self, shard: int, *, stopped: bool = False) -> Effect:
         """Publish the status on one broker."""
-        payload = self._now(self._epochs[shard], stopped=stopped).to_bytes()
-        await self._shards[shard].publish(self._topics.coordinator_status, payload, retain=True)
+        return self._publication(shard, self._now(self._epochs[shard], stopped=stopped).to_bytes())
 
-    async def give_way(self, gone: Will) -> None:
+    def give_way(self, gone: Will) -> list[Effect]:
         """Publish on every broker that this coordinator is gone, as its last will would."""
-        for link in self._shards:
-            await link.publish(gone.topic, gone.payload, retain=True)
+        return [self._publication(shard, gone.payload) for shard in range(len(self._epochs))]
+
+    def _publication(self, shard: int, payload: bytes) -> Publish:
+        topic = self._topics.coordinator_status
+        return Publish([(topic, payload)], lane=("status", shard), shard=shard)
 
     def store(self, *, stopped: bool = False) -> None:
         """Write the status to the run's folder, for people and their dashboards, where it has changed."""

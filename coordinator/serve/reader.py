@@ -5,129 +5,126 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from covey.coordinator.run.notices import DiskRemark, Observer
-from covey.coordinator.run.run import Run
-from covey.coordinator.serve.aggregators import Aggregators
-from covey.coordinator.serve.elsewhere import Elsewhere
-from covey.coordinator.serve.intake import Intake
-from covey.coordinator.serve.items import Cleared, Item, Repeat
+from covey.coordinator.run.notices import DiskRemark
+from covey.coordinator.serve.aggregators import AggregatorItem, Aggregators
+from covey.coordinator.serve.desk import STATUS, Desk
+from covey.coordinator.serve.intake import Arrived, Seen
 from covey.coordinator.serve.publisher import packet_bytes
-from covey.coordinator.serve.roster import Roster
 from covey.shared.errors import DecodeError
 from covey.shared.files import obstacle
-from covey.shared.mqtt.duplicate_ids import DuplicateIds, Reaction
-from covey.shared.mqtt.link import Incoming, Message
+from covey.shared.mqtt.duplicate_ids import Reaction
+from covey.shared.mqtt.link import Down, Incoming, Message, Up
+from covey.shared.mqtt.program import Effect, Show
 from covey.shared.wire.documents import Control, CoordinatorStatus
-from covey.shared.wire.topics import AgentTopic, PlainTopic, Topics
+from covey.shared.wire.topics import AgentTopic, PlainTopic
 
 log = logging.getLogger(__name__)
 
 FULL_TOLD_S = 60.0  # between two notices that the disk is full
 
 
+@dataclass(frozen=True)
+class Repeat:
+    """Another coordinator published, and may have overwritten retained documents: publish all of them again."""
+
+    shard: int = 0  # where it did
+
+
+@dataclass(frozen=True)
+class Cleared:
+    """Somebody cleared the coordinator's status, and perhaps all that a broker retained."""
+
+    shard: int = 0
+
+
+ReadItem = Up | Down | Arrived | Seen | AggregatorItem | Control | Repeat | Cleared
+GiveWay = Callable[[str, bool], None]
+
+
 class Reader:
-    """Turns incoming messages into items. What it refuses it counts in the roster.
+    """Turns incoming messages into items, and refuses others. It counts refusals in the roster.
 
     Args:
-        run: counts the traffic.
-        topics: of the federation.
-        intake: takes statuses and parts of reports.
+        desk: of the service.
         aggregators: take what aggregators send.
-        roster: counts refusals.
-        duplicate_ids: decides between this coordinator and another one.
-        now: the time (s).
-        observer: gets remarks about the disk.
-        elsewhere: takes what comes from other federations.
         give_way: called if another coordinator continues and this one ends, with the name of its scenario and whether it
             has taken up this very run since.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        topics: Topics,
-        *,
-        intake: Intake,
-        aggregators: Aggregators,
-        roster: Roster,
-        duplicate_ids: DuplicateIds,
-        now: Callable[[], float],
-        observer: Observer,
-        give_way: Callable[[str, bool], None],
-        elsewhere: Elsewhere,
-    ) -> None:
-        self._run = run
-        self._topics = topics
-        self._intake = intake
+    def __init__(self, desk: Desk, aggregators: Aggregators, give_way: GiveWay) -> None:
+        self._desk = desk
         self._aggregators = aggregators
-        self._roster = roster
-        self._duplicate_ids = duplicate_ids
-        self._now = now
-        self._observer = observer
         self._give_way = give_way
-        self._elsewhere = elsewhere
         self._full_told = -FULL_TOLD_S  # when a part was last dropped for want of room
 
     def __repr__(self) -> str:
-        return f"<Reader of {self._topics.federation}: {self._intake!r}>"
+        return f"<Reader of {self._desk.topics.federation}: {self._desk.intake!r}>"
 
-    def item(self, incoming: Incoming) -> Item | None:
-        """What follows from something that happened on the link; None: nothing, or it was refused."""
+    def read(self, incoming: Incoming, now: float) -> list[ReadItem | Effect]:
+        """What follows from something that happened on the link; nothing if it was refused."""
         if not isinstance(incoming, Message):
-            return incoming
+            return [incoming]
         try:
-            return self._understand(incoming)
+            item = self._understand(incoming, now)
         except DecodeError as error:
             self._refuse(error, incoming)
+            return []
         except OSError as error:
-            if not obstacle(error, self._run.folder):
+            if not obstacle(error, self._desk.run.folder):
                 raise
-            self._drop_for_want_of_room(error)
-        return None
+            return self._drop_for_want_of_room(error, now)
+        if item is None:
+            return []
+        if isinstance(item, Repeat) or item == Control(command="tell"):
+            # at once: others wait for it, and a fold may take long
+            self._desk.timers.stop(STATUS)
+            return [*self._desk.own_status.publish(), item]
+        return [item]
 
-    def _understand(self, message: Message) -> Item | None:
+    def _understand(self, message: Message, now: float) -> ReadItem | None:
         """The item of a message. Raises DecodeError for one that must be refused, OSError if it cannot be stored."""
-        if self._elsewhere.take(message):
+        desk = self._desk
+        if desk.elsewhere.take(message):
             return None
         payload = message.payload
-        topic = self._topics.parse(message.topic)
+        topic = desk.topics.parse(message.topic)
         if topic == PlainTopic("coordinator/status"):
             if not payload:
                 return None if message.retained else Cleared(message.shard)
-            return self._own_status(CoordinatorStatus.from_bytes(payload), message)
-        self._run.traffic["wire_up"] += packet_bytes(message.topic, payload)
+            return self._own_status(CoordinatorStatus.from_bytes(payload), message, now)
+        desk.run.traffic["wire_up"] += packet_bytes(message.topic, payload)
         match topic:
             case AgentTopic(_, "status") if not payload:  # the topic was cleared
                 return None
             case AgentTopic(agent, "status"):
-                now = self._now()
-                return self._intake.status(agent, payload, message.retained, now, message.shard)
+                return desk.intake.status(agent, payload, message.retained, now, message.shard)
             case AgentTopic(_, "report") if not payload:  # the topic was cleared
                 return None
             case AgentTopic(agent, "report"):
-                return self._intake.part(agent, payload, self._now(), message.shard)
+                return desk.intake.part(agent, payload, now, message.shard)
             case PlainTopic("aggregator/status" | "aggregator/sum") as own:
-                return self._aggregators.read(own, message, self._now())
+                return self._aggregators.read(own, message, now)
             case PlainTopic("control"):
                 return Control.from_bytes(payload)
         return None
 
-    def _own_status(self, status: CoordinatorStatus, message: Message) -> Item | None:
+    def _own_status(self, status: CoordinatorStatus, message: Message, now: float) -> Repeat | None:
         """A status on our own topic: our own, the last will of an earlier process, or that of another coordinator."""
-        if message.retained or status.session == self._duplicate_ids.session:
+        ids = self._desk.duplicate_ids
+        if message.retained or status.session == ids.session:
             return None
         if not status.online:
             return Repeat(message.shard)
-        mine = self._run.facts
+        mine = self._desk.run.facts
         if status.run == mine.run and status.incarnation != mine.incarnation:
             # agents follow the newer one alone; whatever becomes of it, our state is the older one
             if status.incarnation > mine.incarnation:
                 self._give_way(status.name, True)
                 return None
             return Repeat(message.shard)
-        reaction = self._duplicate_ids.observe(status.session, self._now())
-        match reaction:
+        match ids.observe(status.session, now):
             case Reaction.ANNOUNCE:
                 return Repeat(message.shard)
             case Reaction.YIELD_ID:
@@ -137,19 +134,17 @@ class Reader:
     def _refuse(self, error: DecodeError, message: Message) -> None:
         agent = None
         with contextlib.suppress(DecodeError):
-            topic = self._topics.parse(message.topic)
+            topic = self._desk.topics.parse(message.topic)
             if isinstance(topic, AgentTopic):
                 agent = topic.agent
-        why = str(error)
-        self._roster.refuse(error.reason, agent)
-        self._run.audit.blame("refuse", agent, why)
+        self._desk.roster.refuse(error.reason, agent)
+        self._desk.run.audit.blame("refuse", agent, str(error))
         log.debug("refused a message: %s", error)
 
-    def _drop_for_want_of_room(self, error: OSError) -> None:
+    def _drop_for_want_of_room(self, error: OSError, now: float) -> list[ReadItem | Effect]:
         """Drop a part of a report, because the disk cannot take it: its agent sends the report again until it is accepted."""
-        self._roster.refuse("disk full")
-        now = self._now()
-        if now >= self._full_told + FULL_TOLD_S:
-            self._full_told = now
-            why = f"{error}: a report is dropped; its agent sends it again later"
-            self._observer(DiskRemark(why))
+        self._desk.roster.refuse("disk full")
+        if now < self._full_told + FULL_TOLD_S:
+            return []
+        self._full_told = now
+        return [Show(DiskRemark(f"{error}: a report is dropped; its agent sends it again later"))]

@@ -18,7 +18,7 @@ from covey.coordinator.run.roster_files import roster_file
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.roster import Roster
 from covey.shared.files import write_atomically
-from covey.shared.mqtt.link import Link
+from covey.shared.mqtt.program import Effect, Publish
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.documents import RosterMessage
 from covey.shared.wire.topics import Topics
@@ -32,7 +32,6 @@ class RosterShow:
 
     Args:
         run: knows clusters, figures and quarantines.
-        link: to the broker.
         topics: of the federation.
         roster: the agents.
 
@@ -40,9 +39,8 @@ class RosterShow:
         due: when to call `publish`; None: nothing has changed.
     """
 
-    def __init__(self, run: Run, link: Link, topics: Topics, roster: Roster) -> None:
+    def __init__(self, run: Run, topics: Topics, roster: Roster) -> None:
         self._run = run
-        self._link = link
         self._topics = topics
         self._roster = roster
         self.due: float | None = None
@@ -78,24 +76,27 @@ class RosterShow:
         self._roster.pages.touch_all(self._roster.entries)
         self.changed(now)
 
-    async def publish(self, now: float) -> None:
+    def publish(self, now: float) -> list[Effect]:
         """Publish what is due, and store it in the run's folder."""
         if self.due is None or now < self.due:
-            return
+            return []
         self.due = None
         began = time.thread_time()
         self._look_at_run()
         pages = self._roster.pages
         changed = pages.take_changes()
+        effects: list[Effect] = []
         if pages.count > 1 and changed:
-            await self._link.publish(self._topics.roster_changes, self._message(changed).to_bytes())
-        await self._publish_page()
+            changes = self._message(changed).to_bytes()
+            effects.append(Publish([(self._topics.roster_changes, changes)], retain=False))
+        effects += self._publish_page()
         took_s = time.thread_time() - began
         self._pause_s = max(ROSTER_EVERY_S, PATIENCE * took_s)
         if pages.is_stale:
             self.changed(now)
+        return effects
 
-    async def publish_all(self) -> None:
+    def publish_all(self) -> list[Effect]:
         """Publish every page that has changed: the run ends, or this process does."""
         self.due = None
         self._look_at_run()
@@ -104,8 +105,10 @@ class RosterShow:
         if self._run.engine.stage is Stage.DONE:  # nobody is busy any more
             pages.touch_all(self._roster.entries)
         pages.take_changes()
+        effects: list[Effect] = []
         while pages.is_stale:
-            await self._publish_page()
+            effects += self._publish_page()
+        return effects
 
     def _look_at_run(self) -> None:
         """Find the agents whose rows have changed because of the run."""
@@ -148,19 +151,18 @@ class RosterShow:
             pages=self._roster.pages.count,
         )
 
-    async def _publish_page(self) -> None:
+    def _publish_page(self) -> list[Effect]:
         """Publish and store the page that waits longest, unless it is as it was."""
         taken = self._roster.pages.take_page()
         if taken is None:
-            return
+            return []
         number, agents = taken
         payload = self._message(agents).to_bytes()
         content = hash(payload)
         if self._shown.get(number) == content:
-            return
+            return []
         self._shown[number] = content
-        path = roster_file(self._run.folder, number)
         # for people only; a full disk must not end a run for it
         with contextlib.suppress(OSError):
-            write_atomically(path, payload, durable=False)
-        await self._link.publish(self._topics.roster_page(number), payload, retain=True)
+            write_atomically(roster_file(self._run.folder, number), payload, durable=False)
+        return [Publish([(self._topics.roster_page(number), payload)])]

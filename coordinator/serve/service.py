@@ -1,7 +1,7 @@
-"""The async shell: moves messages between a link and a run, and passes the time on. It decides nothing.
+"""The machine of the coordinator: what happens on the link goes to the run, and effects of the run become publications.
 
-One task reads the link and writes parts straight to disk. Another task takes the items that result from them and carries
-out the effects of the run, in order. CPU work runs in a thread, so that keep-alives are sent in time.
+It never waits. `read` writes parts straight to disk, in the event loop. `handle` works in a thread, so that keep-alives are
+sent in time; it takes one item after another, and what the run asks for is published before the next one.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from covey.coordinator.engine.events import Forget, Paused, Release, Resumed, Tick
+from covey.coordinator.engine.events import Event, Forget, Paused, Release, Resumed, Tick
 from covey.coordinator.run.disk_space import DiskFullError
 from covey.coordinator.run.effects import (
     Announce,
@@ -33,38 +34,73 @@ from covey.coordinator.run.notices import (
     PhaseFolded,
     ProcessFrozen,
     RunWaits,
+    SubscriptionsRefused,
     WorkFailed,
     ignore,
 )
 from covey.coordinator.run.run import Run
-from covey.coordinator.serve.acceptance import COMPANY_S, Acceptance
-from covey.coordinator.serve.aggregators import Aggregators, AggregatorSeen, SumArrived
-from covey.coordinator.serve.attendance import Attendance
+from covey.coordinator.serve import acceptance, attendance, publisher
+from covey.coordinator.serve.aggregators import (
+    Aggregators,
+    AggregatorSeen,
+    OrderNotTaken,
+    SumArrived,
+)
 from covey.coordinator.serve.connections import Connections
-from covey.coordinator.serve.elsewhere import Elsewhere
+from covey.coordinator.serve.desk import COMPANY, LOOKED, ORDERS, STATUS, Desk, while_the_run_works
+from covey.coordinator.serve.elsewhere import EVERY_STATUS, LOOK_S, Elsewhere
 from covey.coordinator.serve.exclusive import already_running, continued_elsewhere
 from covey.coordinator.serve.intake import Arrived, Intake, Seen
-from covey.coordinator.serve.items import MAX_TOGETHER, Cleared, Item, Items, Repeat, Stop, Wake
 from covey.coordinator.serve.own_status import OwnStatus, State
 from covey.coordinator.serve.placement import Placement, SilentShards
-from covey.coordinator.serve.postponed import PostponedOrders
-from covey.coordinator.serve.publisher import Publisher
-from covey.coordinator.serve.reader import Reader
+from covey.coordinator.serve.publisher import NotTaken
+from covey.coordinator.serve.reader import Cleared, Reader, ReadItem, Repeat
 from covey.coordinator.serve.roster import Roster
 from covey.coordinator.serve.roster_show import RosterShow
 from covey.coordinator.serve.sharded_link import ShardedLink, shards_of
 from covey.coordinator.serve.steady import BEAT_S, SteadyClock
-from covey.shared.audit import Flood
 from covey.shared.errors import UserError
+from covey.shared.mqtt import program as shell
 from covey.shared.mqtt.duplicate_ids import DuplicateIds, session_id
-from covey.shared.mqtt.link import Down, Link, Up, Will
-from covey.shared.mqtt.subscriptions import SubscriptionKeeper
+from covey.shared.mqtt.link import Down, Incoming, Link, Up, Will
+from covey.shared.mqtt.program import TOGETHER, End, Items, Look, Publish, Refused, Show, Start
+from covey.shared.timers import earliest
 from covey.shared.waiting import Waiting
 from covey.shared.wire.documents import Control, CoordinatorStatus
 from covey.shared.wire.topics import Topics
 
 ORDER_AGAIN_S = 2.0  # then orders are published again that the broker did not take
 SWEEP_S = 3.0  # in which an operator clears one retained topic after another
+# A report waits this long (s) for others that are accepted with it, while very many are awaited. A thread, a wait for the
+# disk and a look at all timers then serve several reports. The last reports of a step, and those of a small fleet, do not wait.
+COMPANY_S = 0.02
+
+
+@dataclass(frozen=True)
+class Begin:
+    """The service begins, with these effects of a resume."""
+
+    first: Sequence[Effect]
+
+
+@dataclass(frozen=True)
+class Stop:
+    """End the service; the run can be resumed."""
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """This process was frozen for a time (s)."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Turn:
+    """It is the turn of the orders that were postponed."""
+
+
+Item = ReadItem | NotTaken | Refused | Begin | Stop | Frozen | Turn
 
 
 def last_will(topics: Topics) -> Will:
@@ -92,123 +128,66 @@ class Service:
         self.link = link
         self.observer = observer
         self.scenario = run.scenario
-        self.topics = Topics(self.scenario.federation)
-        self.roster = Roster(self.scenario.task.digest)
-        self._shards = shards_of(link)
-        self.placement = link.placement if isinstance(link, ShardedLink) else Placement(1)
-        self._silent = SilentShards(self.scenario.rounds.rollcall_s)
-        own_session = session or _new_session()
-        self.duplicate_ids = DuplicateIds(own_session)
-        self._own_status = OwnStatus(run, self._shards, self.topics, own_session)
+        self.topics = topics = Topics(self.scenario.federation)
+        self.roster = roster = Roster(self.scenario.task.digest)
         self.last_phase: PhaseFolded | None = None  # None before the first
         self.last_evaluation: Mapping[str, Any] = {}  # averages by mode, of the newest evaluation
-        # set once this coordinator gives way to another one
-        self._rival: UserError | None = None
-        self._items = Items()
-        self._intake = Intake(run, self.roster, self.placement)
-        self._publisher = Publisher(run, link, self.topics, self.placement)
-        self._postponed = PostponedOrders()
-        self._shown = Flood(singly=300)  # limits the notices about peers
-        self._stopping = False
-        self._full: DiskFullError | None = None
-        self._roster_show = RosterShow(run, link, self.topics, self.roster)
-        self._waiting = Waiting()
-        self._elsewhere = Elsewhere(link, self.scenario.federation)
-        self._is_deaf = False  # the broker refuses a subscription
+        self._shards = shards_of(link)
+        placement = link.placement if isinstance(link, ShardedLink) else Placement(1)
+        own_session = session or session_id(time.time(), uuid.uuid4().hex[:8])
+        self.desk = Desk(
+            run,
+            topics,
+            shards=len(self._shards),
+            roster=roster,
+            placement=placement,
+            silent=SilentShards(self.scenario.rounds.rollcall_s),
+            intake=Intake(run, roster, placement),
+            own_status=OwnStatus(run, len(self._shards), topics, own_session),
+            show=RosterShow(run, topics, roster),
+            elsewhere=Elsewhere(self.scenario.federation),
+            duplicate_ids=DuplicateIds(own_session),
+        )
+        self.aggregators = Aggregators(self.desk, are_used=aggregators)
+        self._connections = Connections(self.desk, self.aggregators)
+        self._reader = Reader(self.desk, self.aggregators, self._give_way)
         self._clock = SteadyClock()
-        # when to publish orders again that the broker has not taken
-        self._again_due: float | None = None
-        self._cleared: dict[
-            int, float
-        ] = {}  # brokers that lost what they retained: when it is published again
-        keepers = [SubscriptionKeeper(shard, self._subscriptions_refused) for shard in self._shards]
-        self.aggregators = Aggregators(
-            run,
-            self._shards,
-            self.topics,
-            placement=self.placement,
-            roster=self.roster,
-            now=self.now,
-            keepers=keepers,
-            observer=observer,
-            are_used=aggregators,
-        )
-        self.acceptance = Acceptance(run, self._intake, self.roster, self._roster_show)
-        self.attendance = Attendance(
-            run,
-            self._shards,
-            intake=self._intake,
-            roster=self.roster,
-            show=self._roster_show,
-            publisher=self._publisher,
-            own_status=self._own_status,
-            placement=self.placement,
-            silent=self._silent,
-            now=self.now,
-            observe_peer=self._observe_peer,
-        )
-        self.connections = Connections(
-            run,
-            self._shards,
-            self.topics,
-            items=self._items,
-            intake=self._intake,
-            publisher=self._publisher,
-            postponed=self._postponed,
-            own_status=self._own_status,
-            aggregators=self.aggregators,
-            show=self._roster_show,
-            placement=self.placement,
-            silent=self._silent,
-            now=self.now,
-            handle=self._handle,
-            observer=observer,
-            subscriptions=keepers,
-        )
-        self.reader = Reader(
-            run,
-            self.topics,
-            intake=self._intake,
-            aggregators=self.aggregators,
-            roster=self.roster,
-            duplicate_ids=self.duplicate_ids,
-            now=self.now,
-            observer=observer,
-            give_way=self._give_way,
-            elsewhere=self._elsewhere,
-        )
+        self._waiting = Waiting()
+        self._held: list[Arrived] = []  # reports that wait for others
+        self._items = Items(together=[Arrived, Seen, NotTaken])
+        self._stopping = False
+        self._error: UserError | None = None  # why `serve` ends
+        # set once this coordinator gives way to another one
+        self._has_rival = False
+        self._was_over = False  # when the service began
+        self._is_deaf = False  # the broker refuses a subscription
+        self._is_turn_due = False  # the turn of the postponed orders comes
 
     def __repr__(self) -> str:
         federation = self.topics.federation
         return f"<Service of {federation}: {self.state}, {self.run!r}>"
 
-    def now(self) -> float:
-        """The time of the engine and of everything here (s): it stands still while this process is frozen."""
-        loop_s = time_of_loop()
-        return self._clock.time(loop_s)
-
     @property
     def state(self) -> State:
         """The run's state, in a word."""
-        return self._own_status.state
+        return self.desk.own_status.state
 
     @property
     def shards_up(self) -> dict[int, bool]:
         """Whether each of several brokers is connected, by its number; empty if there is one broker."""
-        count = self.placement.shards
-        if count == 1:
+        placement = self.desk.placement
+        if placement.shards == 1:
             return {}
-        return {shard: shard in self.placement.up for shard in range(count)}
+        return {shard: shard in placement.up for shard in range(placement.shards)}
 
     def stop(self) -> None:
         """End `serve` soon; what has happened until then is in the checkpoint."""
+        self._stop()
+        self._items.add(Stop())
+
+    def _stop(self) -> None:
         self._stopping = True
         self.run.room.close()
-        self._items.wake(Stop())
-
-    def _subscriptions_refused(self, topics: tuple[str, ...]) -> None:
-        self._is_deaf = bool(topics)
-        self.connections.refused(topics)
 
     def _give_way(self, name: str, stale: bool) -> None:
         """Another coordinator is at work, with the run of this name: this one ends.
@@ -217,7 +196,8 @@ class Service:
             name: of the other's scenario.
             stale: both have the same run, and the other has taken it up after this one.
         """
-        self._rival = (
+        self._has_rival = True
+        self._error = (
             continued_elsewhere(name, self.run.folder)
             if stale
             else already_running(name, self.scenario.federation)
@@ -231,310 +211,342 @@ class Service:
         Raises UserError if another coordinator is at work in the federation and was there before, or has taken up
         this very run since.
         """
-        over: str | None = None
-        for effect in first:
-            match effect:
-                case Announce(notice):
-                    self.observer(notice)
-                case Done(why):
-                    over = why
-        was_over = over is not None
-        if over is None and self.run.engine.paused:
-            # it was paused when it was stopped; without this nobody would see why nothing happens
-            self._tell_control("pause")
-        async with asyncio.TaskGroup() as group:
-            self.run.room.tell = self._disk_teller()
-            reader = group.create_task(self._read())
-            heart = group.create_task(self._beat())
-            while over is None:
-                item = await self._next()
-                if self._stopping:
-                    break
-                try:
-                    over = await self._carry_out(await self._decide(item))
-                    if self._postponed and over is None:
-                        await self._publish_postponed()
-                except DiskFullError as error:
-                    # the operator has stopped us while we waited for room
-                    self._full = error
-                    break
-                await self._tell_of_waiting()
-                await self._roster_show.publish(self.now())
-                self._own_status.store()
-            if self._rival is not None:
-                # our documents may lie over those of the other one, which then publishes its own again
-                await self._own_status.give_way(last_will(self.topics))
-            else:
-                if not was_over:  # no agent has joined since: the roster of the run's end stays
-                    await self._roster_show.publish_all()
-                await self._own_status.publish(stopped=over is None)
-            self._own_status.store(stopped=over is None)
-            reader.cancel()
-            heart.cancel()
-            self.connections.close()
+        self.run.room.tell = self._disk_teller()
+        self._items.add(Begin(first))
+        over: str | None = await shell.program(
+            self,
+            self.link,
+            items=self._items,
+            shards=self._shards,
+            show=self.observer,
+            off_loop=True,
+        )
         if over is None:
             self.run.audit.close("stop", why="")
         else:
             self.run.audit.close("end", why=over)
-        if self._full is not None:
-            raise self._full
-        if self._rival is not None:
-            raise self._rival
+        if self._error is not None:
+            raise self._error
         return over
 
     def _disk_teller(self) -> Callable[[str], None]:
         """What a thread that waits for room on the disk calls."""
         loop = asyncio.get_running_loop()
 
-        def tell(why: str) -> None:
+        def remark(why: str) -> None:
             loop.call_soon_threadsafe(self.observer, DiskRemark(why))
 
-        return tell
+        return remark
 
-    async def _beat(self) -> None:
-        """Ask the clock so often that a silence means a freeze of this process; report the freeze afterwards."""
+    async def _beat(self) -> Frozen:
+        """Ask the clock so often that a silence means a freeze of this process, and wait for one."""
         while True:
             await asyncio.sleep(BEAT_S)
-            self.now()
+            self._clock.time(asyncio.get_running_loop().time())
             frozen_s = self._clock.take_freeze()
             if frozen_s:
-                why = f"this process was frozen for {frozen_s:.0f} s; deadlines are postponed by that time"
-                shown_s = round(frozen_s, 1)
-                self.observer(ProcessFrozen(shown_s, why))
+                return Frozen(frozen_s)
 
-    async def _next(self) -> Item | None:
-        """The next item, or None when the engine or the roster wants to be woken."""
-        timers = (
+    # -- what comes in -----------------------------------------------------------------------------
+
+    @property
+    def wake_at(self) -> float | None:
+        desk = self.desk
+        at = earliest(
             self.run.engine.wake_at,
-            self._roster_show.due,
-            self.duplicate_ids.announce_at,
+            desk.show.due,
+            desk.duplicate_ids.announce_at,
             self._waiting.due,
-            self._own_status.due,
-            self._again_due,
-            self._intake.wake_at,
-            self._silent.wake_at,
+            desk.timers.next,
+            desk.intake.wake_at,
+            desk.silent.wake_at,
             self.aggregators.wake_at,
-            self._elsewhere.due,
-            *self._cleared.values(),
         )
-        times = [time for time in timers if time is not None]
-        if self._postponed:
-            times.append(self.now())
-        timeout: float | None = None
-        if times:
-            timeout = self._clock.wait(min(times), time_of_loop())
-        return await self._items.take(timeout)
+        return None if at is None else self._clock.when(at)
 
-    async def _tell_of_waiting(self) -> None:
+    def read(self, incoming: Incoming, now: float) -> list[ReadItem | shell.Effect]:
+        with self.desk.lock:
+            return self._reader.read(incoming, self._clock.time(now))
+
+    def handle(self, items: Sequence[Item], now: float) -> Sequence[shell.Effect]:
+        desk = self.desk
+        with desk.lock:
+            # the time stands still while this process is frozen
+            now = self._clock.time(now)
+            desk.effects = []
+            over: str | None = None
+            try:
+                if not self._stopping:
+                    over = self._carry_out(self._decide(items, now), now)
+                    self._show_waiting(now)
+                    desk.effects += desk.show.publish(now)
+                    desk.own_status.store()
+            except DiskFullError as error:
+                # the operator has stopped us while we waited for room
+                self._error = error
+                self._stopping = True
+            if over is not None or self._stopping:
+                self._end(over)
+            elif desk.postponed and not self._is_turn_due:
+                self._is_turn_due = True  # after the items that wait now
+                desk.effects.append(Publish((), then=lambda taken: Turn()))
+            return desk.effects
+
+    def _end(self, over: str | None) -> None:
+        """Publish that the run is over, or that this service is."""
+        desk = self.desk
+        if self._has_rival:
+            # our documents may lie over those of the other one, which then publishes its own again
+            desk.effects += desk.own_status.give_way(last_will(self.topics))
+        else:
+            if not self._was_over:  # no agent has joined since: the roster of the run's end stays
+                desk.effects += desk.show.publish_all()
+            desk.effects += desk.own_status.publish(stopped=over is None)
+        desk.own_status.store(stopped=over is None)
+        desk.effects.append(End(over))
+
+    def _show_waiting(self, now: float) -> None:
         """Show why the run waits once it has waited for a while, when the reason changes, and from time to time."""
+        desk = self.desk
         why = self.run.engine.waits_for or ""
         if why:
             hint = self.roster.exclusions()
             if not hint and not any(entry.status.online for entry in self.roster.entries.values()):
-                hint = self._elsewhere.sentence
+                hint = desk.elsewhere.sentence
             why = "; ".join(filter(None, (why, hint)))
-        shown = self._waiting.reason(why, self.now())
-        if shown is not None:
-            reason, waited_s = shown
-            if not self.roster.entries and not self._is_deaf:
-                await self._elsewhere.look(self.now())
-            self.observer(RunWaits(reason, round(waited_s)))
-
-    # -- what comes in -----------------------------------------------------------------------------
-
-    async def _read(self) -> None:
-        async for incoming in self.link.incoming():
-            item = self.reader.item(incoming)
-            if isinstance(item, Repeat) or item == Control(command="tell"):
-                # at once: others wait for it, and a fold may take long
-                await self._own_status.publish()
-            if item is not None:
-                await self._items.put(item)
+        shown = self._waiting.reason(why, now)
+        if shown is None:
+            return
+        reason, waited_s = shown
+        elsewhere = desk.elsewhere
+        if not self.roster.entries and not self._is_deaf and not elsewhere.has_looked:
+            elsewhere.has_looked = elsewhere.looks = True
+            desk.timers.set(LOOKED, now + LOOK_S)
+            desk.effects.append(Look([EVERY_STATUS]))
+        desk.effects.append(Show(RunWaits(reason, round(waited_s))))
 
     # -- what it means -----------------------------------------------------------------------------
 
-    async def _decide(self, item: Item | None) -> list[Effect]:
+    def _decide(self, items: Sequence[Item], now: float) -> list[Effect]:
+        """What follows from items of one kind."""
+        arrived: list[Arrived] = []
+        seen: list[str] = []
+        effects: list[Effect] = []
+        if self._held and not (items and isinstance(items[0], Arrived)):
+            effects += self._accept([], now)
+        if not items:
+            return effects + self._woken(now)
+        for item in items:
+            match item:
+                case Arrived():
+                    arrived.append(item)
+                case Seen(agent):
+                    seen.append(agent)
+                case NotTaken(client):
+                    self.desk.unpublished.add(client)
+                case _:
+                    effects += self._decide_one(item, now)
+        if arrived:
+            return self._accept(arrived, now)
+        if seen:
+            effects += attendance.take(self.desk, seen, now)
+        return effects
+
+    def _accept(self, arrived: Sequence[Arrived], now: float) -> list[Effect]:
+        """Accept reports, or let them wait for others that come soon."""
+        self._held += arrived
+        is_due = not arrived or self.desk.timers.take(COMPANY, now)
+        if acceptance.expects_many(self.run) and len(self._held) < TOGETHER and not is_due:
+            self.desk.timers.begin(COMPANY, now + COMPANY_S)
+            return []
+        reports, self._held = self._held, []
+        self.desk.timers.stop(COMPANY)
+        return acceptance.accept(self.desk, reports, now)
+
+    def _decide_one(self, item: Item, now: float) -> list[Effect]:
+        desk = self.desk
         match item:
-            case None | Wake():
-                return await self._woken()
             case Up():
-                return await self.connections.up(item)
+                return self._connections.up(item, now)
             case Down():
-                return await self.connections.down(item)
-            case Arrived():
-                if self.acceptance.expects_many and len(self._items) < MAX_TOGETHER:
-                    await asyncio.sleep(COMPANY_S)
-                return await self.acceptance.take(self._items.together(item), self.now())
-            case Seen():
-                seen = self._items.together(item)
-                return await self.attendance.take([one.agent for one in seen])
-            case SumArrived() | AggregatorSeen():
-                return await self.aggregators.take(item, self.now())
+                return self._connections.down(item, now)
+            case SumArrived() | AggregatorSeen() | OrderNotTaken():
+                return self.aggregators.take(item, now)
             case Repeat(shard):
-                return await self._retained_again(shard)
+                return self._connections.retained_again(shard)
             case Cleared(shard):
-                self._cleared.setdefault(shard, self.now() + SWEEP_S)
+                desk.timers.begin(("cleared", shard), now + SWEEP_S)
+            case Refused(topics):
+                self._subscriptions_refused(topics, now)
+            case Turn():
+                self._is_turn_due = False
+                return [self.run.order_of(client) for client in desk.postponed.take()]
+            case Frozen(seconds):
+                why = f"this process was frozen for {seconds:.0f} s; deadlines are postponed by that time"
+                desk.effects.append(Show(ProcessFrozen(round(seconds, 1), why)))
+                desk.effects.append(Start("beat", self._beat))
+            case Begin(first):
+                return self._begin(first)
+            case Control():
+                return self._control(item, now)
+        return []
+
+    def _begin(self, first: Sequence[Effect]) -> list[Effect]:
+        self.desk.effects.append(Start("beat", self._beat))
+        over = [effect for effect in first if isinstance(effect, Done)]
+        self._was_over = over != []
+        for effect in first:
+            if isinstance(effect, Announce):
+                self.desk.effects.append(Show(effect.notice))
+        if not over and self.run.engine.paused:
+            # it was paused when it was stopped; without this nobody would see why nothing happens
+            self._show_control("pause")
+        return list(over)
+
+    def _control(self, control: Control, now: float) -> list[Effect]:
+        desk = self.desk
+        match control:
             case Control(command="stop"):
                 self.run.audit.command("stop")
-                self.stop()
+                self._stop()
             case Control(command="tell"):
                 pass  # the reader has answered
             case Control(command="release", agent=agent):
-                self._roster_show.publish_at(self.now())
+                desk.show.publish_at(now)
                 if agent is not None:
-                    return await self._handle(Release(agent))
+                    return self._handle(Release(agent), now)
             case Control(command="forget", agent=agent):
                 if agent is not None:
-                    return await self._forget(agent)
+                    return self._forget(agent, now)
             case Control(command="pause"):
-                self._tell_control("pause")
-                self._own_status.due = self.now()
-                return await self._handle(Paused())
+                self._show_control("pause")
+                desk.timers.set(STATUS, now)
+                return self._handle(Paused(), now)
             case Control(command=command):
-                self._tell_control(command)
-                self._own_status.due = self.now()
-                return await self._handle(Resumed())
+                self._show_control(command)
+                desk.timers.set(STATUS, now)
+                return self._handle(Resumed(), now)
         return []
 
-    async def _woken(self) -> list[Effect]:
+    def _woken(self, now: float) -> list[Effect]:
         """Do everything that is due now."""
-        now = self.now()
-        self._intake.tidy(now)
-        late: list[Effect] = []
-        agents = self._intake.read_late(now)
-        if agents:
-            late = await self.attendance.take(agents)
-        if _is_due(self._intake.roll_at, now):
-            await self.attendance.call_roll_again()
-        if _is_due(self.duplicate_ids.announce_at, now):
-            self.duplicate_ids.announce_at = None
-            self._own_status.due = now
-        if _is_due(self._elsewhere.due, now):
-            await self._elsewhere.stop()
-        if _is_due(self._own_status.due, now):
-            await self._own_status.publish()
-        orders: list[Effect] = []
-        if _is_due(self._again_due, now):
-            self._again_due = None
-            for client in sorted(self._publisher.unpublished):
-                orders.append(self.run.order_of(client))
-        for shard in [shard for shard, due in self._cleared.items() if now >= due]:
-            del self._cleared[shard]
-            self._own_status.call_roll_on(shard)
-            await self._own_status.publish_on(shard)
-            self._roster_show.lost(now)
-            orders += await self._retained_again(shard)
-        left = await self.attendance.unreachable(self._silent.take_overdue(now))
-        effects = await self._handle(Tick())
-        return [*late, *orders, *left, *effects]
+        desk, timers = self.desk, self.desk.timers
+        desk.intake.tidy(now)
+        effects: list[Effect] = []
+        late = desk.intake.read_late(now)
+        if late:
+            effects += attendance.take(desk, late, now)
+        if _is_due(desk.intake.roll_at, now):
+            attendance.call_roll_again(desk)
+        if _is_due(desk.duplicate_ids.announce_at, now):
+            desk.duplicate_ids.announce_at = None
+            timers.set(STATUS, now)
+        if timers.take(LOOKED, now):
+            desk.elsewhere.looks = False
+            desk.effects.append(Look([EVERY_STATUS], ends=True))
+        if timers.take(STATUS, now):
+            desk.effects += desk.own_status.publish()
+        if timers.take(ORDERS, now):
+            effects += [self.run.order_of(client) for client in sorted(desk.unpublished)]
+        for shard in range(desk.shards):
+            if timers.take(("cleared", shard), now):
+                desk.own_status.call_roll_on(shard)
+                desk.effects.append(desk.own_status.publish_on(shard))
+                desk.show.lost(now)
+                effects += self._connections.retained_again(shard)
+        effects += attendance.unreachable(desk, desk.silent.take_overdue(now), now)
+        return effects + self._handle(Tick(), now)
 
-    async def _retained_again(self, shard: int) -> list[Effect]:
-        """All that a broker should retain, however much of it is still there."""
-        self._publisher.retained_is_unknown()
-        self.aggregators.retained_is_unknown(shard)
-        return await self.connections.retained_by(shard)
-
-    def _tell_control(self, command: str) -> None:
+    def _show_control(self, command: str) -> None:
         self.run.audit.command(command)
-        self.observer(ControlReceived(command, self.topics.control))
+        self.desk.effects.append(Show(ControlReceived(command, self.topics.control)))
 
-    async def _handle(self, event: Any) -> list[Effect]:
-        effects: list[Effect] = await asyncio.to_thread(self.run.handle, event, self.now())
-        return effects
+    def _handle(self, event: Event, now: float) -> list[Effect]:
+        with while_the_run_works(self.desk):
+            return self.run.handle(event, now)
 
-    async def _forget(self, agent: str) -> list[Effect]:
+    def _forget(self, agent: str, now: float) -> list[Effect]:
         """Remove an agent from the run and the roster, and clear all that is retained for it."""
+        desk = self.desk
         self.run.audit.command(f"forget {agent}")
-        effects = await self._handle(Forget(agent))
+        effects = self._handle(Forget(agent), now)
         self.roster.forget(agent)
-        self._intake.forget(agent)
-        self._postponed.drop(agent)
-        await self._publisher.forget(agent)
-        self._roster_show.publish_at(self.now())
+        desk.intake.forget(agent)
+        desk.postponed.drop(agent)
+        publisher.forget(desk, agent)
+        desk.show.publish_at(now)
         return effects
 
-    def _observe_peer(self, notice: Notice) -> None:
-        """Report what a peer has caused; of a flood only the first notices of each minute."""
-        if self._shown.admit("", "", self.now()):
-            self.observer(notice)
+    def _subscriptions_refused(self, topics: tuple[str, ...], now: float) -> None:
+        """Report the subscriptions that fail. Once they work, call the roll again, for answers were missed."""
+        self._is_deaf = bool(topics)
+        self.desk.effects.append(Show(SubscriptionsRefused(list(topics))))
+        named = ", ".join(topics) or "none any more"
+        self.run.audit.blame("subscriptions_refused", "broker", named)
+        if not topics:
+            self.desk.intake.roll_at = now
 
     # -- what goes out -----------------------------------------------------------------------------
 
-    async def _carry_out(self, effects: Sequence[Effect]) -> str | None:
+    def _carry_out(self, effects: Sequence[Effect], now: float) -> str | None:
         """Publish in order: models before the orders that name them. Returns why the run is over, if it is."""
+        desk = self.desk
         over = None
         orders: dict[str, SendOrder] = {}
         status_changed = False
         for effect in effects:
             match effect:
                 case SendModel():
-                    await self._publisher.model(effect)
+                    publisher.model(desk, effect)
                 case DropModel(key, parts):
-                    await self._publisher.drop_model(key, parts)
+                    publisher.drop_model(desk, key, parts)
                 case SendOrder(client):
                     if not self.roster.is_expelled(client):
                         orders[client] = effect  # only the newest state of an agent matters
-                        self._postponed.drop(client)
+                        desk.postponed.drop(client)
                 case Question(client):
-                    await self._ask(client)
+                    publisher.ask(desk, client)
                 case Announce(notice):
-                    await self._announce(notice)
+                    self._announce(notice, now)
                     # the status does not depend on what peers did
                     if not isinstance(notice, CausedByPeer):
                         status_changed = True
                 case Done(why):
                     over = why
+        if over is not None and self._was_over:
+            return over
         if status_changed or over is not None:
-            await self._own_status.publish()
-        for effect in await self.aggregators.prepare():
+            desk.timers.stop(STATUS)
+            desk.effects += desk.own_status.publish()
+        for effect in self.aggregators.prepare(now):
             if isinstance(effect, SendOrder):
                 orders[effect.client] = effect
         if over is not None:
-            await self.aggregators.close()
-        await self._publisher.orders(list(orders.values()))
-        if self._publisher.unpublished:
-            now = self.now()
-            self._again_due = self._again_due or now + ORDER_AGAIN_S
+            self.aggregators.close()
+        publisher.orders(desk, list(orders.values()))
+        if desk.unpublished:
+            desk.timers.begin(ORDERS, now + ORDER_AGAIN_S)
         return over
 
-    async def _publish_postponed(self) -> None:
-        """Publish the next of the orders that were postponed, as they are now."""
-        await self._carry_out([self.run.order_of(client) for client in self._postponed.take()])
-
-    async def _announce(self, notice: Notice) -> None:
+    def _announce(self, notice: Notice, now: float) -> None:
         """Show a notice to the observer, and publish it where it is the record of a phase."""
+        desk = self.desk
         if isinstance(notice, WorkFailed):
             self.roster.failed(notice.agent, notice.why)
-            self._roster_show.changed(self.now())
+            desk.show.changed(now)
         if isinstance(notice, CausedByPeer):
-            self._observe_peer(notice)
+            attendance.observe_peer(desk, notice, now)
         else:
-            self.observer(notice)
+            desk.effects.append(Show(notice))
         if isinstance(notice, PhaseFolded):
             self.last_phase = notice
-            self._roster_show.folded(notice, self.now())
+            desk.show.folded(notice, now)
             if notice.means.evaluation is not None:
                 self.last_evaluation = notice.means.evaluation
             line = json.dumps(notice.to_json(), allow_nan=False)
-            await self.link.publish(self.topics.metrics, line.encode(), retain=True)
-
-    async def _ask(self, agent: str) -> None:
-        """Ask an agent that the roster has as online whether it is there."""
-        entry = self.roster.entries.get(agent)
-        if entry is None or not entry.status.online:
-            return
-        await self._publisher.ask(agent, entry.status.session)
-
-
-def time_of_loop() -> float:
-    return asyncio.get_running_loop().time()
+            desk.effects.append(Publish([(self.topics.metrics, line.encode())]))
 
 
 def _is_due(at: float | None, now: float) -> bool:
     """Whether a timer has run out; None: it is not set."""
     return at is not None and now >= at
-
-
-def _new_session() -> str:
-    suffix = uuid.uuid4().hex[:8]
-    return session_id(time.time(), suffix)

@@ -35,13 +35,12 @@ class SteadyClock:
             self._behind = self._stands_until - self._stands_at
         return self._at(now)
 
-    def wait(self, until: float, now: float) -> float:
-        """Seconds of the monotonic clock from `now` until the steady time is `until`; 0 where it is over."""
-        left = until - self.time(now)
-        if left <= 0:
-            return 0.0
-        standing_still = max(self._stands_until - now, 0.0)
-        return left + standing_still
+    def when(self, until: float) -> float:
+        """The time of the monotonic clock when the steady time is `until`; one that is over if that is over."""
+        asked = self._asked or 0.0
+        if until <= self._at(asked):
+            return asked
+        return until + self._behind
 
     def take_freeze(self) -> float:
         """Seconds that this process was frozen for since this was asked last."""

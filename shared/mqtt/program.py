@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -31,13 +31,13 @@ SlowMessages = Callable[
 class Publish:
     """Publish messages one after another, until one of them is not taken.
 
-    Effects are carried out in their order. Those with a lane, if they follow each other, are published side by side, and in
-    order within each lane.
+    Effects are carried out in their order. Those with lanes of one kind, if they follow each other, are published side by
+    side, and in order within each lane.
     """
 
     messages: Messages | SlowMessages
     retain: bool = True
-    lane: str = ""
+    lane: tuple[str, Hashable] | None = None  # its kind and its name
     shard: int | None = None  # the only broker that gets them; None: the link decides
     # the item that follows, by whether the broker took all of them; None: none follows
     then: Callable[[bool], Item] | None = None
@@ -123,7 +123,7 @@ class Machine(Protocol):
         """
 
     def handle(self, items: Sequence[Item], now: float) -> Sequence[Effect]:
-        """What follows from items of one kind; no items: the time has come."""
+        """What follows from an item, or from several of one kind; no items: the time has come."""
 
 
 class Items:
@@ -131,10 +131,12 @@ class Items:
 
     Args:
         most: how many items `put` lets wait.
+        together: kinds of items that a machine gets many of at once, if they follow each other.
     """
 
-    def __init__(self, most: int = MAX_WAITING) -> None:
+    def __init__(self, most: int = MAX_WAITING, together: Sequence[type] = ()) -> None:
         self._most = most
+        self._together = together
         self._items: deque[Item] = deque()
         self._arrived = asyncio.Event()
         self._room = asyncio.Event()
@@ -158,7 +160,7 @@ class Items:
         self.add(item)
 
     async def take(self, at: float | None) -> list[Item]:
-        """The next items of one kind; none if there are none until `at` (time of the loop; None: wait for them)."""
+        """The next item, or several of one kind; none if nothing comes until `at` (time of the loop; None: wait)."""
         if self._items:
             await asyncio.sleep(0)  # others have their turn
         else:
@@ -166,12 +168,14 @@ class Items:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(at):
                     await self._arrived.wait()
-        taken: list[Item] = []
-        while self._items and len(taken) < TOGETHER:
-            if taken and type(self._items[0]) is not type(taken[0]):
-                break
-            taken.append(self._items.popleft())
         self._room.set()
+        if not self._items:
+            return []
+        taken = [self._items.popleft()]
+        kind = type(taken[0])
+        if kind in self._together:
+            while self._items and type(self._items[0]) is kind and len(taken) < TOGETHER:
+                taken.append(self._items.popleft())
         return taken
 
 
@@ -262,18 +266,22 @@ class _Shell:
         async for incoming in self._link.incoming():
             if isinstance(incoming, Up):
                 self._keepers[incoming.shard].connected()
-            for found in self._machine.read(incoming, loop.time()):
-                if isinstance(found, Effect):
-                    await self._carry_out([found])
-                else:
-                    await self._items.put(found)
+            found = list(self._machine.read(incoming, loop.time()))
+            await self._carry_out([one for one in found if isinstance(one, Effect)])
+            for one in found:
+                if not isinstance(one, Effect):
+                    await self._items.put(one)
         await self._items.put(_Closed())
 
     async def _carry_out(self, effects: Sequence[Effect]) -> End | None:
-        lanes: dict[str, list[Publish]] = {}
+        lanes: dict[Hashable, list[Publish]] = {}
+        kind = ""
         for effect in effects:
-            if isinstance(effect, Publish) and effect.lane:
-                lanes.setdefault(effect.lane, []).append(effect)
+            if isinstance(effect, Publish) and effect.lane is not None:
+                if effect.lane[0] != kind:
+                    await self._publish_lanes(lanes)
+                kind, name = effect.lane
+                lanes.setdefault(name, []).append(effect)
                 continue
             await self._publish_lanes(lanes)
             match effect:
@@ -297,7 +305,7 @@ class _Shell:
         await self._publish_lanes(lanes)
         return None
 
-    async def _publish_lanes(self, lanes: dict[str, list[Publish]]) -> None:
+    async def _publish_lanes(self, lanes: dict[Hashable, list[Publish]]) -> None:
         gate = asyncio.Semaphore(AT_ONCE)
 
         async def publish(lane: list[Publish]) -> None:

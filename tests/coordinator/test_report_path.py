@@ -16,13 +16,14 @@ from covey.agent.device.sending import ReportSender
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.run.effects import Effect, SendOrder
 from covey.coordinator.run.run import Run
-from covey.coordinator.serve import service as service_module
+from covey.coordinator.serve import acceptance, attendance
+from covey.coordinator.serve.desk import Desk
 from covey.coordinator.serve.intake import Arrived
-from covey.coordinator.serve.items import MAX_TOGETHER
-from covey.coordinator.serve.service import Service
+from covey.coordinator.serve.service import COMPANY_S, Service
 from covey.shared import files
 from covey.shared.journal import Journal
 from covey.shared.mqtt.link import Message
+from covey.shared.mqtt.program import TOGETHER
 from covey.shared.wire.codec import Codec, encode
 from covey.shared.wire.documents import AgentStatus
 from covey.shared.wire.framing import REPORT_VERSION, Packed
@@ -57,8 +58,9 @@ async def opened(service: Service) -> Orders:
             samples=100,
         )
         message = Message(service.topics.status(agent), status.to_bytes())
-        assert service.reader.item(message) is not None
-        effects = await service.attendance.take([agent])
+        assert service.read(message, 0.0)
+        with service.desk.lock:
+            effects = attendance.take(service.desk, [agent], 0.0)
         orders |= orders_in(effects)
     return orders
 
@@ -108,10 +110,15 @@ def arrived(service: Service, orders: Orders) -> list[Arrived]:
     reports: list[Arrived] = []
     for client, order in orders.items():
         (message,) = messages_of(service, client, content_of(client, order))
-        item = service.reader.item(message)
+        (item,) = service.read(message, 0.0)
         assert isinstance(item, Arrived), service.roster.refusals
         reports.append(item)
     return reports
+
+
+def accept(service: Service, reports: list[Arrived]) -> None:
+    with service.desk.lock:
+        acceptance.accept(service.desk, reports, 1.0)
 
 
 async def with_service(folder: Path, act: Any) -> Any:
@@ -136,10 +143,10 @@ def test_the_bytes_of_a_report_are_hashed_once(
         content = content_of(client, order)
         messages = messages_of(service, client, content, parts)
         hashes.watch(monkeypatch)
-        items = [service.reader.item(message) for message in messages]
+        items = [item for message in messages for item in service.read(message, 0.0)]
         report = items[-1]
         assert isinstance(report, Arrived)
-        await service.acceptance.take([report], 1.0)
+        accept(service, [report])
         monkeypatch.undo()
         assert service.run.spool.who(order.step) == [client]
         for part in parts_of(content, parts):
@@ -183,7 +190,7 @@ def test_reports_that_came_together_wait_for_the_disk_once(
         reports = arrived(service, {client: orders[client] for client in most})
         monkeypatch.setattr(files, "_start_writing", lambda path: steps.append("start"))
         monkeypatch.setattr(files, "_sync", lambda path: steps.append("wait"))
-        await service.acceptance.take(reports, 1.0)
+        accept(service, reports)
         monkeypatch.undo()
         assert len(reports) > 1
         first = steps.index("start")  # the folder of the step was made before it
@@ -210,11 +217,10 @@ def test_a_damaged_byte_of_a_report_is_refused_by_its_digest(
         for part, lie in zip(whole, bad, strict=True):
             forged = part.model_copy(update={"data": lie.data})
             topic = service.topics.report(client, part.index)
-            item = service.reader.item(Message(topic, forged.to_bytes(REPORT_VERSION)))
-            assert item is None
+            assert service.read(Message(topic, forged.to_bytes(REPORT_VERSION)), 0.0) == []
         assert service.roster.refusals == {"wrong digest": 1}
         messages = messages_of(service, client, content, parts)
-        items = [service.reader.item(message) for message in messages]
+        items = [item for message in messages for item in service.read(message, 0.0)]
         assert isinstance(items[-1], Arrived)
 
     asyncio.run(with_service(tmp_path, act))
@@ -226,16 +232,16 @@ def test_a_report_of_an_agent_of_an_earlier_version_is_accepted(tmp_path: Path) 
         newer = ReportContent.from_bytes(content_of(client, order), verified=True)
         content = Packed.to_bytes(newer)
         (part,) = parts_of(content)
-        item = service.reader.item(Message(service.topics.report(client, 0), part.to_bytes()))
+        (item,) = service.read(Message(service.topics.report(client, 0), part.to_bytes()), 0.0)
         assert isinstance(item, Arrived)
-        await service.acceptance.take([item], 1.0)
+        accept(service, [item])
         assert service.run.spool.who(order.step) == [client]
         # without the checksum that this version has
         content = content[:1] + bytes(8) + content[9:]
         (part,) = parts_of(content)
-        item = service.reader.item(Message(service.topics.report(client, 0), part.to_bytes()))
+        (item,) = service.read(Message(service.topics.report(client, 0), part.to_bytes()), 0.0)
         assert isinstance(item, Arrived)
-        await service.acceptance.take([item], 1.0)
+        accept(service, [item])
         assert service.roster.refusals == {"checksum": 1}
 
     asyncio.run(with_service(tmp_path, act))
@@ -246,39 +252,32 @@ def test_reports_wait_for_company_only_while_very_many_are_awaited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agents: int
 ) -> None:
     """A report comes, and right behind it the others. A large fleet's first report waits for them, a small fleet's does not."""
-    monkeypatch.setattr(service_module, "COMPANY_S", 0.0)  # one turn of the loop
     sizes: list[int] = []
+    scene = scenario("fedavg", rounds={"participation": 1.0, "start_agents": agents})
+    run = Run.start(tmp_path, scene, setup(scene), rules(scene), "r1", 0.0)
+    step = SimpleNamespace(awaited=range(agents))
+
+    def take(desk: Desk, reports: list[Arrived], now: float) -> list[Effect]:
+        sizes.append(len(reports))
+        step.awaited = step.awaited[len(reports) :]
+        return []
 
     async def act() -> None:
-        scene = scenario("fedavg", rounds={"participation": 1.0, "start_agents": agents})
-        run = Run.start(tmp_path, scene, setup(scene), rules(scene), "r1", 0.0)
         async with MemoryBroker().link("coordinator") as link:
             service = Service(run, link)
-            step = SimpleNamespace(awaited=range(agents))
             monkeypatch.setattr(run.engine, "step", step)
+            reports = [Arrived(str(i), MemorySink(), b"", 0) for i in range(agents)]
+            service._decide(reports[:1], 0.0)
+            for first in range(1, agents, TOGETHER - 1):
+                service._decide(reports[first : first + TOGETHER - 1], 0.001)
+            if sum(sizes) < agents:
+                assert service.desk.timers.next == 0.001 + COMPANY_S
+                service._decide([reports[-1]], COMPANY_S)
 
-            async def take(reports: list[Arrived], now: float) -> list[Effect]:
-                sizes.append(len(reports))
-                step.awaited = step.awaited[len(reports) :]
-                return []
-
-            monkeypatch.setattr(service.acceptance, "take", take)
-            first, *others = [Arrived(str(i), MemorySink(), b"", 0) for i in range(agents)]
-
-            async def come() -> None:
-                for one in others:
-                    await service._items.put(one)
-
-            coming = asyncio.create_task(come())
-            await service._decide(first)
-            await coming
-            while len(service._items):
-                item = await service._items.take(0)
-                await service._decide(item)
-
+    monkeypatch.setattr(acceptance, "accept", take)
     asyncio.run(act())
     assert sum(sizes) == agents
-    assert sizes[0] == (MAX_TOGETHER if agents > MAX_TOGETHER else 1)
+    assert sizes[0] == (TOGETHER if agents > TOGETHER else 1)
 
 
 def test_the_audit_lines_of_a_batch_are_written_once_and_before_the_batch_ends(
@@ -298,7 +297,7 @@ def test_the_audit_lines_of_a_batch_are_written_once_and_before_the_batch_ends(
 
         monkeypatch.setattr(Journal, "_append", counting)
         before = len(audit._log.path.read_bytes().splitlines())
-        await service.acceptance.take(reports, 1.0)
+        accept(service, reports)
         monkeypatch.undo()
         after = len(audit._log.path.read_bytes().splitlines())
         assert after - before == len(reports)

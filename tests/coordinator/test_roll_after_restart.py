@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from covey.broker.testing.memory_broker import MemoryBroker
+from covey.broker.testing.memory_broker import MemoryBroker, MemoryLink
 from covey.coordinator.run.effects import Announce, Effect, SendOrder
 from covey.coordinator.run.notices import Notice, PhaseFolded, RunWaits
 from covey.coordinator.run.run import Run
-from covey.coordinator.serve import postponed, publisher
+from covey.coordinator.serve import postponed
 from covey.coordinator.serve.postponed import PostponedOrders
-from covey.coordinator.serve.publisher import Publisher
+from covey.shared.mqtt import program
 from covey.shared.wire.messages import OrderMessage
 from tests import clock
 from tests.small_fleet import PATIENT, Fleet
@@ -70,17 +70,17 @@ def test_agents_that_the_run_knows_are_not_limited_as_unknown_ones(
 def test_reports_do_not_wait_until_every_idle_agent_has_its_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publish = Publisher.publish
+    publish = MemoryLink.publish
 
-    async def slowly(self: Publisher, topic: str, payload: bytes) -> bool:
+    async def slowly(self: MemoryLink, topic: str, payload: bytes, *, retain: bool = False) -> bool:
         if topic.endswith("/order"):
             await asyncio.sleep(ORDER_S)
-        return await publish(self, topic, payload)
+        return await publish(self, topic, payload, retain=retain)
 
     def slow_down() -> None:
         monkeypatch.setattr(postponed, "ORDERS_AT_ONCE", 1)
-        monkeypatch.setattr(publisher, "PUBLISHERS", 1)
-        monkeypatch.setattr(Publisher, "publish", slowly)
+        monkeypatch.setattr(program, "AT_ONCE", 1)
+        monkeypatch.setattr(MemoryLink, "publish", slowly)
 
     fold_s, _ = after_a_restart(tmp_path, slow_down)
     assert fold_s < AGENTS * ORDER_S / 2

@@ -18,8 +18,7 @@ from covey.coordinator.run import checkpoint
 from covey.coordinator.run import disk_space as rooms
 from covey.coordinator.run.array_files import open_arrays
 from covey.coordinator.run.disk_space import DiskFullError, Room
-from covey.coordinator.serve.publisher import Publisher
-from covey.shared.wire.topics import Topics
+from covey.coordinator.serve.publisher import opened
 from tests import clock
 
 
@@ -132,8 +131,6 @@ def test_a_model_is_published_once_a_descriptor_is_there_for_its_file(tmp_path: 
     room.tell = said.append
     run: Any = SimpleNamespace(folder=tmp_path, room=room)
     broken: Any = SimpleNamespace(open=failing(2, (tmp_path / "model").open))
-    unused: Any = None
-    publisher = Publisher(run, unused, Topics("default"), unused)
-    with clock.run(publisher._opened(broken)) as file:
+    with clock.run(opened(run, broken)) as file:
         assert file.read() == b"content"
     assert len(said) == 1

@@ -31,12 +31,13 @@ def test_the_time_of_a_freeze_and_a_little_more_is_not_counted() -> None:
     assert clock.take_freeze() == 0.0
 
 
-def test_a_wait_is_as_long_as_the_clock_stands_still_and_then_as_long_as_is_left() -> None:
+def test_a_time_comes_when_the_clock_has_stood_still_and_then_as_long_as_is_left() -> None:
     clock = started()
-    assert clock.wait(105.0, 100.0) == 5.0
-    assert clock.wait(105.0, 160.0) == SETTLE_S + 5.0
-    assert clock.wait(100.0, 160.0) == 0.0
-    later = 160.0 + clock.wait(105.0, 160.0)
+    assert clock.when(105.0) == 105.0
+    assert clock.time(160.0) == 100.0
+    assert clock.when(100.0) == 160.0
+    later = clock.when(105.0)
+    assert later == 160.0 + SETTLE_S + 5.0
     assert clock.time(161.0) == 100.0
     assert clock.time(165.0) == 103.0
     assert clock.time(later) == 105.0

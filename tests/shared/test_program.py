@@ -76,15 +76,16 @@ def played(machine: Scripted, link: Any, **options: Any) -> Any:
     return clock.run(program(machine, link, **options), within_s=1000)
 
 
-def one(payload: bytes, lane: str = "") -> Publish:
-    return Publish([("t", payload)], lane=lane)
+def one(payload: bytes, lane: str = "", kind: str = "order") -> Publish:
+    return Publish([("t", payload)], lane=(kind, lane) if lane else None)
 
 
 def test_effects_are_carried_out_in_their_order_and_lanes_that_follow_each_other_side_by_side() -> (
     None
 ):
     link = Slow()
-    effects = [one(b"model"), one(b"a1", "a"), one(b"b", "b"), one(b"a2", "a"), one(b"z")]
+    first, second = one(b"s1", "1", "status"), one(b"s2", "2", "status")
+    effects = [one(b"model"), one(b"a1", "a"), one(b"b", "b"), one(b"a2", "a"), first, second]
     machine = Scripted(effects, wakes=[0.0, 0.0])
     assert played(machine, link) == "over"
     assert [(at, payload) for at, _, payload in link.taken] == [
@@ -92,7 +93,8 @@ def test_effects_are_carried_out_in_their_order_and_lanes_that_follow_each_other
         (2.0, b"a1"),
         (2.0, b"b"),
         (3.0, b"a2"),
-        (4.0, b"z"),
+        (4.0, b"s1"),
+        (4.0, b"s2"),
     ]
 
 
@@ -134,12 +136,12 @@ def test_a_machine_is_woken_when_its_time_comes_and_nothing_came_before() -> Non
 
 
 @virtual(within_s=100)
-async def test_items_of_one_kind_are_taken_together_and_others_wait() -> None:
-    items = Items()
-    for item in (1, 2, "a", 3, *range(TOGETHER)):
+async def test_items_of_one_kind_are_taken_together_if_the_machine_asks_for_it() -> None:
+    items = Items(together=[int])
+    for item in (1, 2, "a", "b", 3, *range(TOGETHER)):
         items.add(item)
-    taken = [await items.take(None) for _ in range(4)]
-    assert taken == [[1, 2], ["a"], [3, *range(TOGETHER - 1)], [TOGETHER - 1]]
+    taken = [await items.take(None) for _ in range(5)]
+    assert taken == [[1, 2], ["a"], ["b"], [3, *range(TOGETHER - 1)], [TOGETHER - 1]]
     assert await items.take(5.0) == []
 
 

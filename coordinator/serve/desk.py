@@ -1,0 +1,67 @@
+"""What the parts of the service share."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from covey.coordinator.run.run import Run
+from covey.coordinator.serve.elsewhere import Elsewhere
+from covey.coordinator.serve.intake import Intake
+from covey.coordinator.serve.own_status import OwnStatus
+from covey.coordinator.serve.placement import Placement, SilentShards
+from covey.coordinator.serve.postponed import PostponedOrders
+from covey.coordinator.serve.roster import Roster
+from covey.coordinator.serve.roster_show import RosterShow
+from covey.shared.audit import Flood
+from covey.shared.mqtt.duplicate_ids import DuplicateIds
+from covey.shared.mqtt.program import Effect
+from covey.shared.timers import Timers
+from covey.shared.wire.topics import Topics
+
+
+@dataclass
+class Desk:
+    """The data of the service, without methods.
+
+    The link is read in the event loop while items are handled in a thread, so both hold the lock. A thread gives it up only
+    while the run works (`while_the_run_works`): that may take long, and what the reader looks at then is complete.
+    """
+
+    run: Run
+    topics: Topics
+    shards: int  # brokers
+    roster: Roster
+    placement: Placement  # on which broker each agent lives
+    silent: SilentShards  # agents of brokers that were lost
+    intake: Intake  # what agents send
+    own_status: OwnStatus
+    show: RosterShow
+    elsewhere: Elsewhere
+    duplicate_ids: DuplicateIds  # decides between this coordinator and another one
+    postponed: PostponedOrders = field(default_factory=PostponedOrders)
+    unpublished: set[str] = field(default_factory=set)  # agents whose newest order was not taken
+    shared: bytes = b""  # digest of what the published orders share
+    timers: Timers = field(default_factory=Timers)
+    flood: Flood = field(default_factory=lambda: Flood(singly=300))  # limits notices about peers
+    effects: list[Effect] = field(default_factory=list)  # of the items that are handled now
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+# names of timers
+STATUS = "publish our status"
+ORDERS = "publish orders again that a broker did not take"
+COMPANY = "accept reports that wait for others"
+LOOKED = "stop looking at other federations"
+
+
+@contextmanager
+def while_the_run_works(desk: Desk) -> Iterator[None]:
+    """Let the reader continue."""
+    desk.lock.release()
+    try:
+        yield
+    finally:
+        desk.lock.acquire()
