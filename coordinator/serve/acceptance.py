@@ -57,7 +57,8 @@ def accept(desk: Desk, reports: Sequence[Arrived], now: float) -> list[Effect]:
 def _accept(run: Run, reports: Sequence[Arrived], now: float) -> list[Taken]:
     """What follows from each report; after this all that were accepted survive a power cut."""
     taken: list[Taken] = []
-    with run.spool.batch(), run.audit.batch(), run.one_checkpoint():
+    # left from the inside out: the reports are on the disk before a checkpoint that counts them
+    with run.one_checkpoint(), run.audit.batch(), run.spool.batch():
         for report in reports:
             client = report.client
             try:
