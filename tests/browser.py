@@ -97,6 +97,17 @@ class Page:
     def click(self, selector: str) -> None:
         self.value(f"document.querySelector({json.dumps(selector)}).click()")
 
+    def point_at(self, selector: str, *, across: float) -> None:
+        """Move the pointer over an element; `across` is the share of its width."""
+        self.value(f"document.querySelector({json.dumps(selector)}).scrollIntoView()")
+        box = self.value(
+            f"(() => {{ const box = document.querySelector({json.dumps(selector)}).getBoundingClientRect();"
+            " return [box.left, box.top, box.width, box.height]; })()"
+        )
+        left, top, width, height = box
+        x, y = left + across * width, top + height / 2
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
     def screenshot(self, path: Path) -> None:
         answer = self.call("Page.captureScreenshot", format="png")
         path.write_bytes(base64.b64decode(answer["data"]))

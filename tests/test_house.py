@@ -46,8 +46,9 @@ STAIRS = {
         "cli",
     ],
     "coordinator": [
-        "engine theme",
+        "engine",
         "plan run",
+        "view",
         "processes compare serve track",
         "simulate report dashboard deploy aggregate",
         "cluster",
@@ -95,6 +96,7 @@ PURE = [
     "agent/device/events.py",
     "agent/conditions.py",
     "coordinator/engine/*.py",
+    "coordinator/view/*.py",
     "shared/numerics/*.py",
     "shared/strategies/*.py",
     "shared/wire/*.py",

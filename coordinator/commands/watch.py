@@ -13,13 +13,12 @@ from rich.live import Live
 from covey.coordinator.dashboard.broker_watcher import BrokerWatcher
 from covey.coordinator.dashboard.folder_reader import FolderReader
 from covey.coordinator.dashboard.hub import Hub
-from covey.coordinator.dashboard.state import dashboard_state
 from covey.coordinator.dashboard.terminal import watch_view
+from covey.coordinator.view.state import OVER
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
 
 EVERY_S = 1.0  # longest time between two looks at the news
-OVER = ("finished", "stopped")
 
 
 @contextmanager
@@ -48,12 +47,11 @@ def watch(hub: Hub, console: Console, emit: Callable[[Any], None] | None = None)
             if update is None:
                 continue
             version = update.version
-            is_over = update.state["state"] in OVER
+            is_over = update.state.state in OVER
             if emit is not None:
-                emit(update.state)
+                emit(update.state.to_json())
             if live is not None:
-                sources = hub.sources
-                state = dashboard_state(sources)
-                live.update(watch_view(state, sources.lines, console.height), refresh=True)
+                view = watch_view(update.state, hub.sources.lines, console.height)
+                live.update(view, refresh=True)
     if emit is None and not console.is_terminal:
         console.print()  # ends the line of the view, which was written once

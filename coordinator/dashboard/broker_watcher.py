@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Callable
 
-from covey.coordinator.dashboard.lines import Line, PhaseLine, reduced
+from covey.coordinator.view.lines import Line, PhaseLine, reduced
 from covey.shared import json_text
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt.broker_url import BrokerUrl

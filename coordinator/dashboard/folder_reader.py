@@ -7,9 +7,9 @@ from typing import Any
 
 import yaml
 
-from covey.coordinator.dashboard.lines import Line, reduced
-from covey.coordinator.dashboard.state import RunPlan
 from covey.coordinator.run.roster_files import roster_file
+from covey.coordinator.view.lines import Line, reduced
+from covey.coordinator.view.state import RunPlan
 from covey.shared import json_text
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.measures import is_regression

@@ -7,10 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from covey.coordinator.dashboard.agents import COLUMNS, Cells, agent_cells
 from covey.coordinator.dashboard.broker_watcher import BrokerWatcher
 from covey.coordinator.dashboard.folder_reader import FolderReader
-from covey.coordinator.dashboard.state import DashboardState, RunPlan, Sources, dashboard_state
+from covey.coordinator.view.state import (
+    COLUMNS,
+    Cells,
+    DashboardState,
+    RunPlan,
+    Sources,
+    agent_cells,
+    dashboard_state,
+)
 
 POLL_S = 0.2  # between two looks at the folder
 
@@ -22,7 +29,7 @@ class Update:
     """What a page does not know yet."""
 
     version: int  # the page knows everything up to this version now
-    state: Json
+    state: DashboardState
     agents: Json | None  # None if no agent has changed
 
 
@@ -34,7 +41,7 @@ class Hub:
         self.watcher = watcher
         self.sources = Sources(RunPlan())  # that the present state was made from
         self.version = 0  # grows with each change; 0: nothing was read yet
-        self._state: Json = {}
+        self._state = dashboard_state(self.sources)
         self._agents: dict[str, Cells] = {}
         self._since: dict[str, int] = {}  # the version in which an agent changed last
         self._gone: dict[str, int] = {}  # the version in which an agent disappeared
@@ -81,15 +88,14 @@ class Hub:
     def refresh(self) -> None:
         """Make the state from what was read; pages learn of it if it has changed."""
         sources = joined(self.reader, self.watcher)
-        state: DashboardState = dashboard_state(sources)
-        shown = state.to_json()
+        state = dashboard_state(sources)
         agents = agent_cells(sources.roster)
         with self._news:
-            if shown == self._state and agents == self._agents:
+            if self.version and state == self._state and agents == self._agents:
                 return
             self.version += 1
             self.sources = sources
-            self._state = shown
+            self._state = state
             self._note_agents(agents)
             self._news.notify_all()
 

@@ -13,15 +13,6 @@ const view = { search: "", filter: "", column: "agent", descending: false, page:
 
 // -- words -----------------------------------------------------------------------------------------
 
-function bytes(count) {
-  const units = ["B", "kB", "MB", "GB", "TB"];
-  let unit = 0;
-  let amount = count;
-  while (amount >= 1000 && unit < units.length - 1) { amount /= 1000; unit += 1; }
-  const shown = unit && amount < 100 ? amount.toFixed(1).replace(/\.0$/, "") : String(Math.round(amount));
-  return `${shown} ${units[unit]}`;
-}
-
 function figure(value) {
   if (value === null || value === undefined) return NONE;
   if (state && state.percent) return `${(100 * value).toFixed(1)} %`;
@@ -39,10 +30,6 @@ function ago(seen) {
   return seen === null ? NONE : `${duration(Math.max(0, Date.now() / 1000 - seen))} ago`;
 }
 
-function plural(count, one, many = `${one}s`) {
-  return `${count} ${count === 1 ? one : many}`;
-}
-
 function put(id, text) {
   const place = $(id);
   if (place.textContent !== text) place.textContent = text;
@@ -53,124 +40,61 @@ function banner(text) {
   put("banner", text);
 }
 
-// -- charts ----------------------------------------------------------------------------------------
+// -- sections that the server has drawn ---------------------------------------------------------------
 
-const chosenTick = (value) => (state.percent ? `${Math.round(1000 * value) / 10}` : Number(value.toPrecision(3)).toString());
-const figureChart = new Chart($("chart-figure"), { height: 250, xTitle: "rounds", yTitle: "", format: figure, tick: chosenTick });
-const plain = (value) => Number(value.toPrecision(3)).toString();
-const lossChart = new Chart($("chart-loss"), { height: 170, xTitle: "rounds", yTitle: "loss, mean over samples", format: plain, tick: plain, fromZero: true });
-const reportChart = new Chart($("chart-reports"), {
-  height: 170, xTitle: "phases", yTitle: "agents", format: String, tick: String, fromZero: true, whole: true, bars: true, legendValue: false,
-  xName: (place) => { const bar = state.bars[place - 1]; return bar ? `${bar.phase}, after round ${bar.round}` : ""; },
-});
-const trafficChart = new Chart($("chart-traffic"), { height: 170, xTitle: "rounds", yTitle: "bytes", format: bytes, tick: bytes, fromZero: true });
 const map = new ClusterMap($("map"), sentence, (name) => { $("search").value = name; search(); $("agents-title").scrollIntoView({ block: "start" }); });
+const parser = new DOMParser(); // what it reads runs no script
 
-function showCharts() {
-  figureChart.options.percent = state.percent;
-  figureChart.options.yTitle = state.percent ? `${state.measure_title} (%)` : `${state.measure_title} (units of the target)`;
-  const hasClusters = state.figures.length > 1;
-  put("chart-figure-title", `${state.measure_title[0].toUpperCase()}${state.measure_title.slice(1)}${hasClusters ? " by cluster" : ""}`);
-  const series = state.figures.map((one) => ({
-    label: one.cluster === null ? "all agents" : `cluster ${one.cluster}`,
-    points: one.points,
-    stroke: strokeOf(one.cluster),
-    fill: fillOf(one.cluster),
-    dash: one.cluster === null ? "" : dashOf(one.cluster),
-  }));
-  const never = state.evaluates_every === 0 ? "Evaluated after the last round. To see figures earlier, set evaluation.every." : "No evaluation yet.";
-  figureChart.show(series, never);
-  // a broker keeps the newest phase alone
-  const noRound = state.rounds_done ? "The broker keeps the newest phase only. The run's folder has the curves." : "No training round yet.";
-  lossChart.show([{ label: "loss", points: state.loss, stroke: "s0", fill: "f0" }], noRound);
-  const numbered = (name) => state.bars.map((bar, place) => [place + 1, bar[name]]);
-  const lost = state.bars.some((bar) => bar.missing);
-  const bars = state.bars.length ? [{ label: "reported", points: numbered("reported"), fill: "ok" }] : [];
-  if (lost) bars.push({ label: "missing", points: numbered("missing"), fill: "miss" });
-  reportChart.show(bars, "No phase is over yet.");
-  trafficChart.show([
-    { label: "to agents", points: state.sent, stroke: "s0", fill: "f0" },
-    { label: "from agents", points: state.received, stroke: "s4", fill: "f4", dash: "6 3" },
-  ], "No traffic yet.");
+function takeSections(news) {
+  for (const [id, text] of Object.entries(news)) $(id).replaceChildren(...parser.parseFromString(text, "text/html").body.childNodes);
+  showSilence();
+  showValues();
 }
+
+/** A folder does not show that its coordinator was killed, but it changes no more. */
+function showSilence() {
+  for (const place of document.querySelectorAll("[data-written]")) {
+    const silent = Date.now() / 1000 - Number(place.dataset.written);
+    const text = silent > SILENT_S ? ` · last written ${duration(silent)} ago: is it still running?` : "";
+    if (place.textContent !== text) place.textContent = text;
+  }
+}
+
+const pointer = { x: -1, y: -1 };
+
+/** The values of a chart at the place of the pointer, in the line below it. */
+function showValues() {
+  for (const line of document.querySelectorAll("svg .hover[visibility=visible]")) line.setAttribute("visibility", "hidden");
+  for (const text of document.querySelectorAll(".chart:not(#map) .readout")) text.textContent = "";
+  const svg = document.elementFromPoint(pointer.x, pointer.y)?.closest("svg[data-values]");
+  if (!svg) return;
+  const at = new DOMPoint(pointer.x, pointer.y).matrixTransform(svg.getScreenCTM().inverse()).x;
+  const values = JSON.parse(svg.dataset.values);
+  const [x, words] = values.reduce((best, one) => (Math.abs(one[0] - at) < Math.abs(best[0] - at) ? one : best));
+  const line = svg.querySelector(".hover");
+  line.setAttribute("x1", x);
+  line.setAttribute("x2", x);
+  line.setAttribute("visibility", "visible");
+  svg.closest("figure").querySelector(".readout").textContent = words;
+}
+
+document.addEventListener("pointermove", (event) => {
+  pointer.x = event.clientX;
+  pointer.y = event.clientY;
+  showValues();
+});
 
 // -- the run ---------------------------------------------------------------------------------------
 
 function showState() {
   document.title = state.name ? `${state.name} · ${state.rounds_done}/${state.rounds}` : "Covey";
-  put("name", state.name || "Covey");
-  put("about", [state.method, state.run && `run ${state.run}`].filter(Boolean).join(" · ") || "no run yet");
-  const badge = $("state");
-  badge.className = `badge ${state.state}`;
-  put("state", state.state);
-  put("headline", headline());
-  $("progress").max = Math.max(state.rounds, 1);
-  $("progress").value = Math.min(state.rounds_done, state.rounds || 1);
   banner(state.problem);
-  showTiles();
-  showCharts();
-  showEvents();
   showCommands();
-}
-
-function headline() {
-  if (state.headline) {
-    const left = state.state === "paused" ? ` Round ${state.rounds_done} of ${state.rounds}.` : "";
-    return state.headline + left;
-  }
-  const words = [`round ${state.rounds_done} of ${state.rounds} is over`];
-  if (state.phase) words.push(`now: ${state.phase}`);
-  if (state.eta_s !== null) words.push(`about ${duration(state.eta_s)} left`);
-  const silent = Date.now() / 1000 - state.updated;
-  if (state.connected === null && silent > SILENT_S) words.push(`last written ${duration(silent)} ago: is it still running?`);
-  return words.join(" · ");
-}
-
-function showTiles() {
-  const { fleet, faults, figures, sizes } = state;
-  put("figure-title", `mean ${state.measure_title}`);
-  put("figure", figure(state.newest_figure));
-  const last = figures.length ? figures[0].points[figures[0].points.length - 1][0] : null;
-  put("figure-note", last === null ? "no evaluation yet" : `after round ${last}`);
-  const known = Math.max(fleet.known, fleet.expected);
-  const isLarge = known >= 10000; // too long for one line of a tile
-  put("here", isLarge ? String(fleet.here) : `${fleet.here} of ${known}`);
-  const away = [[fleet.offline, "offline"], [fleet.excluded, "excluded"], [fleet.quarantined, "in quarantine"], [fleet.silent, "silent or failing"]].filter(([count]) => count);
-  const others = away.map(([count, word]) => `${count} ${word}`).join(", ") || `${fleet.busy} busy`;
-  put("here-note", isLarge ? `of ${known}; ${others}` : others);
-  $("here-note").title = $("here-note").textContent;
-  const clusters = Object.keys(sizes).length;
-  put("clusters", clusters ? String(clusters) : NONE);
-  put("clusters-note", clusters ? `${plural(state.moved, "agent")} moved` : "none formed");
-  const last2 = (points) => (points.length ? points[points.length - 1][1] : 0);
-  put("bytes", bytes(last2(state.sent) + last2(state.received)));
-  put("bytes-note", `${bytes(last2(state.sent))} to agents`);
-  put("missing", String(faults.missing));
-  const troubles = [[faults.void, "void"], [faults.set_aside, "set aside"], [faults.failed, "failed"]].filter(([count]) => count);
-  put("missing-note", troubles.map(([count, word]) => `${count} ${word}`).join(", ") || "no attempt was void");
-  put("refused", String(faults.refused));
-  const reasons = Object.entries(state.refusals).sort((one, other) => other[1] - one[1]);
-  put("refused-note", reasons.map(([reason, count]) => `${reason} ${count}`).join(", ") || "none");
-  $("refused-note").title = $("refused-note").textContent;
-}
-
-function showEvents() {
-  const shown = state.events.map((event) => {
-    const item = document.createElement("li");
-    const when = document.createElement("span");
-    when.textContent = `round ${event.round}${event.or_before ? " or before" : ""}`;
-    const text = document.createElement("span");
-    text.textContent = event.text;
-    item.append(when, text);
-    return item;
-  });
-  $("events").replaceChildren(...shown);
-  $("no-events").hidden = shown.length > 0;
 }
 
 // -- commands --------------------------------------------------------------------------------------
 
-/** Nobody carries out commands once the run is over. */
+/** Commands have no effect once the run is over. */
 function isOver() {
   return ["finished", "stopped", "offline", "unknown"].includes(state.state);
 }
@@ -312,7 +236,7 @@ function dot(cluster) {
   const mark = document.createElement("span");
   mark.className = "dot";
   const drawn = element("svg", { viewBox: "0 0 10 10", "aria-hidden": "true" });
-  drawn.append(element("circle", { class: fillOf(String(cluster)), cx: 5, cy: 5, r: 5 }));
+  drawn.append(element("circle", { class: `f${colourOf(cluster)}`, cx: 5, cy: 5, r: 5 }));
   mark.append(drawn);
   return mark;
 }
@@ -374,6 +298,7 @@ setInterval(() => {
   for (const cell of document.querySelectorAll("#agents td[data-seen]")) {
     if (cell.dataset.seen) cell.textContent = ago(Number(cell.dataset.seen));
   }
+  showSilence();
 }, 2000);
 
 function showMap() {
@@ -413,6 +338,7 @@ function soon() {
 function take(name, data) {
   if (name === "controls") { allowed = data.allowed === true; showHeadings(); return; }
   if (name === "agents") { takeAgents(data); newAgents = true; }
+  if (name === "sections") { takeSections(data); return; }
   if (name === "state") {
     const measured = !state || state.measure_title !== data.measure_title;
     state = data;

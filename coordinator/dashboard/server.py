@@ -6,12 +6,13 @@ What protects it:
   it under a name of its own (DNS rebinding); a command must come from the dashboard's own origin.
 - Updates and commands need a key in a header, which another web page cannot send. The key is part of the address that
   the command prints, after `#`: browsers do not send that part, so the key is in no log.
-- The page loads nothing from elsewhere and runs no inline script (Content-Security-Policy). It receives data as JSON
-  and shows all of it as text.
+- The page loads nothing from elsewhere and runs no inline script (Content-Security-Policy). Its sections arrive as HTML
+  in which every text is escaped, and are parsed without running scripts; everything else is JSON and shown as text.
 """
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import json
 import secrets
@@ -28,8 +29,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from covey.coordinator.dashboard.hub import Hub, Update
+from covey.coordinator.dashboard.sections import sections
 from covey.coordinator.serve.bounded_http import Bounded
-from covey.coordinator.theme import theme
+from covey.coordinator.view import theme
 from covey.shared import json_text
 from covey.shared.errors import UserError
 from covey.shared.wire.documents import Control
@@ -40,6 +42,16 @@ MAX_BODY_BYTES = 4096
 MAX_STREAMS = 16  # open pages
 SHUTDOWN_POLL_S = 0.05  # the end of the dashboard takes at most so long
 ALIVE_S = 10.0  # between two signs of life on a stream
+FACTS = (  # of the state, which the scripts of the page need
+    "name",
+    "state",
+    "problem",
+    "connected",
+    "rounds_done",
+    "rounds",
+    "measure_title",
+    "percent",
+)
 COMMANDS = ("pause", "resume", "stop", "release", "forget")
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
@@ -64,7 +76,7 @@ def files() -> dict[str, tuple[str, bytes]]:
     folder = resources.files("covey.coordinator.dashboard")
     style = theme.css() + theme.chosen_css() + (folder / "page.css").read_text(encoding="utf-8")
     page = (folder / "page.html").read_bytes()
-    scripts = [(folder / name).read_bytes() for name in ("charts.js", "page.js")]
+    scripts = [(folder / name).read_bytes() for name in ("map.js", "page.js")]
     return {
         "/": ("text/html; charset=utf-8", page),
         "/page.css": ("text/css; charset=utf-8", style.encode()),
@@ -252,18 +264,27 @@ class Handler(BaseHTTPRequestHandler):
         hub = self.server.hub
         self._send_event("controls", {"allowed": self.server.send is not None})
         version = -1
+        digests: dict[str, bytes] = {}  # of the sections as the page has them
         while not hub.closed:
             update = hub.update_after(version, ALIVE_S)
             if update is None:
                 self.wfile.write(b": alive\n\n")
                 continue
-            self._send_update(update)
+            self._send_update(update, digests)
             version = update.version
 
-    def _send_update(self, update: Update) -> None:
+    def _send_update(self, update: Update, digests: dict[str, bytes]) -> None:
         if update.agents is not None:
             self._send_event("agents", update.agents)
-        self._send_event("state", update.state)
+        changed = {}
+        for name, text in sections(update.state).items():
+            digest = hashlib.sha256(text.encode()).digest()
+            if digests.get(name) != digest:
+                digests[name] = digest
+                changed[name] = text
+        if changed:
+            self._send_event("sections", changed)
+        self._send_event("state", {name: getattr(update.state, name) for name in FACTS})
 
     def _send_event(self, name: str, data: Any) -> None:
         text = json.dumps(data, allow_nan=False, separators=(",", ":"))

@@ -14,10 +14,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from covey.coordinator.dashboard.lines import Line, PhaseLine
-from covey.coordinator.dashboard.state import DashboardState, Faults, Fleet, Points
 from covey.coordinator.run.cluster_words import sizes_text
 from covey.coordinator.run.time_left import duration_text
+from covey.coordinator.view.lines import Line, PhaseLine
+from covey.coordinator.view.state import DashboardState, Points
+from covey.coordinator.view.words import NONE, bytes_text, faults_words, fleet_words
 from covey.shared.numerics.measures import MEASURES, PERCENT, Measure
 from covey.shared.printable import printable
 
@@ -26,7 +27,6 @@ OTHER_LINES = 16  # of the view, besides rounds
 MIN_ROWS = 3  # rounds that are shown at least, the newest last
 MAX_EVENTS = 4
 MAX_SINGLY = 4  # more clusters than these share a column: lowest to highest
-NONE = "–"
 COLOURS = {
     "running": "green",
     "paused": "yellow",
@@ -133,44 +133,6 @@ def _newest(points: Points) -> float:
         return 0.0
     _, value = points[-1]
     return value
-
-
-def fleet_words(fleet: Fleet) -> str:
-    """How many agents are here, and why others are not."""
-    known = max(fleet.known, fleet.expected)
-    words = [f"{fleet.here} of {known} are here"]
-    others = {
-        "offline": fleet.offline,
-        "excluded": fleet.excluded,
-        "in quarantine": fleet.quarantined,
-        "silent or failing": fleet.silent,
-    }
-    for kind, count in others.items():
-        if count:
-            words.append(f"{count} {kind}")
-    return ", ".join(words)
-
-
-def faults_words(faults: Faults) -> str:
-    """The kinds of faults that happened, with their numbers."""
-    counts = {
-        "missing reports": faults.missing,
-        "void attempts": faults.void,
-        "reports set aside": faults.set_aside,
-        "quarantines": faults.quarantined,
-        "agents failed": faults.failed,
-    }
-    return ", ".join([f"{count} {kind}" for kind, count in counts.items() if count]) or "none"
-
-
-def bytes_text(count: float) -> str:
-    """A number of bytes in the unit that suits it."""
-    amount = count
-    for unit in ("B", "kB", "MB"):
-        if amount < 1000:
-            return f"{amount:.3g} {unit}"
-        amount /= 1000
-    return f"{amount:.3g} GB"
 
 
 def _table(rows: Sequence[RoundRow], measure: Measure) -> Table:

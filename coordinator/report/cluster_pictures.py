@@ -15,10 +15,10 @@ from covey.coordinator.report.cluster_plots import (
     scatter,
 )
 from covey.coordinator.report.curves import Curves
-from covey.coordinator.report.plots import colour_entry
 from covey.coordinator.report.projection import rounds_in_one_plane, tree_of, tsne
-from covey.coordinator.report.svg import Drawing, Entry
 from covey.coordinator.run.sketches import ModelSketches
+from covey.coordinator.view.plots import colour_entry
+from covey.coordinator.view.svg import Drawing, Entry
 from covey.shared.numerics.clustering import Matrix
 from covey.shared.strategies.base import ClientId, Proximity
 from covey.shared.strategies.phase_names import TRAIN

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 from markupsafe import Markup
 
-from covey.coordinator.report.axes import Axis, from_zero
-from covey.coordinator.report.plots import BOTTOM, horizontal_axis, mark
 from covey.coordinator.report.projection import Tree
-from covey.coordinator.report.svg import (
+from covey.coordinator.view.axes import Axis, from_zero
+from covey.coordinator.view.plots import BOTTOM, horizontal_axis, mark
+from covey.coordinator.view.svg import (
     LEGEND_LINE,
     SWATCH,
     WIDTH,
@@ -29,7 +29,7 @@ from covey.coordinator.report.svg import (
     rectangle,
     words,
 )
-from covey.coordinator.theme.theme import fill, stroke
+from covey.coordinator.view.theme import fill, stroke
 from covey.shared.numerics.clustering import Matrix
 
 SCATTER_HEIGHT = 300.0

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
 
-from covey.coordinator.report.axes import Axis, around, from_zero, rounds_axis
 from covey.coordinator.report.curves import Curves, Cut, Points
-from covey.coordinator.report.plots import Bar, Series, Strip, bars, legend_of, lines, strips
-from covey.coordinator.report.svg import Drawing, Panel
 from covey.coordinator.run.modes import MODE_TITLES
+from covey.coordinator.view.axes import Axis, around, figure_axis, from_zero, rounds_axis, shown
+from covey.coordinator.view.plots import Bar, Series, Strip, bars, legend_of, lines, strips
+from covey.coordinator.view.svg import Drawing, Panel
 from covey.shared.numerics.measures import PERCENT, Measure
 
 MIN_CUTS = 3  # runs at different cuts that make a curve
 MIN_POINTS = 2  # evaluations that make a line
-LEAST_PERCENT = 10.0  # the smallest span of an axis of percentages
 CLUSTERS = 7  # the colour of their number
 
 
@@ -271,32 +270,3 @@ def _mean_of(cuts: Sequence[Cut], mode: str) -> float | None:
     if len(figures) < len(cuts):
         return None
     return fmean(figures)
-
-
-# -- parts of pictures ------------------------------------------------------------------------------
-
-
-def shown(measure: Measure, figure: float) -> float:
-    """A figure as charts show it: shares in percent."""
-    return measure.scale * figure
-
-
-def axis_label(measure: Measure) -> str:
-    """The measure with its unit; its direction where that is not obvious."""
-    if measure.lower_is_better:
-        return f"{measure.title}; lower is better"
-    return measure.title
-
-
-def figure_axis(measure: Measure, figures: Iterable[float], *, zero: bool = False) -> Axis:
-    """An axis for these figures, which are scaled already. Percentages stay between 0 and 100."""
-    label = axis_label(measure)
-    values = list(figures)
-    if measure.scale != PERCENT:
-        is_positive = min(values, default=0.0) >= 0
-        if zero and is_positive:
-            return from_zero(values, label)
-        return around(values, label)
-    if zero:
-        return Axis(label, 0.0, PERCENT, (0.0, 20.0, 40.0, 60.0, 80.0, 100.0))
-    return around(values, label, least=LEAST_PERCENT, floor=0.0, ceiling=PERCENT)

@@ -17,8 +17,8 @@ from markupsafe import Markup
 from covey.coordinator.report.explanations import Term
 from covey.coordinator.report.figure_pictures import Picture
 from covey.coordinator.report.html_tables import HtmlTable
-from covey.coordinator.report.svg import panel, swatch
-from covey.coordinator.theme import theme
+from covey.coordinator.view import theme
+from covey.coordinator.view.svg import panel, swatch
 
 # Not in an attribute anywhere: the policy allows the two inline blocks by their hashes, and pictures as data.
 POLICY = (

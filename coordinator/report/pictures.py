@@ -10,19 +10,17 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean
 
 from covey.coordinator.report import cluster_pictures
-from covey.coordinator.report.axes import columns_axis, from_zero, rounds_axis
 from covey.coordinator.report.curves import Curves
 from covey.coordinator.report.figure_pictures import (
     Group,
     Picture,
     band_remark,
     extent,
-    figure_axis,
     of_figures,
     series_of,
-    shown,
 )
-from covey.coordinator.report.plots import (
+from covey.coordinator.view.axes import columns_axis, figure_axis, from_zero, rounds_axis, shown
+from covey.coordinator.view.plots import (
     Bar,
     Column,
     Strip,
@@ -33,7 +31,7 @@ from covey.coordinator.report.plots import (
     lines,
     strips,
 )
-from covey.coordinator.report.svg import Drawing, Panel
+from covey.coordinator.view.svg import Drawing, Panel
 from covey.shared.numerics.measures import MEASURES, Measure
 from covey.shared.sentences import counted
 

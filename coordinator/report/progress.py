@@ -9,7 +9,6 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from covey.coordinator.report.privacy import epsilons
 from covey.coordinator.run.cluster_words import sizes_text
 from covey.coordinator.run.notices import (
     AgentExcluded,
@@ -39,6 +38,7 @@ from covey.coordinator.run.notices import (
     WorkFailed,
 )
 from covey.coordinator.run.time_left import TimeLeft, duration_text
+from covey.coordinator.view.words import epsilons
 from covey.shared.numerics.measures import PERCENT, shown_measure
 
 NUMBERS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")

@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from covey.coordinator.report.privacy import epsilons
+from covey.coordinator.view.words import epsilons
 from covey.shared.numerics.measures import Measure, main_measure
 from covey.shared.sentences import counted
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from covey.coordinator.compare.tables import TextTable
-from covey.coordinator.report.privacy import epsilons
 from covey.coordinator.run.modes import MODE_TITLES
+from covey.coordinator.view.words import epsilons
 from covey.shared.numerics.measures import (
     ACCURACY,
     MEASURES,

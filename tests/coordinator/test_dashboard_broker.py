@@ -55,7 +55,8 @@ def wait_until(condition: Callable[[], object]) -> None:
 def shown(hub: Hub, key: str) -> object:
     update = hub.update_after(-1, 0.0)
     assert update is not None
-    return update.state[key]
+    value: object = getattr(update.state, key)
+    return value
 
 
 def line(number: int) -> bytes:

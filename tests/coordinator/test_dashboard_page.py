@@ -17,6 +17,8 @@ from tests.looks import flaws, views_of, whole_page
 HOSTILE = '</td><img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
 TEXT = "document.body.innerText"
 FIRST_FIGURE = "document.querySelector('#agents tbody td:nth-child(4)').textContent"
+READOUT = "document.querySelector('#chart-figure .readout').textContent"
+AFTER_2 = "after round 2: all agents 87.5 %, cluster 0 87.5 %, cluster 1 87.5 %"
 PAGE_BYTES = 60_000  # at most, without data: what a phone loads over a slow network
 
 
@@ -69,9 +71,24 @@ def test_the_page_in_a_browser(tmp_path: Path) -> None:
         )
 
         # charts have axes, units and a legend
-        assert page.value("document.querySelectorAll('#chart-figure svg path.line').length") == 3
-        assert "accuracy (%)" in page.value(f"{TEXT}")
+        assert (
+            page.value(
+                "document.querySelectorAll('#chart-figure svg[data-values]:first-child path.line').length"
+            )
+            == 3
+        )
+        assert "accuracy in %" in page.value(f"{TEXT}")
         assert "cluster 1 87.5 %" in page.value("document.querySelector('#chart-figure').innerText")
+
+        # values are shown under the pointer, also while news comes
+        page.point_at("#chart-figure svg", across=0.97)
+        page.wait_for(f"{READOUT} === {AFTER_2!r}")
+        dashboards.append_lines(folder, phase(3, evaluated=0.875))
+        page.wait_for(f"{READOUT}.startsWith('after round 3: all agents 87.5 %')")
+        page.point_at("#chart-figure svg", across=0.02)
+        page.wait_for(f"{READOUT}.startsWith('after round 1: all agents 50.0 %')")
+        page.point_at("h1", across=0.5)
+        page.wait_for(f"{READOUT} === ''")
 
         # commands are sent, those that end something after a question
         page.click("#pause")

@@ -177,10 +177,17 @@ def test_the_stream_begins_with_everything_and_continues_with_changes(
     name, data = event()
     assert name == "agents"
     assert len(data["rows"]) == 3
+    name, whole = event()
+    assert name == "sections"
+    assert "Waiting for the first round: 3 of 10 agents are here." in whole["progress"]
     name, data = event()
-    assert name == "state"
-    assert data["headline"] == "Waiting for the first round: 3 of 10 agents are here."
+    assert (name, data["rounds_done"]) == ("state", 0)
     dashboards.append_lines(tmp_path, phase(1))
+    name, changed = event()
+    assert name == "sections"
+    assert set(changed) < set(whole), "a section that is as it was is not sent again"
+    assert {"chart-loss", "chart-reports"} <= set(changed)
+    assert "chart-figure" not in changed
     name, data = event()
     assert (name, data["rounds_done"]) == ("state", 1)
     connection.close()

@@ -15,12 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from covey.coordinator.dashboard.agents import agent_cells
 from covey.coordinator.dashboard.folder_reader import FolderReader, plan_of
 from covey.coordinator.dashboard.hub import Hub
-from covey.coordinator.dashboard.lines import EventLine, Line, PhaseLine, reduced
-from covey.coordinator.dashboard.state import MAX_POINTS, RunPlan, Sources, dashboard_state
 from covey.coordinator.dashboard.terminal import watch_view
+from covey.coordinator.view.lines import EventLine, Line, PhaseLine, reduced
+from covey.coordinator.view.state import MAX_POINTS, RunPlan, Sources, agent_cells, dashboard_state
 from covey.shared.wire.documents import CoordinatorStatus, RosterMessage
 from tests.coordinator import dashboards
 from tests.coordinator.dashboards import AGENT, agents, phase, status

@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.text import Text
 
 from covey.coordinator.commands import status
-from covey.coordinator.report.privacy import epsilons
 from covey.coordinator.report.progress import ProgressBar
 from covey.coordinator.report.roster import roster_table, status_lines
 from covey.coordinator.report.run_words import device_words
@@ -33,6 +32,7 @@ from covey.coordinator.run.notices import (
     RoundVoid,
     WorkFailed,
 )
+from covey.coordinator.view.words import epsilons
 from covey.shared.wire.documents import RosterMessage
 
 ODD = "[/odd]/one.csv [red]:smile:"

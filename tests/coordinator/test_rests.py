@@ -14,9 +14,6 @@ from rich.console import Console
 from covey.agent.worker import frames
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.commands.story import story_of
-from covey.coordinator.dashboard.agents import reason
-from covey.coordinator.dashboard.lines import EventLine, reduced
-from covey.coordinator.dashboard.state import agent_state
 from covey.coordinator.engine.events import (
     Action,
     Ask,
@@ -39,6 +36,8 @@ from covey.coordinator.run import records
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.roster import Roster
+from covey.coordinator.view.lines import EventLine, reduced
+from covey.coordinator.view.state import agent_state, reason
 from covey.shared.strategies.base import Phase
 from covey.shared.wire.documents import AgentStatus
 from tests import clock, small_run

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from covey.coordinator.theme import theme
+from covey.coordinator.view import theme
 
 LIGHT, DARK = 0, 1  # which part of the sheet
 MIN_CONTRAST = 3.0  # of a graphic against the page (WCAG 2.2, 1.4.11)

@@ -5,12 +5,13 @@ Colours are classes of the theme, so that one drawing serves the light and the d
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from markupsafe import Markup, escape
 
-from covey.coordinator.theme import theme
+from covey.coordinator.view import theme
 
 XML = Markup('<?xml version="1.0" encoding="utf-8"?>\n')
 NAMESPACE = "http://www.w3.org/2000/svg"
@@ -35,6 +36,8 @@ class Panel:
     height: float
     body: Markup
     description: str  # for readers who do not see it
+    width: float = WIDTH
+    values: Sequence[tuple[float, str]] = ()  # in words, by their place across, for the pointer
 
 
 @dataclass(frozen=True)
@@ -119,12 +122,14 @@ def path(points: Iterable[tuple[float, float]], *, closed: bool = False) -> str:
 
 def panel(one: Panel) -> Markup:
     """A panel as an element of a page."""
+    places = [(round(x, 1), text) for x, text in one.values]
     return element(
         "svg",
         one.body,
-        viewBox=f"0 0 {number(WIDTH)} {number(one.height)}",
+        viewBox=f"0 0 {number(one.width)} {number(one.height)}",
         role="img",
         aria_label=one.description,
+        data_values=json.dumps(places) if places else None,
     )
 
 

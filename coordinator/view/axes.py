@@ -6,8 +6,11 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from covey.shared.numerics.measures import PERCENT, Measure
+
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)  # between ticks, times a power of ten
 TICKS = 5  # about that many on an axis
+LEAST_PERCENT = 10.0  # the smallest span of an axis of percentages
 
 
 @dataclass(frozen=True)
@@ -37,10 +40,10 @@ class Axis:
         return f"{tick:.{decimals}f}"
 
 
-def rounds_axis(rounds: Iterable[float], label: str = "rounds") -> Axis:
-    """An axis from round 0 to the last round, with whole numbers as ticks."""
-    high = max(1.0, math.ceil(max(rounds, default=0.0)))
-    return Axis(label, 0.0, high, _ticks(0.0, high, whole=True))
+def rounds_axis(rounds: Iterable[float], label: str = "rounds", low: float = 0.0) -> Axis:
+    """An axis from round `low` to the last round, with whole numbers as ticks."""
+    high = max(low + 1.0, math.ceil(max(rounds, default=0.0)))
+    return Axis(label, low, high, _ticks(low, high, whole=True))
 
 
 def from_zero(values: Iterable[float], label: str, *, whole: bool = False) -> Axis:
@@ -118,3 +121,29 @@ def columns_axis(rounds: Sequence[float], label: str = "rounds") -> Axis:
     last = max(rounds)
     ticks = [tick for tick in _ticks(first, max(last, first + 1), whole=True) if tick <= last]
     return Axis(label, first - 0.5, last + 0.5, ticks)
+
+
+def shown(measure: Measure, figure: float) -> float:
+    """A figure as charts show it: shares in percent."""
+    return measure.scale * figure
+
+
+def axis_label(measure: Measure) -> str:
+    """The measure with its unit; its direction where that is not obvious."""
+    if measure.lower_is_better:
+        return f"{measure.title}; lower is better"
+    return measure.title
+
+
+def figure_axis(measure: Measure, figures: Iterable[float], *, zero: bool = False) -> Axis:
+    """An axis for these figures, which are scaled already. Percentages stay between 0 and 100."""
+    label = axis_label(measure)
+    values = list(figures)
+    if measure.scale != PERCENT:
+        is_positive = min(values, default=0.0) >= 0
+        if zero and is_positive:
+            return from_zero(values, label)
+        return around(values, label)
+    if zero:
+        return Axis(label, 0.0, PERCENT, (0.0, 20.0, 40.0, 60.0, 80.0, 100.0))
+    return around(values, label, least=LEAST_PERCENT, floor=0.0, ceiling=PERCENT)

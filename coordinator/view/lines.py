@@ -17,6 +17,7 @@ Row = Mapping[str, Any]
 Values = Mapping[str, float]
 
 MAX_TEXT = 500  # characters of a sentence
+MAX_COUNT = 1e18  # of bytes, rounds or agents: a run has fewer
 WARNING = "warning"  # notes under such keys are for people
 NOTHING: Row = {}
 # these end a round, and others interrupt the next one; a loss of lines has no round in the record
@@ -181,7 +182,7 @@ def _number(value: Any) -> float | None:
 
 def _count(value: Any) -> int:
     number = _number(value)
-    return 0 if number is None else int(number)
+    return int(number) if number is not None and abs(number) < MAX_COUNT else 0
 
 
 def _text(value: Any) -> str:

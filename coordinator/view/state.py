@@ -10,14 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from covey.coordinator.dashboard.lines import EventLine, Line, PhaseLine
 from covey.coordinator.run.time_left import TimeLeft
+from covey.coordinator.view.lines import EventLine, Line, PhaseLine
 from covey.shared.numerics.measures import ACCURACY, MEASURES, is_regression, main_measure
 from covey.shared.wire.documents import CoordinatorStatus, RosterMessage
 
 MAX_POINTS = 400  # of one curve
 MAX_EVENTS = 200  # the newest are shown
 OVER = ("finished", "stopped")
+MAX_REASON = 500  # characters
+Cells = tuple[Any, ...]  # one agent, without its name, in the order of `COLUMNS`
+COLUMNS = ("state", "cluster", "figure", "seen", "samples", "refusals", "reason")
 
 Point = tuple[float, float]
 Points = Sequence[Point]
@@ -393,3 +396,46 @@ def _newest_events(lines: Sequence[Line], over_select: float) -> list[EventLine]
                 events.append(EventLine("warning", line.round, warning, may_be_older))
     newest = events[-MAX_EVENTS:]
     return newest[::-1]
+
+
+# -- the table of agents ----------------------------------------------------------------------------
+
+
+def agent_cells(roster: RosterMessage | None) -> dict[str, Cells]:
+    """The cells of each agent, by name."""
+    if roster is None:
+        return {}
+    return {agent: _cells(row) for agent, row in roster.agents.items()}
+
+
+def _cells(row: Mapping[str, Any]) -> Cells:
+    refused = 0
+    refusals = row.get("refusals")
+    if isinstance(refusals, dict):
+        for count in refusals.values():
+            if isinstance(count, int):
+                refused += count
+    return (
+        agent_state(row),
+        _number(row.get("cluster")),
+        _number(row.get("figure")),
+        _number(row.get("seen")),
+        _number(row.get("samples")),
+        refused,
+        reason(row)[:MAX_REASON],
+    )
+
+
+def reason(row: Mapping[str, Any]) -> str:
+    """Why the agent is excluded, in quarantine or not invited for some rounds, else its newest failure."""
+    for kind in ("problem", "quarantined", "silent", "failing"):
+        if row.get(kind):
+            return str(row[kind])
+    failed = row.get("failed")
+    return f"newest failure: {failed}" if failed else ""
+
+
+def _number(value: Any) -> float | int | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value

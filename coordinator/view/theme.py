@@ -19,7 +19,7 @@ NO_COLOUR = "n"  # the suffix of grey: no cluster
 @cache
 def css() -> str:
     """The style sheet, without its comments."""
-    text = (resources.files("covey.coordinator.theme") / "theme.css").read_text(encoding="utf-8")
+    text = (resources.files("covey.coordinator.view") / "theme.css").read_text(encoding="utf-8")
     without_comments = re.sub(r"/\*.*?\*/\s*", "", text, flags=re.DOTALL)
     return without_comments.strip()
 

@@ -8,8 +8,8 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
-from covey.coordinator.report.axes import Axis
-from covey.coordinator.report.svg import (
+from covey.coordinator.view.axes import Axis
+from covey.coordinator.view.svg import (
     LEGEND_LINE,
     LETTER,
     SWATCH,
@@ -26,7 +26,7 @@ from covey.coordinator.report.svg import (
     text_width,
     words,
 )
-from covey.coordinator.theme.theme import COLOURS, fill, stroke
+from covey.coordinator.view.theme import COLOURS, fill, stroke
 
 TOP = 24.0  # above a plot: the label of its vertical axis
 BOTTOM = 38.0  # below it: ticks and the label of the horizontal axis
@@ -47,7 +47,7 @@ class Series:
     """One line. A series without points keeps its number, so that it has one colour in all plots."""
 
     label: str
-    number: int  # of its colour, dashes and marks
+    number: int | None  # of its colour, dashes and marks; None: of everything together, in ink
     points: Sequence[tuple[float, float]]
     band: Sequence[tuple[float, float, float]] = field(default=())  # x, low, high
 
@@ -73,6 +73,18 @@ class Strip:
 
 
 @dataclass(frozen=True)
+class Size:
+    """How large the drawing of a plot is."""
+
+    width: float = WIDTH
+    height: float = TOP + PLOT_HEIGHT + BOTTOM
+
+
+USUAL = Size()
+Values = Sequence[tuple[float, str]]  # what a page shows under the pointer, by place on the x axis
+
+
+@dataclass(frozen=True)
 class Frame:
     """Where a plot lies in its panel, and its axes."""
 
@@ -93,17 +105,37 @@ class Frame:
 # -- lines -----------------------------------------------------------------------------------------
 
 
-def lines(title: str, series: Sequence[Series], x: Axis, y: Axis) -> Panel:
+def lines(
+    title: str,
+    series: Sequence[Series],
+    x: Axis,
+    y: Axis,
+    *,
+    size: Size = USUAL,
+    values: Values = (),
+) -> Panel:
     """Lines with marks, and bands around them."""
-    frame = _frame(x, y)
+    frame = _frame(x, y, size)
     parts = [_grid(frame)]
     for one in series:
         parts.append(_band(frame, one))
     for one in series:
         parts.append(_line(frame, one))
     names = ", ".join(one.label for one in series if one.points)
-    described = f"{title}: {y.label} over {x.label}, of {names}"
-    return Panel(title, TOP + PLOT_HEIGHT + BOTTOM, joined(parts), described)
+    return _panel(frame, size, title, parts, f"{y.label} over {x.label}, of {names}", values)
+
+
+def _panel(
+    frame: Frame, size: Size, title: str, parts: Sequence[Markup], described: str, values: Values
+) -> Panel:
+    """A plot whose values can be shown: it has a line for the place of the pointer."""
+    places = [(frame.place(x, frame.y.low)[0], text) for x, text in values]
+    pointer = Markup("")
+    if places:
+        end = frame.top + frame.height
+        pointer = line(frame.left, frame.top, frame.left, end, "hover", visibility="hidden")
+    body = joined([*parts, pointer])
+    return Panel(title, size.height, body, f"{title}: {described}", size.width, places)
 
 
 def legend_of(series: Sequence[Series]) -> list[Entry]:
@@ -118,10 +150,10 @@ def legend_of(series: Sequence[Series]) -> list[Entry]:
             middle,
             SWATCH - 1,
             middle,
-            f"line {stroke(one.number)}",
+            f"line {_stroke(one)}",
             stroke_dasharray=dashes(one.number),
         )
-        centre = mark(SWATCH / 2, middle, one.number, fill(one.number))
+        centre = _mark(SWATCH / 2, middle, one)
         entries.append(Entry(joined([drawn, centre]), one.label))
     return entries
 
@@ -131,8 +163,20 @@ def colour_entry(colour: int | None, label: str) -> Entry:
     return Entry(rectangle(5, 3, 12, 12, fill(colour)), label)
 
 
-def dashes(series: int) -> str | None:
+def _stroke(one: Series) -> str:
+    return "ink" if one.number is None else stroke(one.number)
+
+
+def _mark(x: float, y: float, one: Series) -> Markup:
+    if one.number is None:
+        return mark(x, y, 0, "ink")
+    return mark(x, y, one.number, fill(one.number))
+
+
+def dashes(series: int | None) -> str | None:
     """The dashes of a series' line; None for an unbroken one."""
+    if series is None:
+        return None
     shift = series // COLOURS  # colours repeat: the same colour has other dashes
     return DASHES[(series + shift) % len(DASHES)]
 
@@ -160,15 +204,14 @@ def _line(frame: Frame, one: Series) -> Markup:
         drawn = element(
             "path",
             d=path(places),
-            class_=f"line {stroke(one.number)}",
+            class_=f"line {_stroke(one)}",
             stroke_dasharray=dashes(one.number),
         )
         parts.append(drawn)
     if len(places) <= MAX_MARKS:
         for (x, y), (at, value) in zip(places, one.points, strict=True):
             label = f"{one.label}: {value:.4g} at {at:.4g}"
-            dot = mark(x, y, one.number, fill(one.number))
-            parts.append(element("g", hint(label), dot))
+            parts.append(element("g", hint(label), _mark(x, y, one)))
     return joined(parts)
 
 
@@ -182,11 +225,11 @@ def _band(frame: Frame, one: Series) -> Markup:
     return element("path", d=path(outline, closed=True), class_=f"band {fill(one.number)}")
 
 
-def _frame(x: Axis, y: Axis, height: float = PLOT_HEIGHT) -> Frame:
+def _frame(x: Axis, y: Axis, size: Size) -> Frame:
     """The place of a plot next to the ticks of its vertical axis."""
     longest = max(len(y.words(tick)) for tick in y.ticks)
     left = 8 + LETTER * longest
-    return Frame(x, y, left, TOP, WIDTH - left - RIGHT, height)
+    return Frame(x, y, left, TOP, size.width - left - RIGHT, size.height - TOP - BOTTOM)
 
 
 def _grid(frame: Frame) -> Markup:
@@ -198,19 +241,21 @@ def _grid(frame: Frame) -> Markup:
         _, y = frame.place(frame.x.low, tick)
         parts.append(line(frame.left, y, right, y, "grid"))
         parts.append(words(frame.left - 6, y + 4, frame.y.words(tick), "tick", "end"))
-    parts.append(horizontal_axis(frame.x, frame.left, right, bottom))
+    parts.append(horizontal_axis(frame.x, frame.left, right, bottom, right + RIGHT))
     return joined(parts)
 
 
-def horizontal_axis(axis: Axis, left: float, right: float, bottom: float) -> Markup:
-    """A line with ticks below a plot, and the label below them."""
+def horizontal_axis(
+    axis: Axis, left: float, right: float, bottom: float, width: float = WIDTH
+) -> Markup:
+    """A line with ticks below a plot, and the label below them. The drawing has this width."""
     parts = [line(left, bottom, right, bottom, "axis")]
     for tick in axis.ticks:
         x = left + (right - left) * axis.share(tick)
         parts.append(line(x, bottom, x, bottom + 4, "axis"))
         anchor = "middle"
         text_x = x
-        if x > WIDTH - EDGE:
+        if x > width - EDGE:
             anchor = "end"
             text_x = x + 8
         elif x < EDGE:
@@ -308,9 +353,17 @@ class Column:
     layers: Sequence[tuple[float, int | None, str]]  # height, colour, name
 
 
-def columns(title: str, stacks: Sequence[Column], x: Axis, y: Axis) -> Panel:
+def columns(
+    title: str,
+    stacks: Sequence[Column],
+    x: Axis,
+    y: Axis,
+    *,
+    size: Size = USUAL,
+    values: Values = (),
+) -> Panel:
     """Stacked columns; one for each stack, as wide as the distance between neighbours allows."""
-    frame = _frame(x, y)
+    frame = _frame(x, y, size)
     parts = [_grid(frame)]
     places = sorted(frame.place(one.x, 0.0)[0] for one in stacks)
     widths = [MAX_COLUMN]
@@ -330,5 +383,4 @@ def columns(title: str, stacks: Sequence[Column], x: Axis, y: Axis) -> Panel:
                 rectangle(centre - width / 2, top, width, bottom - top, fill(colour), said)
             )
             below += height
-    described = f"{title}: {y.label} over {x.label}"
-    return Panel(title, TOP + PLOT_HEIGHT + BOTTOM, joined(parts), described)
+    return _panel(frame, size, title, parts, f"{y.label} over {x.label}", values)

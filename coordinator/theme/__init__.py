@@ -1,1 +1,0 @@
-"""The looks of all pages: colours, letters, tables, shared by reports and the dashboard."""

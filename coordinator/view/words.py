@@ -1,0 +1,87 @@
+"""Parts of a run's state in a few words, for people: agents, faults, bytes, the privacy account."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from covey.coordinator.view.state import Faults, Fleet
+
+NONE = "–"  # in place of a figure
+KINDS = {"client": "client-level", "signatures": "signatures", "local": "example-level"}
+
+
+def epsilons(account: Mapping[str, Any] | None) -> str:
+    """Epsilon at delta for each kind of privacy that an account has; empty without an account."""
+    if not account:
+        return ""
+    shown = []
+    for kind, name in KINDS.items():
+        bound = _bound(account.get(kind))
+        if bound:
+            shown.append(f"{name} {bound}")
+    return "; ".join(shown)
+
+
+def _bound(of_kind: Any) -> str:
+    """One kind's epsilon; empty without an account, or for one that makes no sense (a broker may have sent it)."""
+    if not isinstance(of_kind, Mapping):
+        return ""
+    match of_kind.get("epsilon"), of_kind.get("delta"):
+        case None, _:
+            return "no bound"
+        case int() | float() as epsilon, int() | float() as delta:
+            return f"ε {epsilon:.2f} at δ {delta:g}"
+    return ""
+
+
+def fleet_words(fleet: Fleet) -> str:
+    """How many agents are here, and why others are not."""
+    known = max(fleet.known, fleet.expected)
+    here = f"{fleet.here} of {known} are here"
+    others = away_words(fleet)
+    return f"{here}, {others}" if others else here
+
+
+def away_words(fleet: Fleet) -> str:
+    """How many agents do not take part, by reason; empty if all do."""
+    counts = {
+        "offline": fleet.offline,
+        "excluded": fleet.excluded,
+        "in quarantine": fleet.quarantined,
+        "silent or failing": fleet.silent,
+    }
+    return _listed(counts)
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    """The kinds that occur, with their numbers."""
+    return ", ".join([f"{count} {kind}" for kind, count in counts.items() if count])
+
+
+def faults_words(faults: Faults) -> str:
+    """The kinds of faults that happened, with their numbers."""
+    counts = {
+        "missing reports": faults.missing,
+        "void attempts": faults.void,
+        "reports set aside": faults.set_aside,
+        "quarantines": faults.quarantined,
+        "agents failed": faults.failed,
+    }
+    return _listed(counts) or "none"
+
+
+def trouble_words(faults: Faults) -> str:
+    """The faults besides missing reports, for little room."""
+    counts = {"void": faults.void, "set aside": faults.set_aside, "failed": faults.failed}
+    return _listed(counts) or "no attempt was void"
+
+
+def bytes_text(count: float) -> str:
+    """A number of bytes in the unit that suits it."""
+    amount = count
+    for unit in ("B", "kB", "MB"):
+        if amount < 1000:
+            return f"{amount:.3g} {unit}"
+        amount /= 1000
+    return f"{amount:.3g} GB"
