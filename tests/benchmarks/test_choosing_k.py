@@ -1,18 +1,17 @@
-"""The benchmark of rules that choose K: its record is on the page."""
+"""The benchmark of rules that choose K: its record is in the laboratory book."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 from benchmarks.choosing_k import OUT, RULES, answers, counted, planned_cases, table
 
-PAGE = (Path(__file__).parents[2] / "docs" / "choosing-k.md").read_text("utf-8")
+BOOK = OUT.with_name("choosing_k.md").read_text("utf-8")
 
 
-def test_the_page_shows_the_record() -> None:
+def test_the_book_shows_the_record() -> None:
     for first, counts in json.loads(OUT.read_text()).items():
-        assert table(first, counts) in PAGE
+        assert table(first, counts) in BOOK
 
 
 def test_a_case_with_one_cluster_is_not_one_of_the_best_silhouettes() -> None:

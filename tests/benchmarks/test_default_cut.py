@@ -29,7 +29,7 @@ from benchmarks.default_cut import (
 
 ROOT = Path(__file__).parents[2]
 RECORD = json.loads((ROOT / "benchmarks" / "results" / "default_cut.json").read_text())
-PAGE = (ROOT / "docs" / "choosing-k.md").read_text("utf-8")
+BOOK = (ROOT / "benchmarks" / "results" / "choosing_k.md").read_text("utf-8")
 
 
 def test_every_fleet_and_method_is_a_scenario_with_its_own_defaults() -> None:
@@ -64,19 +64,19 @@ def test_by_default_planted_groups_are_found_whatever_the_sizes() -> None:
             assert of(RECORD["rules"], fleet, label, "ari") == [1.0] * 3
 
 
-def test_the_page_shows_the_record() -> None:
-    assert rules_table(RECORD["rules"]) in PAGE
-    assert table(RECORD["cells"]) in PAGE
+def test_the_book_shows_the_record() -> None:
+    assert rules_table(RECORD["rules"]) in BOOK
+    assert table(RECORD["cells"]) in BOOK
 
 
-def test_the_page_names_every_default_that_is_half_a_point_below_the_worse_of_local_and_fedavg() -> (
+def test_the_book_names_every_default_that_is_half_a_point_below_the_worse_of_local_and_fedavg() -> (
     None
 ):
     named = [
         f"{method} on `{fleet}` ({points:.1f})"
         for (fleet, method), points in behind(RECORD["cells"]).items()
     ]
-    assert f"below the worse of Local and FedAvg: {', '.join(named) or 'none'}." in PAGE
+    assert f"below the worse of Local and FedAvg: {', '.join(named) or 'none'}." in BOOK
 
 
 def test_by_rotations_no_fleet_falls_into_nearly_as_many_clusters_as_agents() -> None:

@@ -58,11 +58,11 @@ def test_six_agents_of_other_groups_are_hostile_the_same_in_every_cell_of_a_seed
     assert all(scenario(cell).evaluation.fallback == cell.fallback for cell in listed)
 
 
-def test_the_pages_show_the_record() -> None:
+def test_the_book_shows_the_record() -> None:
     record = json.loads(RECORD.read_text())["cells"]
-    page = (ROOT / "docs" / "aggregation.md").read_text("utf-8")
+    book = RECORD.with_name("hostile_agents.md").read_text("utf-8")
     attacked = {key: cell for key, cell in record.items() if " none " not in key}
     assert attacked
     assert all(cell["lies"] > 0 for cell in attacked.values())
-    assert table(record, [1]) in page
-    assert cost_table(record, [1]) in page
+    assert table(record, [1]) in book
+    assert cost_table(record, [1]) in book

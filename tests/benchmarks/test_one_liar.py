@@ -1,9 +1,8 @@
-"""The benchmark of one liar: its fleets are what they are called, and the page shows the record."""
+"""The benchmark of one liar: its fleets are what they are called, and the laboratory book shows the record."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 
@@ -11,12 +10,12 @@ from benchmarks.one_liar import FLEETS, OUT, SETTINGS, cells, sizes, table
 from covey.shared.numerics.averages import fair_weights
 from covey.shared.seeds import generator
 
-PAGE = Path(__file__).parents[2] / "docs" / "aggregation.md"
+BOOK = OUT.with_name("hostile_agents.md")
 
 
-def test_the_page_shows_the_record() -> None:
+def test_the_book_shows_the_record() -> None:
     found = json.loads(OUT.read_text())["cells"]
-    assert table(found) in PAGE.read_text("utf-8")
+    assert table(found) in BOOK.read_text("utf-8")
     assert set(found) == {cell.key for cell in cells([1, 2, 3])}
     assert all(
         bool(one["lies"]) == (key[:4] in ("own ", "back", "figu")) for key, one in found.items()

@@ -1,4 +1,4 @@
-"""The poisoning benchmark: its lies are what they are called, and the page shows the figures of the record."""
+"""The poisoning benchmark: its lies are what they are called, and the laboratory book shows the figures of the record."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def test_a_fifth_of_the_agents_is_hostile_the_same_in_every_cell_of_a_seed() -> 
 
 
 @pytest.mark.parametrize("mode", ["server", "tuned"])
-def test_the_page_shows_the_record(mode: str) -> None:
+def test_the_book_shows_the_record(mode: str) -> None:
     found = json.loads(RECORD.read_text())["cells"]
     seeds = sorted({int(key.rpartition(" ")[2]) for key in found})
-    assert table(found, mode, seeds) in (ROOT / "docs" / "aggregation.md").read_text("utf-8")
+    assert table(found, mode, seeds) in RECORD.with_name("hostile_agents.md").read_text("utf-8")
     assert all(one["finite"] for one in found.values())
 
 
