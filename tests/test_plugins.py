@@ -9,7 +9,6 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -26,6 +25,7 @@ from covey.shared.order_settings import settings_of
 from covey.shared.scenario.describe import dump, methods, methods_to_allow
 from covey.shared.strategies.registry import installed_method
 from tests.agent.orders import work
+from tests.kit.scenes import Scenes
 from tests.processes import ROOT, free_port, program, until
 
 EXAMPLE = ROOT / "tests" / "example_package"
@@ -62,20 +62,14 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
         del sys.modules[name]
 
 
-def scenario(**sections: Any) -> dict[str, Any]:
-    base: dict[str, Any] = {
-        "name": "plugged",
-        "task": {
-            "features": [2],
-            "classes": 4,
-            "model": {"name": "two_layers", "options": {"width": 6}},
-        },
-        "training": {"epochs": 1, "batch": 16, "lr": 0.1},
-        "strategy": {"name": "half_step", "step": 0.75},
-        "rounds": {"count": 3},
-        "fleet": {"agents": 4, "data": "blobs", "workers": 1},
-    }
-    return base | sections
+scenes = Scenes.of(
+    "plugged",
+    {"features": [2], "classes": 4, "model": {"name": "two_layers", "options": {"width": 6}}},
+    training={"epochs": 1, "batch": 16, "lr": 0.1},
+    strategy={"name": "half_step", "step": 0.75},
+    rounds={"count": 3},
+    fleet={"agents": 4, "data": "blobs", "workers": 1},
+)
 
 
 def test_the_names_of_installed_packages_are_listed_without_importing_them(installed: Path) -> None:
@@ -86,12 +80,12 @@ def test_the_names_of_installed_packages_are_listed_without_importing_them(insta
 
 def test_a_method_that_no_package_adds_is_an_unknown_name() -> None:
     with pytest.raises(UserError, match="half_step"):
-        covey.run(scenario(task={"features": [2], "classes": 4}), allow=NAMES)
+        covey.run(scenes.document(task={"features": [2], "classes": 4}), allow=NAMES)
 
 
 def test_a_method_that_the_owner_has_not_allowed_is_not_imported(installed: Path) -> None:
     with pytest.raises(ConsentError, match=r'allow=\["half_step"\]'):
-        covey.run(scenario())
+        covey.run(scenes.document())
     assert "covey_example" not in sys.modules
     assert "covey_example.method" not in sys.modules
 
@@ -135,7 +129,7 @@ def test_a_scenario_with_an_installed_method_is_written_with_all_of_its_options(
     installed: Path,
 ) -> None:
     with consented(ALLOWED):
-        loaded = covey.Scenario.model_validate(scenario())
+        loaded = covey.Scenario.model_validate(scenes.document())
     assert yaml.safe_load(dump(loaded))["strategy"]["step"] == 0.75
 
 
@@ -151,7 +145,7 @@ def test_consent_for_one_group_allows_nothing_of_another(installed: Path) -> Non
 def test_method_model_and_data_of_a_package_train_in_process(
     installed: Path, tmp_path: Path
 ) -> None:
-    result = covey.run(scenario(), tmp_path / "run", allow=NAMES)
+    result = covey.run(scenes.document(), tmp_path / "run", allow=NAMES)
     assert result.method == "half_step"
     assert {name: array.shape for name, array in result.models()[0].items()} == {
         "1.weight": (6, 2),
@@ -168,7 +162,7 @@ def test_the_command_in_a_report_repeats_a_run_of_others_code(
     installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    first = covey.run(scenario(rounds={"count": 1}), tmp_path / "run", allow=NAMES)
+    first = covey.run(scenes.document(rounds={"count": 1}), tmp_path / "run", allow=NAMES)
     with consented(ALLOWED):
         facts = facts_of(tmp_path / "run")
     assert facts.remarks == ["The code of blobs must be installed, or its folder be in PYTHONPATH."]
@@ -186,14 +180,14 @@ def test_a_check_finds_that_allowed_code_is_not_installed(installed: Path, tmp_p
     file = tmp_path / "scenario.yaml"
     method = {"name": "fedavg"}
     fleet = {"agents": 4, "data": "split:mine:data.npz"}
-    file.write_text(json.dumps(scenario(strategy=method, fleet=fleet, task={"features": [2]})))
+    file.write_text(json.dumps(scenes.document(method, fleet=fleet, task={"features": [2]})))
     words = ["validate", str(file)]
     assert CliRunner().invoke(app, words).exit_code == 0  # it may be installed elsewhere
     refused = CliRunner().invoke(app, [*words, "--allow", "split"])
     assert refused.exit_code == 2
     assert "no module 'split' is installed here" in refused.stderr
     fleet["data"] = "covey_example.method:mine"
-    file.write_text(json.dumps(scenario(strategy=method, fleet=fleet, task={"features": [2]})))
+    file.write_text(json.dumps(scenes.document(method, fleet=fleet, task={"features": [2]})))
     assert CliRunner().invoke(app, [*words, "--allow", "covey_example.method"]).exit_code == 0
 
 
@@ -209,7 +203,7 @@ def test_the_list_of_methods_names_an_installed_one_and_describes_it_once_it_is_
 
 
 def test_a_run_of_an_installed_method_has_a_report(installed: Path, tmp_path: Path) -> None:
-    covey.run(scenario(rounds={"count": 1}), tmp_path / "run", allow=NAMES)
+    covey.run(scenes.document(rounds={"count": 1}), tmp_path / "run", allow=NAMES)
     page = tmp_path / "page.html"
     words = ["report", str(tmp_path / "run"), "--html", str(page)]
     refused = CliRunner().invoke(app, words)
@@ -226,7 +220,7 @@ def test_method_model_and_data_of_a_package_take_part_in_a_run_over_mqtt(
     port = free_port()
     url = f"mqtt://127.0.0.1:{port}"
     file = tmp_path / "scenario.yaml"
-    content = scenario(rounds={"count": 2, "start_agents": 2, "deadline_s": 60})
+    content = scenes.document(rounds={"count": 2, "start_agents": 2, "deadline_s": 60})
     del content["fleet"]
     file.write_text(yaml.safe_dump(content))
     allow = [word for name in NAMES[:2] for word in ("--allow", name)]

@@ -30,15 +30,15 @@ from covey.shared.wire.documents import AgentStatus
 from covey.shared.wire.topics import Topics, is_name
 from tests.agent.test_worker import data, until
 from tests.brokers import start
+from tests.kit.scenes import Scenes
 
 MAX_PSS_BYTES = 40e6
-SCENARIO = {
-    "name": "s",
-    "seed": 5,
-    "task": {"features": [1, 8, 8], "classes": 10, "model": {"name": "linear"}},
-    "strategy": {"name": "fedavg"},
-    "fleet": {"agents": 3, "workers": 1, "limit": 120},
-}
+SCENES = Scenes.of(
+    "s",
+    {"features": [1, 8, 8], "classes": 10, "model": {"name": "linear"}},
+    seed=5,
+    fleet={"agents": 3, "workers": 1, "limit": 120},
+)
 TOPICS = Topics("default")
 
 
@@ -58,12 +58,6 @@ def refusal(*arguments: object) -> str:
     assert result.stderr.startswith("error: ")
     assert len(result.stderr.splitlines()) == 1
     return result.stderr
-
-
-def scenario(folder: Path, **changes: object) -> Path:
-    path = folder / "scenario.yaml"
-    path.write_text(yaml.safe_dump({**SCENARIO, **changes}))
-    return path
 
 
 def test_a_host_name_becomes_an_agents_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +124,7 @@ def test_check_shows_the_data_and_what_the_coordinator_receives(tmp_path: Path) 
 
 def test_check_exits_with_2_if_the_data_does_not_fit(tmp_path: Path) -> None:
     result = CliRunner().invoke(
-        app, ["check", "--data", str(data(tmp_path)), "--scenario", str(scenario(tmp_path))]
+        app, ["check", "--data", str(data(tmp_path)), "--scenario", str(SCENES.written(tmp_path))]
     )
     assert result.exit_code == 2
     assert "samples have shape [4]" in result.output
@@ -140,7 +134,7 @@ def test_check_exits_with_2_if_the_data_does_not_fit(tmp_path: Path) -> None:
 def test_model_writes_as_many_starts_as_the_method_needs_each_from_its_own_stream(
     tmp_path: Path,
 ) -> None:
-    path = scenario(tmp_path)
+    path = SCENES.written(tmp_path)
     run("model", path, "--out", tmp_path / "deep" / "start.npz")
     task = Scenario.model_validate(yaml.safe_load(path.read_text())).task
     with np.load(tmp_path / "deep" / "start.npz", allow_pickle=False) as file:
@@ -200,7 +194,7 @@ def test_a_wrong_argument_is_one_message(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["agent", *line.split()])
-    scenario(tmp_path)
+    SCENES.written(tmp_path)
     data(tmp_path)
     Path("file").touch()
     Path("folder").mkdir()
@@ -329,7 +323,7 @@ async def test_a_fleet_writes_its_partition_brings_its_agents_up_and_ends_on_sig
 ) -> None:
     with start("mosquitto", tmp_path) as url:
         options = ("--broker", url, "--run-dir", tmp_path / "run", "--json")
-        async with program("fleet", scenario(tmp_path), *options) as fleet:
+        async with program("fleet", SCENES.written(tmp_path), *options) as fleet:
             assert fleet.stdout is not None
             first = json.loads(await asyncio.wait_for(fleet.stdout.readline(), 60))
             assert (first["event"], first["agents"], first["workers"]) == ("fleet", 3, 1)
@@ -349,7 +343,7 @@ async def test_a_fleet_ends_with_the_process_that_started_it(tmp_path: Path) -> 
         "-m",
         "covey.agent.cli",
         "fleet",
-        str(scenario(tmp_path)),
+        str(SCENES.written(tmp_path)),
         "--run-dir",
         str(tmp_path),
     ]

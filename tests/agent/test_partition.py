@@ -25,7 +25,6 @@ from covey.agent.data.partition import (
 )
 from covey.agent.data.superclass_mixture import superclass
 from covey.shared.errors import UserError
-from covey.shared.scenario.fleet import Fleet
 from covey.shared.scenario.partition import (
     ByGroup,
     Dirichlet,
@@ -37,10 +36,8 @@ from covey.shared.scenario.partition import (
     Rotation,
     SuperclassMixture,
 )
-from covey.shared.scenario.scenario import Scenario
-from covey.shared.scenario.task import Task
-from covey.shared.strategies.fedavg import FedAvg
 from tests.agent.real_data import real
+from tests.kit.scenes import Scenes
 
 TARGETS = np.arange(2000) % 10
 TESTS = np.arange(500) % 10
@@ -476,29 +473,26 @@ def test_a_faulty_stored_partition_names_the_array(
         load_split(stored(tmp_path / "p.npz", **changed), POOL, 2)
 
 
-def scenario(**fleet: object) -> Scenario:
-    task = Task(features=(1, 8, 8), classes=10)
-    return Scenario(
-        name="t", task=task, strategy=FedAvg(), fleet=Fleet.model_validate({"agents": 10, **fleet})
-    )
+scenario = Scenes.of("t", {"features": [1, 8, 8], "classes": 10}, fleet={"agents": 10})
+GROUPED = {"partition": {"name": "grouped_labels", "groups": 2}}
 
 
 def test_a_fleet_on_digits_gets_its_data_by_the_scenario_alone() -> None:
-    data, split = fleet_data(scenario(partition={"name": "grouped_labels", "groups": 2}))
+    data, split = fleet_data(scenario(fleet=GROUPED))
     own = client_dataset(data, split, 9)
     assert set(own.targets.tolist()) == set(own.test_targets.tolist()) == {5, 6, 7, 8, 9}
-    again = fleet_data(scenario(partition={"name": "grouped_labels", "groups": 2}))[1]
+    again = fleet_data(scenario(fleet=GROUPED))[1]
     assert np.array_equal(split.train_idx, again.train_idx)
 
 
 def test_the_limit_draws_on_the_seed_and_does_not_go_with_a_stored_partition(
     tmp_path: Path,
 ) -> None:
-    data, split = fleet_data(scenario(limit=300))
+    data, split = fleet_data(scenario(fleet={"limit": 300}))
     assert len(data.targets) == 300
     assert len(split.train_idx) + len(np.unique(split.test_idx)) == 300
     with pytest.raises(UserError, match="exclude each other"):
-        fleet_data(scenario(limit=300, partition=str(tmp_path / "p.npz")))
+        fleet_data(scenario(fleet={"limit": 300, "partition": str(tmp_path / "p.npz")}))
 
 
 def test_the_limit_shrinks_the_test_part_alike() -> None:
@@ -511,10 +505,11 @@ def test_a_fleet_reads_a_stored_partition(tmp_path: Path) -> None:
     split = partition(Iid(), data.targets, 10, np.random.default_rng(5))
     split.save(tmp_path / "p.npz")
     assert np.array_equal(
-        fleet_data(scenario(partition=str(tmp_path / "p.npz")))[1].train_idx, split.train_idx
+        fleet_data(scenario(fleet={"partition": str(tmp_path / "p.npz")}))[1].train_idx,
+        split.train_idx,
     )
     with pytest.raises(UserError, match="does not exist"):
-        fleet_data(scenario(partition=str(tmp_path / "absent.npz")))
+        fleet_data(scenario(fleet={"partition": str(tmp_path / "absent.npz")}))
 
 
 def test_two_hundred_writers_of_two_populations() -> None:

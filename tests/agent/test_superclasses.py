@@ -17,30 +17,16 @@ from covey.agent.training.superclasses import accuracies
 from covey.shared.errors import UserError
 from covey.shared.scenario.scenario import Scenario
 from tests.agent.test_cli import run
+from tests.kit.scenes import Scenes
 
 FIRST = (0, 1, 8, 9)
 
 
-def scenario(
-    *, options: dict[str, Any] | None = None, task: dict[str, Any] | None = None, **fleet: Any
-) -> Scenario:
-    return Scenario.model_validate(
-        {
-            "name": "s",
-            "task": {
-                "features": [1, 8, 8],
-                "classes": 10,
-                "model": {"name": "linear", "options": options or {}},
-                **(task or {}),
-            },
-            "strategy": {"name": "fedavg"},
-            "fleet": {
-                "agents": 4,
-                "partition": {"name": "superclass_mixture", "first": FIRST},
-                **fleet,
-            },
-        }
-    )
+scenario = Scenes.of(
+    "s",
+    {"features": [1, 8, 8], "classes": 10, "model": {"name": "linear"}},
+    fleet={"agents": 4, "partition": {"name": "superclass_mixture", "first": FIRST}},
+)
 
 
 def stubborn(scene: Scenario, folder: Path, *classes: int) -> Path:
@@ -64,7 +50,7 @@ def shares(targets: np.ndarray, label: int) -> list[float]:
 def test_every_model_is_tested_on_the_pooled_test_data_of_each_superclass(
     tmp_path: Path, options: dict[str, Any]
 ) -> None:
-    scene = scenario(options=options)
+    scene = scenario(task={"model": {"name": "linear", "options": options}})
     data, split = fleet_data(scene)
     tested = np.unique(split.test_idx)
     assert len(tested) > len(split.test(0))
@@ -80,7 +66,7 @@ def test_a_data_set_with_a_test_part_is_tested_on_all_of_it(tmp_path: Path) -> N
     )
     x, x_test = (np.zeros((len(labels), 1, 8, 8), np.float32) for labels in (y, y_test))
     np.savez(tmp_path / "own.npz", x=x, y=y, x_test=x_test, y_test=y_test)
-    scene = scenario(data="own.npz")
+    scene = scenario(fleet={"data": "own.npz"})
     _, split = fleet_data(scene, tmp_path)
     assert len(split.test_idx) < len(y_test)
     found = accuracies(scene, stubborn(scene, tmp_path / "models", 0, 5), tmp_path)
@@ -97,7 +83,7 @@ def test_a_superclass_without_test_data_gives_no_row(tmp_path: Path) -> None:
     y = np.repeat(np.arange(10), 20)
     x = np.zeros((len(y), 1, 8, 8), np.float32)
     np.savez(tmp_path / "own.npz", x=x, y=y, x_test=x[y == 0], y_test=y[y == 0])
-    scene = scenario(data="own.npz")
+    scene = scenario(fleet={"data": "own.npz"})
     assert accuracies(scene, stubborn(scene, tmp_path / "models", 0), tmp_path) == []
 
 
@@ -113,13 +99,15 @@ def test_models_that_cannot_be_tested_are_refused_with_the_reason(tmp_path: Path
     scene = scenario()
     with pytest.raises(UserError, match=r"nothing: no cluster-0\.safetensors"):
         accuracies(scene, tmp_path / "nothing", None)
-    models = stubborn(scenario(options={"head": 2}), tmp_path / "models", 8)
+    models = stubborn(
+        scenario(task={"model": {"name": "linear", "options": {"head": 2}}}), tmp_path / "models", 8
+    )
     with pytest.raises(
         UserError, match=r"cluster-0\.safetensors: the tensors are not those of task\.model"
     ):
         accuracies(scene, models, None)
     with pytest.raises(UserError, match="only the rule superclass_mixture"):
-        accuracies(scenario(partition={"name": "iid"}), models, None)
+        accuracies(scenario(fleet={"partition": {"name": "iid"}}), models, None)
 
 
 def test_the_command_prints_a_row_of_accuracies_per_model(tmp_path: Path) -> None:

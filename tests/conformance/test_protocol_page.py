@@ -10,7 +10,6 @@ import re
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ import yaml
 from covey.shared.wire.documents import AgentStatus, RosterMessage
 from covey.shared.wire.framing import REPORT_VERSION
 from covey.shared.wire.messages import Part
+from tests.kit.scenes import Scenes
 from tests.processes import (
     ROOT,
     Program,
@@ -50,20 +50,15 @@ def table(path: Path, seed: int, features: int) -> Path:
     return path
 
 
-def scenario(folder: Path, features: int) -> Path:
-    sections: dict[str, Any] = {
-        "name": "page",
-        "seed": 3,
-        "task": {"features": [features], "classes": 2, "model": {"name": "linear"}},
-        "training": {"epochs": 2, "batch": 10, "lr": 0.05},
-        "strategy": {"name": "fedavg"},
-        "rounds": {"count": 3, "start_agents": 3, "deadline_s": 120},
-        "evaluation": {"tune_epochs": 0},
-        "wire": {"part_bytes": PART_BYTES},
-    }
-    path = folder / "page.yaml"
-    path.write_text(yaml.safe_dump(sections))
-    return path
+scenes = Scenes.of(
+    "page",
+    {"classes": 2, "model": {"name": "linear"}},
+    seed=3,
+    training={"epochs": 2, "batch": 10, "lr": 0.05},
+    rounds={"count": 3, "start_agents": 3, "deadline_s": 120},
+    evaluation={"tune_epochs": 0},
+    wire={"part_bytes": PART_BYTES},
+)
 
 
 @pytest.mark.processes
@@ -75,7 +70,7 @@ def test_an_agent_written_after_the_page_takes_part_next_to_one_of_ours(tmp_path
     url = f"mqtt://127.0.0.1:{port}"
     with ExitStack() as stack:
         stack.enter_context(mosquitto(tmp_path, port))
-        page = str(scenario(tmp_path, features))
+        page = str(scenes.written(tmp_path, task={"features": [features]}))
         out = tmp_path / "run"
         coordinator = ["covey.coordinator.cli", "run", page, "--out", str(out), "--broker", url]
         run = stack.enter_context(program(*coordinator, log=tmp_path / "coordinator.log"))
@@ -106,7 +101,7 @@ def test_the_agent_in_60_lines_takes_part_next_to_one_of_ours_without_torch(tmp_
     np.savez(start, theta0=np.zeros(2 * features + 2, np.float32))
     with ExitStack() as stack:
         stack.enter_context(mosquitto(tmp_path, port))
-        page = scenario(tmp_path, features)
+        page = scenes.written(tmp_path, task={"features": [features]})
         sections = yaml.safe_load(page.read_text())
         sections["task"]["init"] = str(start)
         sections["rounds"]["count"] = 2

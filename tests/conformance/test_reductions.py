@@ -39,6 +39,7 @@ from covey.shared.strategies.base import (
 from covey.shared.strategies.perfedavg import groups
 from tests import clock
 from tests.bowl import NO_CORRECTION, Bowl, Softmax, softmax_client
+from tests.kit.scenes import VECTORS, Scenes
 from tests.small_fleet import PATIENT, Fleet
 from tests.small_run import GROUPS, local_for, rules
 
@@ -175,25 +176,21 @@ def path(request: pytest.FixtureRequest) -> Play:
     return PATHS[request.param]
 
 
-def scenario(
-    strategy: Mapping[str, Any],
+scenes = Scenes.of("reduction", VECTORS, seed=SEED, training=SGD, evaluation={"tune_epochs": 0})
+
+
+def scenario_of(
     people: People,
-    training: Mapping[str, Any],
-    rounds: Mapping[str, Any],
+    strategy: Mapping[str, Any],
+    training: Mapping[str, Any] | None = None,
+    **rounds: Any,
 ) -> Scenario:
-    classes = (
-        4 if isinstance(next(iter(people.values())), Softmax) else None
-    )  # the others have values for targets
-    return Scenario.model_validate(
-        {
-            "name": "reduction",
-            "seed": SEED,
-            "task": {"features": [5], "classes": classes, "model": {"name": "linear"}},
-            "training": {**SGD, **training},
-            "strategy": strategy,
-            "rounds": {"count": 2, "participation": 0.5, "start_agents": len(people), **rounds},
-            "evaluation": {"tune_epochs": 0},
-        }
+    has_classes = isinstance(next(iter(people.values())), Softmax)  # else values for targets
+    return scenes(
+        strategy,
+        task={} if has_classes else {"classes": None},
+        training=training or {},
+        rounds={"count": 2, "participation": 0.5, "start_agents": len(people), **rounds},
     )
 
 
@@ -210,7 +207,7 @@ def played(
     start: Vector | None = None,
     **rounds: Any,
 ) -> Ended:
-    scene = scenario(strategy, people, training or {}, rounds)
+    scene = scenario_of(people, strategy, training, **rounds)
     first = next(iter(people.values()))
     layout = first.layout if isinstance(first, Softmax) else MLP
     starts = (
@@ -323,7 +320,7 @@ def test_it_is_fedavg(tmp_path: Path, path: Play, row: FedAvgs) -> None:
 
 def first_models(people: Mapping[ClientId, Softmax], phase: str, epochs: int) -> Vector:
     """The plain mean of what everybody's training in a run's first phase ends with."""
-    scene = scenario(FEDAVG, people, {}, {})
+    scene = scenario_of(people, FEDAVG)
     ends = []
     for client, local in people.items():
         seed = int(generator(scene.seed, "shuffle", client, 0, phase).integers(2**62))

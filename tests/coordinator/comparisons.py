@@ -11,6 +11,7 @@ import yaml
 from covey.coordinator.compare.grid import Cell, grid
 from covey.shared.scenario.compare import Compare
 from covey.shared.scenario.scenario import Scenario
+from tests.kit.scenes import Scenes
 
 DIGITS: dict[str, Any] = {
     "name": "small",
@@ -43,9 +44,7 @@ DIGITS: dict[str, Any] = {
 }
 
 
-def scenario(**changes: Any) -> Scenario:
-    compare = {**DIGITS["compare"], **changes.pop("compare", {})}
-    return Scenario.model_validate({**DIGITS, "compare": compare, **changes})
+scenario = Scenes(DIGITS)
 
 
 def written(folder: Path, data: Mapping[str, Any]) -> Path:

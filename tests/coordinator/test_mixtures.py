@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
 from covey.coordinator.compare.mixture_columns import Column, mixture_columns, mixture_figures
 from covey.coordinator.processes import launch
@@ -21,9 +20,9 @@ from covey.coordinator.run.options import Options
 from covey.coordinator.simulate.driver import simulate
 from covey.shared.errors import UserError
 from covey.shared.scenario.load import load
-from covey.shared.scenario.scenario import Scenario
 from tests import small_run
 from tests.e2e.conftest import finish as ends_well
+from tests.kit.scenes import DIGITS, Scenes
 from tests.processes import Program
 
 TRUTH = {"a": (0.7, 0.3), "b": (0.3, 0.7), "c": (0.3, 0.7)}
@@ -156,28 +155,21 @@ def test_a_failed_test_of_the_models_is_reported_and_leaves_no_result(tmp_path: 
 # -- whole runs --------------------------------------------------------------------------------------------------------
 
 
-def scenario(strategy: dict[str, Any]) -> dict[str, Any]:
-    head = {"head": 2} if strategy["name"] == "fuzzy" else {}
-    return {
-        "name": "mixed",
-        "seed": 1,
-        "task": {
-            "features": [1, 8, 8],
-            "classes": 10,
-            "scale": 0.0625,
-            "model": {"options": {"hidden": 16, **head}},
-        },
-        "training": {"epochs": 1, "batch": 10, "lr": 0.1},
-        "strategy": strategy,
-        "rounds": {"count": 2, "participation": 1.0},
-        "evaluation": {"tune_epochs": 0},
-        "fleet": {
-            "agents": 4,
-            "limit": 600,
-            "partition": {"name": "superclass_mixture", "major": 0.9},
-            "workers": 1,
-        },
-    }
+MIXED = Scenes.of(
+    "mixed",
+    DIGITS,
+    seed=1,
+    training={"epochs": 1, "batch": 10, "lr": 0.1},
+    rounds={"count": 2, "participation": 1.0},
+    evaluation={"tune_epochs": 0},
+    fleet={
+        "agents": 4,
+        "limit": 600,
+        "partition": {"name": "superclass_mixture", "major": 0.9},
+        "workers": 1,
+    },
+)
+HEAD = {"model": {"options": {"hidden": 16, "head": 2}}}  # for fuzzy
 
 
 @pytest.fixture(scope="module")
@@ -190,8 +182,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerPool]:
 def test_a_soft_method_ends_with_both_figures_over_a_broker_as_without_one(
     tmp_path: Path, pool: WorkerPool
 ) -> None:
-    path = tmp_path / "scenario.yaml"
-    path.write_text(yaml.safe_dump(scenario({"name": "fuzzy"})))
+    path = MIXED.written(tmp_path, "fuzzy", task=HEAD)
     arguments = [
         "covey.coordinator.cli",
         "run",
@@ -236,9 +227,8 @@ def test_memberships_that_are_known_have_no_error_and_their_clusters_know_their_
 
     monkeypatch.setattr(launch, "_child", fails)
     known = {f"agent-{i}": ([0.9, 0.1] if i < 2 else [0.1, 0.9]) for i in range(4)}
-    scene = Scenario.model_validate(
-        scenario({"name": "fuzzy", "variant": "fedavg+clusteredFL", "known": known})
-    )
+    strategy = {"name": "fuzzy", "variant": "fedavg+clusteredFL", "known": known}
+    scene = MIXED(strategy, task=HEAD)
     told = simulate(scene, Options(tmp_path / "run"), pool, lambda row: None)
     assert told["membership"]["mse_sum"] == pytest.approx(0, abs=1e-12)
     assert told["membership"]["permutation"] == told["cluster_accuracy"]["permutation"] == [0, 1]

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import io
 import json
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +16,7 @@ from covey.shared.wire.codec import Codec, encode
 from covey.shared.wire.messages import ModelContent, ReportContent, digest
 from covey.shared.wire.parts import split
 from covey.shared.wire.topics import Topics
+from tests.kit.scenes import Scenes
 
 LENET = Layout(
     (
@@ -36,17 +36,12 @@ LENET = Layout(
 VALUES, HEAD, UPPER = 44_426, 850, 11_014
 
 
-def scenario(strategy: dict[str, Any], agents: int = 100, **sections: Any) -> Scenario:
-    return Scenario.model_validate(
-        {
-            "name": "lenet",
-            "task": {"features": [1, 28, 28], "classes": 10, "model": {"name": "lenet5"}},
-            "strategy": strategy,
-            "fleet": {"agents": agents},
-            "rounds": {"count": 200, "participation": 0.1},
-        }
-        | sections
-    )
+scenario = Scenes.of(
+    "lenet",
+    {"features": [1, 28, 28], "classes": 10, "model": {"name": "lenet5"}},
+    fleet={"agents": 100},
+    rounds={"count": 200, "participation": 0.1},
+)
 
 
 def planned(given: Scenario, layout: Layout = LENET) -> Plan:
@@ -71,7 +66,7 @@ def packet(topic: str, payload: bytes) -> int:
 
 
 def test_fedavg_on_lenet_costs_one_vector_down_and_one_up_per_invited_agent() -> None:
-    figures = planned(scenario({"name": "fedavg"}))
+    figures = planned(scenario("fedavg"))
     train = phase(figures, "train")
     assert (figures.agents, figures.rounds, figures.models, figures.values) == (100, 200, 1, VALUES)
     assert (train.times, train.invited, train.down_values, train.up_values) == (
@@ -86,7 +81,7 @@ def test_fedavg_on_lenet_costs_one_vector_down_and_one_up_per_invited_agent() ->
 
 
 def test_planned_bytes_equal_the_bytes_sent() -> None:
-    figures = planned(scenario({"name": "fedavg"}))
+    figures = planned(scenario("fedavg"))
     vector, _ = encode(np.zeros(VALUES, np.float32), Codec(), rng=np.random.default_rng(0))
     model = ModelContent(layout=LENET.digest, vector=vector).to_bytes()
     (part,) = split(
@@ -115,7 +110,7 @@ def test_planned_bytes_equal_the_bytes_sent() -> None:
 
 
 def test_phases_add_up_to_the_round_and_rounds_to_the_run() -> None:
-    figures = planned(scenario({"name": "fedavg"}))
+    figures = planned(scenario("fedavg"))
     train, last = phase(figures, "train"), phase(figures, "evaluate")
     assert figures.round_down_bytes == 10 * train.down_bytes
     assert figures.down_bytes == 200 * 10 * train.down_bytes + 100 * last.down_bytes
@@ -152,8 +147,8 @@ def test_lg_sends_the_last_layers_alone_and_the_others_once() -> None:
 
 
 def test_parts_cost_a_header_each() -> None:
-    one = planned(scenario({"name": "fedavg"}))
-    many = planned(scenario({"name": "fedavg"}, wire={"part_bytes": 1024}))
+    one = planned(scenario("fedavg"))
+    many = planned(scenario("fedavg", wire={"part_bytes": 1024}))
     parts = -(-(4 * VALUES + 120) // 1024)
     more = phase(many, "train").down_bytes - phase(one, "train").down_bytes
     assert 80 * parts < more < 180 * parts
@@ -170,15 +165,15 @@ def test_a_codec_makes_reports_smaller_and_topk_only_those_with_a_base() -> None
 
 
 def test_delivery_to_all_costs_a_model_per_agent_in_every_round() -> None:
-    some = planned(scenario({"name": "fedavg"}))
-    everybody = planned(scenario({"name": "fedavg"}, wire={"delivery": "all"}))
+    some = planned(scenario("fedavg"))
+    everybody = planned(scenario("fedavg", wire={"delivery": "all"}))
     assert everybody.round_down_bytes == 10 * some.round_down_bytes
     assert everybody.round_up_bytes == some.round_up_bytes
 
 
 def test_over_selected_agents_are_counted() -> None:
     rounds = {"count": 5, "agents": 10, "over_select": 1.3}
-    assert phase(planned(scenario({"name": "fedavg"}, rounds=rounds)), "train").invited == 13
+    assert phase(planned(scenario("fedavg", rounds=rounds)), "train").invited == 13
 
 
 def test_a_buffered_round_counts_the_reports_of_a_buffer() -> None:
@@ -189,25 +184,20 @@ def test_a_buffered_round_counts_the_reports_of_a_buffer() -> None:
 
 
 def test_a_run_evaluates_at_its_interval_and_once_at_the_end() -> None:
-    assert (
-        phase(planned(scenario({"name": "fedavg"}, evaluation={"every": 50})), "evaluate").times
-        == 4
-    )
-    assert (
-        phase(planned(scenario({"name": "fedavg"}, evaluation={"every": 60})), "evaluate").times
-        == 4
-    )
+    assert phase(planned(scenario("fedavg", evaluation={"every": 50})), "evaluate").times == 4
+    assert phase(planned(scenario("fedavg", evaluation={"every": 60})), "evaluate").times == 4
 
 
 def test_federated_standardisation_is_a_phase_of_all_without_vectors() -> None:
     task = {"features": [1, 28, 28], "classes": 10, "standardise": "federated"}
-    moments = phase(planned(scenario({"name": "fedavg"}, task=task)), "moments")
+    moments = phase(planned(scenario("fedavg", task=task)), "moments")
     assert (moments.times, moments.invited, moments.down_bytes, moments.up_values) == (1, 100, 0, 0)
 
 
 def test_memory_depends_on_the_clusters_and_not_on_the_agents() -> None:
     few, many = (
-        planned(scenario({"name": "fedclust", "n_clusters": 2}, agents=n)) for n in (20, 2000)
+        planned(scenario({"name": "fedclust", "n_clusters": 2}, fleet={"agents": n}))
+        for n in (20, 2000)
     )
     models_and_sums = 3 * 4 * VALUES + 2 * 16 * VALUES
     assert few.memory_bytes == many.memory_bytes == models_and_sums + (4 << 20)
@@ -225,7 +215,8 @@ def test_disk_holds_the_reports_of_the_largest_phase_and_the_state_per_agent() -
 
 
 def test_without_a_simulated_fleet_the_agents_that_the_run_waits_for_are_counted() -> None:
-    given = scenario({"name": "fedavg"}, fleet=None, rounds={"count": 3, "start_agents": 7})
+    waited_for = {"count": 3, "start_agents": 7, "participation": 1.0}
+    given = scenario("fedavg", fleet=None, rounds=waited_for)
     assert phase(planned(given), "train").invited == 7
 
 
@@ -233,7 +224,9 @@ def test_without_a_simulated_fleet_the_agents_that_the_run_waits_for_are_counted
 @pytest.mark.parametrize("agents", [1, 3, 20])
 def test_every_method_can_be_planned_shown_and_written_as_json(method: str, agents: int) -> None:
     figures = planned(
-        scenario({"name": method}, agents=agents, rounds={"count": 6, "participation": 0.2})
+        scenario(
+            {"name": method}, fleet={"agents": agents}, rounds={"count": 6, "participation": 0.2}
+        )
     )
     again = json.loads(json.dumps(figures.to_json()))
     assert again["down_bytes"] == figures.down_bytes > 0
@@ -244,7 +237,7 @@ def test_every_method_can_be_planned_shown_and_written_as_json(method: str, agen
 
 
 def test_rows_show_sizes_in_readable_units() -> None:
-    rows = dict(planned(scenario({"name": "fedavg"})).rows())
+    rows = dict(planned(scenario("fedavg")).rows())
     assert rows["model"] == "44426 values, 178 kB; 1 kept"
     assert rows["agents, rounds"] == "100, 200"
     assert rows["train, 200 times"] == "10 agents, each 178 kB down, 178 kB up"
@@ -253,7 +246,7 @@ def test_rows_show_sizes_in_readable_units() -> None:
 
 def test_a_phase_for_the_drawn_agents_costs_as_many_agents_as_were_drawn() -> None:
     small = Layout((Tensor("fc1.weight", (3, 4)), Tensor("fc2.weight", (10, 3))), 2)
-    of = planned(scenario({"name": "fesem_ma", "matching": "fedma"}, agents=100), small)
+    of = planned(scenario({"name": "fesem_ma", "matching": "fedma"}), small)
     assert [(phase(of, name).invited, phase(of, name).times) for name in ("train", "layer1")] == [
         (10, 200)
     ] * 2

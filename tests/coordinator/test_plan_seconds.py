@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,8 +11,8 @@ from covey.coordinator.plan.cost import PhaseCost
 from covey.coordinator.plan.devices import parse_network, read_benchmarks
 from covey.coordinator.plan.seconds import Network, run_seconds
 from covey.shared.errors import UserError
-from covey.shared.scenario.scenario import Scenario
 from covey.shared.wire.documents import Benchmark
+from tests.kit.scenes import Scenes
 
 FAST = Benchmark(
     model="linear",
@@ -33,15 +32,12 @@ EVALUATE = PhaseCost("evaluate", 1, 2, 1_000_000, 100, 1000, 0, 0, ends_round=Fa
 MOMENTS = PhaseCost("moments", 1, 2, 100, 100, 0, 0, 0, ends_round=False)
 
 
-def scenario(**sections: Any) -> Scenario:
-    base: dict[str, Any] = {
-        "name": "s",
-        "task": {"features": [4], "classes": 2},
-        "strategy": {"name": "fedavg"},
-        "training": {"epochs": 3, "batch": 10},
-        "rounds": {"deadline_s": 4.0},
-    }
-    return Scenario.model_validate(base | sections)
+scenario = Scenes.of(
+    "s",
+    {"features": [4], "classes": 2},
+    training={"epochs": 3, "batch": 10},
+    rounds={"deadline_s": 4.0},
+)
 
 
 def test_a_phase_lasts_as_long_as_its_slowest_device() -> None:

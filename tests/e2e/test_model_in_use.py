@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from covey.agent.device.identity import Identity
 from covey.agent.device.keeper import KeepOptions
@@ -38,6 +37,7 @@ from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.scenario.load import load
 from covey.shared.seeds import generator
 from tests.agent.conftest import single_thread  # noqa: F401  a fixture
+from tests.kit.scenes import Scenes
 from tests.processes import free_port, mosquitto, needs_mosquitto
 
 pytestmark = [pytest.mark.processes, pytest.mark.broker, needs_mosquitto]
@@ -69,22 +69,21 @@ def table(path: Path, sign: int) -> Path:
     return path
 
 
-def scenario(folder: Path) -> Path:
-    sections: dict[str, Any] = {
-        "name": "pumps",
-        "seed": 1,
-        "task": {"features": [2], "classes": ["ok", "worn"], "model": {"name": "linear"}},
-        "training": {"epochs": 5, "batch": 10, "lr": 0.1},
-        "strategy": {"name": "fedclust", "n_clusters": 2},
-        "rounds": {"count": ROUNDS, "start_agents": len(SITES), "deadline_s": 60},
-        "evaluation": {"every": 1, "tune_epochs": 0},
-    }
-    path = folder / "pumps.yaml"
-    path.write_text(yaml.safe_dump(sections))
-    write_start(load(path), folder / "start.npz")
-    sections["task"]["init"] = str(folder / "start.npz")
-    path.write_text(yaml.safe_dump(sections))
-    return path
+PUMPS = Scenes.of(
+    "pumps",
+    {"features": [2], "classes": ["ok", "worn"], "model": {"name": "linear"}},
+    seed=1,
+    training={"epochs": 5, "batch": 10, "lr": 0.1},
+    strategy={"name": "fedclust", "n_clusters": 2},
+    rounds={"count": ROUNDS, "start_agents": len(SITES), "deadline_s": 60},
+    evaluation={"every": 1, "tune_epochs": 0},
+)
+
+
+def started_alike(folder: Path) -> Path:
+    """The scenario with a start of its own."""
+    write_start(PUMPS(), folder / "start.npz")
+    return PUMPS.written(folder, task={"init": str(folder / "start.npz")})
 
 
 class Devices:
@@ -166,7 +165,7 @@ async def test_a_model_is_delivered_used_replaced_rejected_and_rolled_back(tmp_p
             for name, sign in SITES.items():
                 await fleet.start(name, sign)
             options = Options(run, broker=str(url))
-            await command.run(load(scenario(tmp_path)), options, seen.append)
+            await command.run(load(started_alike(tmp_path)), options, seen.append)
 
             # delivered by the run's own orders, and used
             assert fleet.rounds() == [ROUNDS] * len(SITES)
@@ -221,7 +220,7 @@ async def test_a_model_is_delivered_used_replaced_rejected_and_rolled_back(tmp_p
 
             # trained again: the models of the new run replace those of the old one, and a rollback brings these back
             options = Options(tmp_path / "next", broker=str(url), origin=run)
-            await command.run(load(scenario(tmp_path)), options, seen.append)
+            await command.run(load(started_alike(tmp_path)), options, seen.append)
             await until(lambda: fleet.runs().isdisjoint({last.run}))
             back = promote.before(tmp_path / "next")
             sent = await promote.send(

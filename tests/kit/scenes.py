@@ -1,0 +1,64 @@
+"""Scenarios for tests: one builder, and the tasks that most tests start from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from covey.shared.scenario.scenario import Scenario
+
+VECTORS: Mapping[str, Any] = {"features": [5], "classes": 4, "model": {"name": "linear"}}
+DIGITS: Mapping[str, Any] = {
+    "features": [1, 8, 8],
+    "classes": 10,
+    "scale": 0.0625,
+    "model": {"name": "mlp", "options": {"hidden": 16}},
+}
+
+Sections = Mapping[str, Any]
+
+
+def changed(base: Sections, changes: Sections) -> dict[str, Any]:
+    """A section given as a mapping changes the keys that it names; anything else takes the section's place."""
+    found = dict(base)
+    for section, values in changes.items():
+        before = found.get(section)
+        if isinstance(before, Mapping) and isinstance(values, Mapping):
+            values = {**before, **values}
+        found[section] = values
+    return found
+
+
+@dataclass(frozen=True)
+class Scenes:
+    """The scenarios of a module of tests: the sections that they share, and in each call what differs."""
+
+    sections: Sections
+
+    @classmethod
+    def of(cls, name: str, task: Sections, **sections: Any) -> Scenes:
+        return cls({"name": name, "task": task, "strategy": {"name": "fedavg"}, **sections})
+
+    def document(self, method: str | Sections | None = None, **changes: Any) -> dict[str, Any]:
+        """As a file has it.
+
+        Args:
+            method: its name, or its whole section; None: that of the module.
+            changes: see `changed`.
+        """
+        base = dict(self.sections)
+        if method is not None:
+            base["strategy"] = {"name": method} if isinstance(method, str) else method
+        return changed(base, changes)
+
+    def __call__(self, method: str | Sections | None = None, **changes: Any) -> Scenario:
+        return Scenario.model_validate(self.document(method, **changes))
+
+    def written(self, folder: Path, method: str | Sections | None = None, **changes: Any) -> Path:
+        path = folder / "scenario.yaml"
+        path.write_text(yaml.safe_dump(self.document(method, **changes)))
+        return path
