@@ -180,14 +180,14 @@ def test_a_check_finds_that_allowed_code_is_not_installed(installed: Path, tmp_p
     file = tmp_path / "scenario.yaml"
     method = {"name": "fedavg"}
     fleet = {"agents": 4, "data": "split:mine:data.npz"}
-    file.write_text(json.dumps(scenes.document(method, fleet=fleet, task={"features": [2]})))
+    file.write_text(json.dumps(scenes.document(method, fleet=fleet, task={"model": {}})))
     words = ["validate", str(file)]
     assert CliRunner().invoke(app, words).exit_code == 0  # it may be installed elsewhere
     refused = CliRunner().invoke(app, [*words, "--allow", "split"])
     assert refused.exit_code == 2
     assert "no module 'split' is installed here" in refused.stderr
     fleet["data"] = "covey_example.method:mine"
-    file.write_text(json.dumps(scenes.document(method, fleet=fleet, task={"features": [2]})))
+    file.write_text(json.dumps(scenes.document(method, fleet=fleet, task={"model": {}})))
     assert CliRunner().invoke(app, [*words, "--allow", "covey_example.method"]).exit_code == 0
 
 
