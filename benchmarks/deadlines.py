@@ -22,12 +22,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from covey.agent.worker import frames
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.run.notices import Notice, PhaseFolded
 from covey.coordinator.run.rules import rules_of
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import ClientId
+from covey.shared.wire import frames
 from tests import clock, small_run
 from tests.bowl import Trainer
 from tests.small_fleet import Fleet, Numpy

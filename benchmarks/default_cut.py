@@ -33,6 +33,7 @@ import torch
 from covey.agent.data import Dataset, fit
 from covey.agent.data.dataset import take
 from covey.agent.data.partition import client_dataset, fleet_data
+from covey.agent.data.survey import DataSurvey
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import initial
 from covey.coordinator.processes.launch import setup_of
@@ -246,7 +247,7 @@ def judged(fleet: str, seed: int, data_root: str) -> dict[str, dict[str, Any]]:
     by_kind: dict[tuple[str, str], list[tuple[ClientId, Report]]] = {}
     scaling = None
     if scene.task.standardise == "federated":
-        scaling = _scaling(owned, scene, setup)
+        scaling = _scaling(owned, scene)
     for label, strategy in RULES.items():
         kind = (strategy.name, getattr(strategy, "signature", ""))
         if kind not in by_kind:
@@ -277,15 +278,9 @@ def _local(
     return TorchLocal(data, scene.task, setup.layout, setup.training, draw, scaling)
 
 
-def _scaling(
-    owned: Mapping[ClientId, Dataset], scene: Scenario, setup: Setup
-) -> dict[str, list[float]]:
+def _scaling(owned: Mapping[ClientId, Dataset], scene: Scenario) -> dict[str, list[float]]:
     """Means and deviations of the fleet's channels."""
-    sums: list[Mapping[str, Any]] = []
-    for client, data in owned.items():
-        own = _local(client, data, scene, setup, None).moments()
-        sums.append({"count": own.count, "sum": own.total, "square": own.square})
-    return pooled(sums)
+    return pooled([DataSurvey(data, scene.task).statistics() for data in owned.values()])
 
 
 def signed(

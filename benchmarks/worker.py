@@ -26,9 +26,9 @@ import psutil
 from benchmarks.measuring import OUT, Cost, Row, cost_of, cost_of_children, foreign_load, in_turns
 from benchmarks.measuring import show as show_rows
 from covey.agent.worker.memory_file import save_memory
+from covey.shared.child import environment, worker_environment
 from covey.shared.client import encode_model
 from covey.shared.numerics.vectors import Layout
-from covey.shared.python_process import environment, worker_environment
 from covey.shared.scenario.task import Model, Task
 from covey.shared.strategies.base import LAST_MODEL
 from covey.shared.wire.codec import Codec

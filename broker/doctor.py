@@ -1,18 +1,22 @@
-"""Examines a broker as a client: which of the functions that Covey needs does it provide, and how fast?"""
+"""Examines a broker as a client: which of the functions that Covey needs it provides, and how fast; and whether there is
+room on the disk under its folder."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import statistics
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
-from covey.broker.limits import DEFAULT_PART
+from covey.broker.limits import DEFAULT_PART, MIB
+from covey.broker.programs.mosquitto import DATABASE, SAVE_EVERY_S
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.link import Down, Message, Up, Will
 from covey.shared.mqtt.mqtt_link import MqttLink
@@ -118,8 +122,7 @@ class Doctor:
             return self.role != "coordinator"
         if await self._comes_back(self._topic("plain")):
             return False
-        own_topic = Topics(self._name).status(user)
-        return await self._comes_back(own_topic)
+        return await self._comes_back(Topics(self._name).status(user))
 
     async def _comes_back(self, topic: str) -> bool:
         try:
@@ -337,3 +340,49 @@ class Doctor:
                 if isinstance(item, Down):
                     raise CheckFailed(item.why)
         raise CheckFailed("the link was closed")
+
+
+CHECK = "disk"
+SPARE = 64 * MIB  # beyond a second copy of the retained messages, which each save writes
+LATE_S = 3 * SAVE_EVERY_S
+LOST = "a broker that cannot save loses retained messages, such as models of finished runs, at its next start"
+
+
+def examine_disk(data: Path) -> Finding:
+    """The disk of a broker that runs, and its newest save.
+
+    Args:
+        data: the folder with its retained messages, which may not exist yet.
+    """
+    place = data if data.exists() else data.parent
+    free = shutil.disk_usage(place).free
+    database = data / DATABASE
+    if not database.exists():
+        return judged(free, 0, None)
+    found = database.stat()
+    return judged(free, found.st_size, time.time() - found.st_mtime)
+
+
+def judged(free: int, saved: int, age_s: float | None) -> Finding:
+    """What the figures mean.
+
+    Args:
+        free: bytes on the disk.
+        saved: bytes of the newest save; 0 if there is none.
+        age_s: seconds since then; None if there is none.
+    """
+    seen = f"{free // MIB} MiB free, {saved // MIB} MiB saved"
+    if free < saved + SPARE:
+        least = (saved + SPARE) // MIB + 1
+        return Finding(CHECK, "missing", seen, f"{LOST}; make room, at least {least} MiB", free)
+    if age_s is None:
+        return Finding(CHECK, "ok", f"{free // MIB} MiB free, nothing saved yet", value=free)
+    if age_s > LATE_S:
+        return Finding(
+            CHECK,
+            "missing",
+            f"{seen}, {age_s:.0f} s ago",
+            f"the broker should save every {SAVE_EVERY_S} s: {LOST}; see the messages of `broker up`",
+            free,
+        )
+    return Finding(CHECK, "ok", f"{seen}, {age_s:.0f} s ago", value=free)

@@ -60,8 +60,7 @@ async def examine_between(
         for start, end in arrows
     ]
     seen = await asyncio.gather(*tests)
-    crossings = dict(zip(arrows, seen, strict=True))
-    return judged([str(url) for url in urls], crossings)
+    return judged([str(url) for url in urls], dict(zip(arrows, seen, strict=True)))
 
 
 def judged(names: Sequence[str], crossings: dict[tuple[int, int], Crossing]) -> Between:

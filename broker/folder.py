@@ -392,8 +392,7 @@ def _wait_for_lock(descriptor: int, folder: Path) -> None:
 def _check_hosts(hosts: Sequence[str]) -> None:
     """Raise UserError for a host that no address of a broker can contain."""
     for host in hosts:
-        address = BrokerUrl(host, PORTS["mqtts"], tls=SYSTEM_TLS)
-        BrokerUrl.parse(str(address))
+        BrokerUrl.parse(str(BrokerUrl(host, PORTS["mqtts"], tls=SYSTEM_TLS)))
 
 
 def _new_authority(days: int) -> Authority:

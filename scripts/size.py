@@ -174,8 +174,8 @@ def report(root: Path, *, rooms: bool, run: bool) -> dict[str, Size]:
     packages = {module.rpartition(".")[0] for module in sizes}
     groups: dict[str, Size] = {}
     for module, size in sizes.items():
-        inside = f"{module}." if module in packages else module  # a room's __init__ is in the room
-        group = group_of(inside, rooms=rooms)
+        # a room's __init__ is in the room
+        group = group_of(f"{module}.__init__" if module in packages else module, rooms=rooms)
         groups[group] = groups.get(group, Size()) + size
     groups = {**dict(sorted(groups.items())), "all": sum(sizes.values(), Size())}
     if run:

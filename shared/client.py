@@ -63,25 +63,6 @@ VOTE = "vote"  # number of the report of an evaluation: the losses of the served
 PRIVACY_LEDGER = "privacy/ledger"  # rows of (noise multiplier, sampling rate, steps), float64
 
 
-class Sums(Protocol):
-    """Sums per channel, each an array (channels,): number of values, their sum, the sum of their squares."""
-
-    @property
-    def count(self) -> npt.NDArray[np.float64]: ...
-    @property
-    def total(self) -> npt.NDArray[np.float64]: ...
-    @property
-    def square(self) -> npt.NDArray[np.float64]: ...
-
-
-@runtime_checkable
-class Measured(Protocol):
-    """A `Local` whose features can be summed per channel, for federated standardisation."""
-
-    def moments(self) -> Sums:
-        """Sums over the training features."""
-
-
 @runtime_checkable
 class Surveyed(Protocol):
     """Data that has all the statistics which a task asks the fleet for."""
@@ -196,7 +177,9 @@ def _run_phase(
     held_back: Local | None,
 ) -> tuple[Report, ClientState]:
     if job.phase == MOMENTS:
-        return _moments(local), client_state
+        if not isinstance(local, Surveyed):
+            raise PublicError("the statistics of a fleet need data that can be summed")
+        return Report({}, local.examples, local.statistics()), client_state
     if job.phase == EVALUATE:
         report = _evaluate(strategy, job, local, client_state, work.evaluation, held_back)
         return report, client_state
@@ -311,17 +294,6 @@ def _with_privacy_account(
 
 
 # -- phases of the run -------------------------------------------------------------------------------------------------
-
-
-def _moments(local: Local) -> Report:
-    """Sums and other statistics, from which the coordinator makes those of the whole fleet."""
-    if isinstance(local, Surveyed):
-        return Report({}, local.examples, local.statistics())
-    if not isinstance(local, Measured):
-        raise PublicError("federated standardisation needs features that can be summed per channel")
-    sums = local.moments()
-    numbers = {"count": sums.count, "sum": sums.total, "square": sums.square}
-    return Report({}, local.examples, numbers)
 
 
 def _evaluate(

@@ -26,5 +26,4 @@ class OrItsName:
     def __get_pydantic_json_schema__(
         self, core: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        section = handler(core)
-        return {"anyOf": [section, {"type": "string"}]}
+        return {"anyOf": [handler(core), {"type": "string"}]}

@@ -21,8 +21,7 @@ def entropy(seed: int, purpose: str, *keys: Key) -> int:
     text = SEPARATOR.join(words)
     # A key may be the name of a file whose bytes are not valid UTF-8: Python holds such bytes as lone surrogates.
     encoded = text.encode("utf-8", errors="surrogatepass")
-    digest = hashlib.blake2b(encoded, digest_size=ENTROPY_BYTES)
-    return int.from_bytes(digest.digest(), "little")
+    return int.from_bytes(hashlib.blake2b(encoded, digest_size=ENTROPY_BYTES).digest(), "little")
 
 
 def generator(seed: int, purpose: str, *keys: Key) -> np.random.Generator:

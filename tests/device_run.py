@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from covey.agent.training.models import initial
-from covey.agent.worker.frames import Job
 from covey.agent.worker.worker import answer
 from covey.coordinator.engine.rules import Rules
 from covey.coordinator.processes.launch import setup_of
@@ -19,6 +18,7 @@ from covey.coordinator.simulate.fleet_driver import Simulation
 from covey.coordinator.simulate.simulation import GivenUpError
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import entropy
+from covey.shared.wire.frames import Job
 
 __all__ = ["GivenUpError", "devices", "inspected", "scenario"]
 

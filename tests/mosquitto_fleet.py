@@ -8,7 +8,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from covey.agent.device.service import Agent
-from covey.agent.worker import frames
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.engine.rules import Rules
 from covey.coordinator.run.run import Run
@@ -19,6 +18,7 @@ from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.mqtt.shards import shard_of
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId
+from covey.shared.wire import frames
 from covey.shared.wire.messages import OrderMessage
 from covey.shared.wire.topics import Topics
 from tests.bowl import Trainer

@@ -11,7 +11,6 @@ from typing import Any
 from covey.agent.device.identity import Identity
 from covey.agent.device.service import Agent
 from covey.agent.policy import DEFAULT_RULES
-from covey.agent.worker import frames
 from covey.agent.worker.memory_file import load_memory, save_memory
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.engine.rules import Rules
@@ -22,6 +21,7 @@ from covey.shared.client import decode_model, execute_order
 from covey.shared.numerics.vectors import Layout
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId
+from covey.shared.wire import frames
 from covey.shared.wire.messages import OrderMessage, digest
 from covey.shared.wire.topics import Topics
 from tests import clock

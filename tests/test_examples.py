@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from covey.agent.cli.data import EXAMPLES, copy_examples
 from covey.agent.data.check import load_local
 from covey.agent.data.proposal_data import describe
 from covey.shared.errors import UserError
-from covey.shared.examples import EXAMPLES, copy_examples
 from covey.shared.proposal.proposal import checked, propose
 
 MAX_BYTES = 300_000

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from covey.agent.cli.options import Data, command_group
+from covey.shared.child import PACKAGE
 from covey.shared.cli import Json
 from covey.shared.errors import UserError
 
@@ -55,8 +57,7 @@ def check(
         raise UserError("--also needs --propose: check the data of each device by itself")
     from covey.agent.data.check_report import show
 
-    ok = show(data, label, scenario, as_json=as_json)
-    if not ok:
+    if not show(data, label, scenario, as_json=as_json):
         raise typer.Exit(2)
 
 
@@ -65,7 +66,27 @@ def examples(
     out: Annotated[Path, typer.Option(help="the folder to make")] = Path("examples"),
 ) -> None:
     """Copy small real data sets, each divided among three devices: tables, and a folder of images. Needs no network."""
-    from covey.shared.examples import copy_examples
+    from covey.agent.cli.data import copy_examples
 
     for data in copy_examples(out):
         print(data)
+
+
+EXAMPLES = PACKAGE / "examples"  # in a checkout a link to its folder `examples`
+
+
+def copy_examples(folder: Path) -> list[Path]:
+    """Copy all examples into a new folder.
+
+    Returns:
+        The data of each device, sorted: values for `agent start --data`.
+
+    Raises:
+        UserError: the folder exists, or this installation has no examples.
+    """
+    if not EXAMPLES.is_dir():
+        raise UserError(f"{EXAMPLES} does not exist: install Covey again")
+    if folder.exists():
+        raise UserError(f"{folder} exists already; choose another folder with --out")
+    shutil.copytree(EXAMPLES, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    return sorted(folder.glob("*/device-*"))

@@ -198,7 +198,7 @@ def service(
     import getpass
 
     from covey.agent.device.systemd import render
-    from covey.shared.python_process import python
+    from covey.shared.child import python
 
     start_command = get_command(commands).commands["start"]  # type: ignore[attr-defined]
     parsed = start_command.make_context("agent start", context.args)

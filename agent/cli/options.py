@@ -191,8 +191,7 @@ def default_threads() -> int:
 
 def default_name() -> str:
     """The host's name as an agent's id."""
-    valid = re.sub(r"[^A-Za-z0-9._-]+", "-", socket.gethostname()).strip("-._")
-    return valid[:64] or "agent"
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", socket.gethostname()).strip("-._")[:64] or "agent"
 
 
 def resolve_data(data: str) -> str:

@@ -25,8 +25,7 @@ class AgentSamples:
 def shared_out(test_targets: Array, agents: int, rng: np.random.Generator) -> list[Indices]:
     """Equal parts of the test samples; with fewer samples than agents some serve twice."""
     order = rng.permutation(len(test_targets))
-    count = max(len(order), agents)
-    return even_parts(np.resize(order, count), agents)
+    return even_parts(np.resize(order, max(len(order), agents)), agents)
 
 
 def even_parts(samples: Indices, parts: int) -> list[Indices]:
@@ -36,8 +35,7 @@ def even_parts(samples: Indices, parts: int) -> list[Indices]:
 
 def cut(samples: Indices, counts: Indices) -> list[Indices]:
     """Consecutive parts of the given sizes, which sum to the number of samples."""
-    ends = np.cumsum(counts)
-    return np.split(samples, ends[:-1])
+    return np.split(samples, np.cumsum(counts)[:-1])
 
 
 def joined(pieces: Sequence[Sequence[Indices]]) -> list[Indices]:

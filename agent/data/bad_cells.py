@@ -95,8 +95,7 @@ class BadCells:
         for error in errors:
             text = str(error).removeprefix(prefix)
             lines.append(f"- {text}")
-        public = "; ".join(error.public for error in errors)
-        return DataError("\n  ".join(lines), public=public)
+        return DataError("\n  ".join(lines), public="; ".join(error.public for error in errors))
 
     def _error(self) -> DataError:
         """The faulty cells: the first ones by name, and their number."""
@@ -112,8 +111,7 @@ class BadCells:
             lines.append(f"{cell.described()};")
         if self.count > named:
             lines.append(f"in all: {self._counted()}")
-        different = dict.fromkeys(cell.advice for cell in self._first)
-        lines += different
+        lines += dict.fromkeys(cell.advice for cell in self._first)
         return DataError(
             "\n  ".join(lines),
             public=f"{self.count} faults in the table, the first: {self._first[0].public}",

@@ -134,11 +134,7 @@ def _rows(finding: Finding) -> Mapping[str, str]:
     smallest, largest = finding.value_range
     shape = "x".join([str(length) for length in finding.shape])
     classes = [f"{one.name} ({one.train}+{one.test})" for one in finding.classes]
-    sent: list[str] = []
-    disclosed = finding.disclosure.to_json()
-    for name, value in disclosed.items():
-        if value:
-            sent.append(f"{name} {value}")
+    sent = [f"{name} {value}" for name, value in finding.disclosure.to_json().items() if value]
     return {
         "training samples": str(finding.samples),
         "test samples": str(finding.test_samples),

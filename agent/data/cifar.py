@@ -68,8 +68,7 @@ def load_cifar(path: Path) -> Dataset:
     """
     files = _folder_files(path) if path.is_dir() else _archive_files(path)
     version = _version_of(path, files)
-    expected = {*version.train, version.test}
-    missing = sorted(expected - set(files))
+    missing = sorted({*version.train, version.test} - set(files))
     if missing:
         names = ", ".join(missing)
         fault = f"{names} missing: the data set is incomplete; copy it again"
@@ -123,8 +122,7 @@ def _records(path: Path, name: str, content: bytes, version: _Version) -> tuple[
         )
     records = np.frombuffer(content, np.uint8).reshape(-1, size)
     first_pixel = version.label_bytes
-    labels = records[:, first_pixel - 1]
-    return records[:, first_pixel:].reshape(-1, *IMAGE_SHAPE), labels
+    return records[:, first_pixel:].reshape(-1, *IMAGE_SHAPE), records[:, first_pixel - 1]
 
 
 def _folder_files(folder: Path) -> Files:

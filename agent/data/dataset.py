@@ -111,8 +111,7 @@ def dataset(
     test_x = x[:0]
     test_y = y[:0]
     if test:
-        test_source = f"{source}, test part"
-        test_x, test_y = _checked(*test, test_source, missing=missing)
+        test_x, test_y = _checked(*test, f"{source}, test part", missing=missing)
     if len(y) + len(test_y) < 2:
         fault = "one sample only; training and testing need at least two"
         raise DataError(f"{source}: {fault}", public=fault)
@@ -211,8 +210,7 @@ def _drawn(data: Dataset, held: int, rng: np.random.Generator) -> Indices:
     if data.regression:
         return order[:held]
     by_class = order[np.argsort(data.targets[order], kind="stable")]
-    places = (np.arange(held) + 0.5) * len(order) / held
-    return by_class[places.astype(np.int64)]
+    return by_class[((np.arange(held) + 0.5) * len(order) / held).astype(np.int64)]
 
 
 def hold_back(data: Dataset, seed: int, client: str) -> tuple[Dataset, Dataset | None]:
@@ -244,8 +242,7 @@ def hold_back(data: Dataset, seed: int, client: str) -> tuple[Dataset, Dataset |
 
 def held_out(n: int, share: float) -> int:
     """How many of n samples test: the share, but at least one, and at least one stays for training."""
-    exact = share * n
-    return min(max(round(exact), 1), n - 1)
+    return min(max(round(share * n), 1), n - 1)
 
 
 def take(data: Dataset, train: Indices) -> Dataset:
@@ -294,10 +291,8 @@ def _checked(features: Array, targets: Array, source: str, *, missing: bool) -> 
         raise DataError(f"{source}: {fault}", public=fault)
     if not missing:
         _check_finite(x, source)
-    flat_y = y.reshape(-1)
-    checked_y = _targets(flat_y, source)
-    checked_x = np.ascontiguousarray(small(x))
-    return checked_x, checked_y
+    checked_y = _targets(y.reshape(-1), source)
+    return np.ascontiguousarray(small(x)), checked_y
 
 
 def _check_finite(x: Array, source: str) -> None:
@@ -309,8 +304,7 @@ def _check_finite(x: Array, source: str) -> None:
     finite = np.isfinite(single)
     if finite.all():
         return
-    bad = np.argwhere(~finite)
-    first = tuple(bad[0].tolist())
+    first = tuple(np.argwhere(~finite)[0].tolist())
     row, *position = first
     column: object = tuple(position)
     if len(position) == 1:
@@ -332,8 +326,7 @@ def _targets(y: Array, source: str) -> Array:
             f"{source}: targets are {y.dtype}; expected class indices or values",
             public="targets must be numeric",
         )
-    finite = np.isfinite(y)
-    missing = np.flatnonzero(~finite)
+    missing = np.flatnonzero(~np.isfinite(y))
     if len(missing):
         row = int(missing[0]) + 1
         fault = f"row {row}: the target is missing or infinite; fill it in or leave the row out"
@@ -345,8 +338,7 @@ def _as_numbers(spelled: Sequence[str]) -> Array | None:
     """All texts as int64 or float32; None if one of them is no number."""
     for kind in (int, float):
         try:
-            numbers = [kind(text) for text in spelled]
-            return _whole(np.asarray(numbers, np.float64))
+            return _whole(np.asarray([kind(text) for text in spelled], np.float64))
         except (ValueError, OverflowError):  # a word, or a whole number beyond the largest float
             continue
     return None

@@ -154,8 +154,7 @@ class _Column:
 
     def _is_unique(self) -> bool:
         """Whether no value occurs twice, as far as they are counted."""
-        counted = self._counts.total()
-        return counted == len(self._counts) > FEW_VALUES
+        return self._counts.total() == len(self._counts) > FEW_VALUES
 
     def _kind(self) -> Kind:
         if not self._present:

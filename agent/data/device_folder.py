@@ -98,8 +98,7 @@ def load_devices(entries: Sequence[DeviceEntry], task: Task, source: str) -> Dat
     """
     parts: list[Dataset] = []
     for entry in entries:
-        loaded = load(entry.path, task=task)
-        parts.append(with_test(fit(loaded, task)))
+        parts.append(with_test(fit(load(entry.path, task=task), task)))
     _check_shapes(entries, parts)
     parts = _with_common_words(parts, task)
     named: list[Dataset] = []
@@ -149,8 +148,7 @@ def _with_common_words(parts: Sequence[Dataset], task: Task) -> list[Dataset]:
     """The same data, with cells of categories as indices into words that all devices share."""
     common: dict[str, dict[str, int]] = {}
     for part in parts:
-        vocabularies = _words(part)
-        for column, words in vocabularies.items():
+        for column, words in _words(part).items():
             known = common.setdefault(column, {})
             for word in words:
                 known.setdefault(word, len(known))

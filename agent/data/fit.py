@@ -185,8 +185,7 @@ def _table_of_named_classes(names: Names, classes: Names) -> ClassTable:
                 table[target] = index_of[name]
         return table
     for name, index in index_of.items():
-        digits = name.lstrip("-")
-        if digits.isdecimal():
+        if name.lstrip("-").isdecimal():
             table[int(name)] = index
     if table:
         return table
@@ -200,10 +199,7 @@ def _is_index(name: str) -> bool:
 def _mapped(targets: Array, table: ClassTable) -> Array:
     """Targets (n,) through the table, which has all of them, int64."""
     seen, inverse = np.unique(targets, return_inverse=True)
-    indices = [table[int(value)] for value in seen]
-    index_of_seen = np.array(indices, np.int64)
-    places = inverse.reshape(-1)
-    return index_of_seen[places]
+    return np.array([table[int(value)] for value in seen], np.int64)[inverse.reshape(-1)]
 
 
 def _check_classes(data: Dataset, table: ClassTable, task: Task) -> None:
@@ -239,9 +235,7 @@ def _unknown_classes(targets: Array, table: ClassTable, data: Dataset) -> list[U
         target = int(value)
         if target not in table:
             name = _class_name(target, data)
-            row = int(first[place]) + 1
-            samples = int(counts[place])
-            found.append(UnknownClass(name, samples, row))
+            found.append(UnknownClass(name, int(counts[place]), int(first[place]) + 1))
     return found
 
 

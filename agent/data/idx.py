@@ -104,8 +104,7 @@ def read_idx(path: Path) -> Array:
             seen = f"more than {size}"
         fault = f"{seen} bytes of values, its header asks for {size}: cut short or damaged"
         raise DataError(f"{path}: {fault}; copy it again", public=f"an IDX file holds {fault}")
-    flat = np.frombuffer(content, dtype)
-    return flat.reshape(shape).astype(dtype.newbyteorder("="))
+    return np.frombuffer(content, dtype).reshape(shape).astype(dtype.newbyteorder("="))
 
 
 def _plain(path: Path, raw: IO[bytes]) -> IO[bytes]:
@@ -134,8 +133,7 @@ def _header(path: Path, file: Unpacked) -> tuple[np.dtype[Any], Shape]:
     if len(lengths) < size:
         fault = "cut short in its header"
         raise DataError(f"{path}: {fault}; copy it again", public=f"an IDX file is {fault}")
-    shape = np.frombuffer(lengths, ">u4").tolist()
-    return np.dtype(TYPES[magic[2]]), tuple(shape)
+    return np.dtype(TYPES[magic[2]]), tuple(np.frombuffer(lengths, ">u4").tolist())
 
 
 def _set_prefix(path: Path) -> str:
@@ -219,6 +217,4 @@ def _emnist(
             "the files again",
             public=f"EMNIST's images or labels are damaged; {expected}",
         )
-    upright = images.transpose(0, 1, 3, 2)
-    indices = labels.astype(np.int64) - first
-    return np.ascontiguousarray(upright), indices
+    return np.ascontiguousarray(images.transpose(0, 1, 3, 2)), labels.astype(np.int64) - first

@@ -14,13 +14,42 @@ import numpy as np
 import numpy.typing as npt
 
 from covey.agent.data.dataset import Array
-from covey.agent.data.image_form import BICUBIC, Form
 from covey.agent.data.limits import MAX_BYTES, check_size
 from covey.shared.errors import DataError
 from covey.shared.extras import install
+from covey.shared.scenario.task import Task
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+# numbers of PIL.Image.Resampling, because Pillow is imported only to read an image
+BICUBIC = 3
+FILTERS = {"nearest": 0, "bilinear": 2, "bicubic": BICUBIC}
+MODE_OF = {1: "L", 3: "RGB"}  # by number of channels
+
+
+@dataclass(frozen=True)
+class Form:
+    """The size and the colours to which all images are brought."""
+
+    channels: int  # 1: grey, 3: RGB
+    height: int
+    width: int
+    resample: int  # Pillow's number of the filter
+
+    @classmethod
+    def of(cls, task: Task | None) -> Form | None:
+        """The form that a task asks for; None if it leaves images as they are."""
+        if task is None or task.resize == "none":
+            return None
+        channels, height, width = task.features
+        return cls(channels, height, width, FILTERS[task.resize])
+
+    def of_image(self, image: Image) -> Image:
+        """A grey or RGB image in this form, stretched without regard to its proportions."""
+        coloured = image.convert(MODE_OF[self.channels])
+        return coloured.resize((self.width, self.height), resample=self.resample)
+
 
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")  # the formats behind SUFFIXES
 MAX_PIXELS = 64 << 20  # of one image: 8192x8192
@@ -153,8 +182,7 @@ def resized(path: Path, side: int) -> Pixels:
 
     Bicubic, which is what LEAF's call means to Pillow since its version 7; before, it meant the nearest pixel.
     """
-    image = _open(path)
-    square = image.resize((side, side), resample=BICUBIC)
+    square = _open(path).resize((side, side), resample=BICUBIC)
     return _channels_first(np.asarray(square.convert("RGB"), np.uint8))
 
 
@@ -224,7 +252,6 @@ def _opened(source: ImageSource) -> Iterator[Image]:
 def _check_pixels(source: ImageSource, size: tuple[int, int]) -> None:
     """Check the size that the header claims, before the pixels are unpacked."""
     width, height = size
-    pixels = width * height
-    if pixels > MAX_PIXELS:
+    if width * height > MAX_PIXELS:
         fault = f"{width}x{height} pixels, at most {MAX_PIXELS} are read; resize it beforehand"
         raise DataError(f"{source}: {fault}", public=f"an image has {fault}")

@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from covey.agent.data.dataset import Array, Dataset, dataset
-from covey.agent.data.image_form import Form
-from covey.agent.data.image_reader import ImageReader
+from covey.agent.data.image_reader import Form, ImageReader
 from covey.shared.errors import DataError
 from covey.shared.scenario.task import Task
 
@@ -71,9 +70,7 @@ def load_image_folder(folder: Path, task: Task | None = None) -> Dataset:
     targets = _class_indices(files, labels)
     test: tuple[Array, Array] | None = None
     if test_files:
-        test_features = reader.read(_paths(test_files))
-        test_targets = _class_indices(test_files, labels)
-        test = (test_features, test_targets)
+        test = (reader.read(_paths(test_files)), _class_indices(test_files, labels))
     reader.check()
     return dataset(features, targets, test, source=str(folder), labels=labels)
 
@@ -84,8 +81,7 @@ def new_images(place: Path) -> list[Path]:
         return [place]
     found: list[Path] = []
     for path in sorted(place.rglob("*")):
-        inside = path.relative_to(place)
-        hidden = any(name.startswith(".") for name in inside.parts)
+        hidden = any(name.startswith(".") for name in path.relative_to(place).parts)
         if (is_image_name(path) and path.is_file()) and not hidden:
             found.append(path)
     return found

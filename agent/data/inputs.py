@@ -57,8 +57,7 @@ def inputs(raw: Array, words: Words, task: Task) -> Float32:
         values = raw[:, place]
         match column.kind:
             case "category":
-                known = words.get(column.name, ())
-                found.append(_one_hot(values, known, column))
+                found.append(_one_hot(values, words.get(column.name, ()), column))
             case "time":
                 found.append(circular(values))
             case "number":

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from covey.agent.data.dataset import Array, Dataset
-from covey.agent.data.target_scale import target_scale_of
+from covey.agent.data.scaling import target_scale_of
 from covey.shared.numerics import kinship
 from covey.shared.scenario.task import Task
 

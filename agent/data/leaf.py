@@ -174,8 +174,7 @@ def _check_users(path: Path, users: list[Any], counts: list[Any]) -> None:
         if not isinstance(count, int) or count < 0:
             fault = f"user {number}: its entry in num_samples is not a count"
             raise DataError(f"{path}: {fault}", public=fault)
-    different = len(set(users))
-    if different < len(users):
+    if len(set(users)) < len(users):
         fault = "a user is named twice"
         raise DataError(f"{path}: {fault}", public=fault)
 
@@ -228,8 +227,7 @@ def _numbers(user: User, key: str, values: list[Any], axes: int) -> Array:
     is_numeric = array.dtype.kind in "iufb"
     if not is_numeric or not has_axes:
         raise _not_numbers(user, key, values, axes)
-    finite = np.isfinite(array)
-    if not finite.all():
+    if not np.isfinite(array).all():
         fault = f"{key} holds NaN or infinite values; expected finite numbers"
         raise user.error(fault, fault)
     if axes == 1:

@@ -136,8 +136,7 @@ def _unpacked_matrix(body: bytes, names: Collection[str], limit: int, order: str
 
 def _byte_order(content: bytes) -> str:
     """ "<" or ">". Raises MatlabError for another version."""
-    orders = {b"IM": "<", b"MI": ">"}
-    order = orders.get(content[126:HEADER_BYTES])
+    order = {b"IM": "<", b"MI": ">"}.get(content[126:HEADER_BYTES])
     if len(content) < HEADER_BYTES or order is None:
         raise MatlabError("cut short or not a MATLAB 5 file")
     (version,) = struct.unpack(f"{order}H", content[124:126])

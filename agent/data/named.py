@@ -157,8 +157,7 @@ def in_time_order(windows: Array) -> Indices:
         row_of_first_half[window[:half].tobytes()] = row
     successors: list[int | None] = []
     for window in windows:
-        second_half = window[half:].tobytes()
-        successors.append(row_of_first_half.get(second_half))
+        successors.append(row_of_first_half.get(window[half:].tobytes()))
     rows = range(len(windows))
     has_predecessor: set[int] = set()
     for row, successor in enumerate(successors):

@@ -87,8 +87,7 @@ def _chosen_clients(
     if population_of is None:
         return _Chosen(groups[picked])
     names, truth = np.unique(population_of[picked], return_inverse=True)
-    populations = tuple(str(name) for name in names)
-    return _Chosen(groups[picked], truth.astype(np.int64), populations)
+    return _Chosen(groups[picked], truth.astype(np.int64), tuple(str(name) for name in names))
 
 
 def _chosen_of_each_population(
@@ -148,8 +147,7 @@ def _drawn(candidates: Indices, count: int, what: str, rng: np.random.Generator)
             f"fleet.partition by_group: {count} agents need {count} {what}, the data set has "
             f"{len(candidates)}; lower fleet.agents or min_samples"
         )
-    shuffled = rng.permutation(candidates)
-    return np.sort(shuffled[:count])
+    return np.sort(rng.permutation(candidates)[:count])
 
 
 def _held_back(

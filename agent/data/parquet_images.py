@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from covey.agent.data.dataset import Array, Dataset, dataset, encode
-from covey.agent.data.image_form import Form
-from covey.agent.data.image_reader import EncodedImage, ImageReader
+from covey.agent.data.image_reader import EncodedImage, Form, ImageReader
 from covey.agent.data.limits import check_size, unpacked_limit
 from covey.agent.data.table_columns import is_missing, spelled
 from covey.agent.data.table_selection import label_column
@@ -109,12 +108,10 @@ def read_rows(path: Path, label: str | None, *, label_needed: bool) -> ImageRows
     except (pa.ArrowException, OSError, ValueError) as error:
         fault = "the Parquet file is damaged"
         raise DataError(f"{path}: {fault} ({error}); copy it again", public=fault) from None
-    images = table.column(column.name)
-    cells = images.to_pylist()
+    cells = table.column(column.name).to_pylist()
     labels: list[str] = []
     if label_name is not None:
-        label_cells = table.column(label_name)
-        labels = _labels(path, label_name, label_cells.to_pylist())
+        labels = _labels(path, label_name, table.column(label_name).to_pylist())
     return ImageRows(column, label_name, cells, labels)
 
 

@@ -53,15 +53,11 @@ class Split:
 
     def train(self, agent: int) -> Indices:
         """The agent's training samples, indices into the data set's training part."""
-        start = self.train_ptr[agent]
-        end = self.train_ptr[agent + 1]
-        return self.train_idx[start:end]
+        return self.train_idx[self.train_ptr[agent] : self.train_ptr[agent + 1]]
 
     def test(self, agent: int) -> Indices:
         """The agent's test samples, indices into the part that `test_of` names."""
-        start = self.test_ptr[agent]
-        end = self.test_ptr[agent + 1]
-        return self.test_idx[start:end]
+        return self.test_idx[self.test_ptr[agent] : self.test_ptr[agent + 1]]
 
     def save(self, path: Path) -> None:
         """Write the partition as .npz, see the module's text. Replaces an older file at once."""
@@ -190,8 +186,7 @@ def load_split(path: str | Path, data: Dataset, agents: int) -> Split:
         turns=_per_agent(place, arrays, "turns", agents),
         populations=tuple(populations),
     )
-    owners = np.bincount(split.train_idx)
-    shared = np.flatnonzero(owners > 1)
+    shared = np.flatnonzero(np.bincount(split.train_idx) > 1)
     if len(shared):
         raise UserError(
             f"{place}: training sample {shared[0]} is in train_idx more than once ({len(shared)} "
@@ -222,8 +217,7 @@ def fleet_data(scenario: Scenario, data_root: str | Path | None = None) -> tuple
             )
         return data, load_split(fleet.partition, data, fleet.agents)
     if fleet.limit is not None:
-        limit_rng = generator(scenario.seed, "limit")
-        data = limited(data, fleet.limit, limit_rng)
+        data = limited(data, fleet.limit, generator(scenario.seed, "limit"))
     split = partition(
         fleet.partition,
         data.targets,
@@ -320,14 +314,12 @@ def _concatenated(parts: Sequence[Indices]) -> tuple[Indices, Indices]:
     """All parts in one array, and where each begins, with the end of the last."""
     indices = [np.asarray(part, np.int64) for part in parts]
     sizes = [len(part) for part in parts]
-    pointers = np.cumsum([0, *sizes], dtype=np.int64)
-    return np.concatenate(indices), pointers
+    return np.concatenate(indices), np.cumsum([0, *sizes], dtype=np.int64)
 
 
 def _check_everyone_trains(split: Split) -> None:
     """Raises UserError if an agent has no training sample."""
-    counts = np.diff(split.train_ptr)
-    empty = np.flatnonzero(counts == 0)
+    empty = np.flatnonzero(np.diff(split.train_ptr) == 0)
     if len(empty):
         raise UserError(
             f"fleet.partition: agent {empty[0]} of {split.agents} gets no training sample "

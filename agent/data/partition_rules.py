@@ -122,8 +122,7 @@ def _grouped_labels(
         )
     group_of_agent = _blocks(agents, cfg.groups)
     group_of_label = _blocks(len(labels), cfg.groups)
-    agent_column = group_of_agent[:, None]
-    owned = agent_column == group_of_label
+    owned = group_of_agent[:, None] == group_of_label
     train = _shared_by_owners(targets, labels, owned, rng)
     return replace(_with_test(cfg.test, train, targets, test_targets, rng), truth=group_of_agent)
 
@@ -140,8 +139,7 @@ def _shared_by_owners(
         samples = _shuffled(has_label, rng)
         if not len(owners):
             continue
-        own_parts = even_parts(samples, len(owners))
-        for owner, part in zip(owners, own_parts, strict=True):
+        for owner, part in zip(owners, even_parts(samples, len(owners)), strict=True):
             parts[owner].append(part)
     return [np.concatenate(part) for part in parts]
 
@@ -189,8 +187,7 @@ def _drawn_counts(cfg: Dirichlet, sizes: Array, agents: int, rng: np.random.Gene
     alphas = np.full(agents, cfg.alpha)
     counts = np.zeros((len(sizes), agents), np.int64)
     for row, size in enumerate(sizes):
-        held = counts.sum(axis=0)
-        hungry = held < full
+        hungry = counts.sum(axis=0) < full
         proportions = rng.dirichlet(alphas) * hungry
         if proportions.sum() <= 0:  # a tiny alpha may put everything on agents that are full
             proportions = hungry.astype(np.float64)
@@ -217,8 +214,7 @@ def _unbiased_counts(proportions: Float64, size: int, rng: np.random.Generator) 
     """
     sums = np.cumsum(proportions)
     exact_ends = sums / sums[-1] * size
-    offset = rng.random()
-    ends = np.floor(exact_ends + offset).astype(np.int64)
+    ends = np.floor(exact_ends + rng.random()).astype(np.int64)
     ends = np.minimum(ends, size)  # an offset of nearly 1 may round up to 1
     counts: Indices = np.diff(ends, prepend=0)
     return counts
@@ -239,9 +235,7 @@ def _topped_up(parts: Sequence[Indices], min_samples: int) -> list[Indices]:
     for agent in np.argsort(sizes, kind="stable"):
         while sizes[agent] < min_samples:
             richest = int(np.argmax(sizes))
-            lacking = min_samples - sizes[agent]
-            spare = sizes[richest] - min_samples
-            count = min(lacking, spare)
+            count = min(min_samples - sizes[agent], sizes[richest] - min_samples)
             samples = result[richest]
             given = samples[:count]
             result[richest] = samples[count:]
@@ -272,8 +266,7 @@ def _with_test(
         samples = _shuffled(test_targets == label, rng)
         # where each agent's share of the training samples ends, on the scale of the test samples
         sums = np.cumsum(counts)
-        ends = sums * len(samples) // sums[-1]
-        pieces.append(np.split(samples, ends[:-1]))
+        pieces.append(np.split(samples, (sums * len(samples) // sums[-1])[:-1]))
     test = [np.sort(own) for own in joined(pieces)]
     return AgentSamples(train, test)
 
@@ -285,16 +278,14 @@ def _shuffled(condition: npt.NDArray[np.bool_], rng: np.random.Generator) -> Ind
 
 def _rows_with_labels_of(own_targets: Array, test_targets: Array) -> Indices:
     """Test samples whose label occurs among the agent's."""
-    own_labels = np.unique(own_targets)
-    has_own_label = np.isin(test_targets, own_labels)
+    has_own_label = np.isin(test_targets, np.unique(own_targets))
     return np.flatnonzero(has_own_label)
 
 
 def _blocks(count: int, groups: int) -> Indices:
     """The group of each of `count` things, in near-equal consecutive blocks."""
     blocks = even_parts(np.arange(count), groups)
-    sizes = [len(block) for block in blocks]
-    return np.repeat(np.arange(groups), sizes)
+    return np.repeat(np.arange(groups), [len(block) for block in blocks])
 
 
 def _check_enough(name: str, n: int, agents: int, min_samples: int) -> None:

@@ -1,4 +1,4 @@
-"""Scaling and standardisation of features, as one factor and one shift. Pure, without torch.
+"""Scaling and standardisation of features, as one factor and one shift, and of a regression target. Pure.
 
 The files' values are multiplied by `task.scale` and then standardised per channel (the first axis of the features).
 """
@@ -11,8 +11,39 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from covey.agent.data.dataset import Array
 from covey.shared.errors import PublicError
+from covey.shared.scenario.columns import TargetScale
 from covey.shared.scenario.task import Standardise, Task
+
+
+def target_scale_of(task: Task) -> TargetScale | None:
+    """Mean and standard deviation of the target; None if it is not standardised."""
+    scale = task.target_scale
+    if isinstance(scale, TargetScale):
+        return scale
+    return None
+
+
+def standardised_targets(values: Array, task: Task) -> Array:
+    """Targets (n,) for training from targets in the units of the data; the same array without a scale.
+
+    Models of a task with `target_scale` give standardised values. Figures, predictions and exported programs are in the
+    units of the data: they pass through `in_units_of_the_data`.
+    """
+    scale = target_scale_of(task)
+    if scale is None:
+        return values
+    return ((values.astype(np.float64) - scale.mean) / scale.std).astype(np.float32)
+
+
+def in_units_of_the_data(outputs: Array, task: Task) -> Array:
+    """Outputs (n, 1) of the model in the units of the data; the same array without a scale."""
+    scale = target_scale_of(task)
+    if scale is None:
+        return outputs
+    return (outputs.astype(np.float64) * scale.std + scale.mean).astype(np.float32)
+
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
@@ -54,9 +85,7 @@ class Scaling:
         mean = _per_channel(task, "mean", means)
         std = _per_channel(task, "std", stds)
         spread = np.where(std > 0, std, 1.0)  # a channel that never changes is only shifted
-        shift = -mean / spread
-        factor = task.scale / spread
-        return cls(_broadcast(task, shift), _broadcast(task, factor))
+        return cls(_broadcast(task, -mean / spread), _broadcast(task, task.scale / spread))
 
     def apply(self, raw: Float32) -> Float32:
         """Inputs (n, *features) from float32 features (n, *features)."""
@@ -83,6 +112,4 @@ def _per_channel(task: Task, name: str, numbers: Sequence[float]) -> Float64:
 def _broadcast(task: Task, values: Float64) -> Float32:
     """Values per channel as float32 (channels, 1, ...), to be combined with a batch of features."""
     other_axes = len(task.features) - 1
-    shape = (len(values), *[1] * other_axes)
-    single = values.astype(np.float32)
-    return single.reshape(shape)
+    return values.astype(np.float32).reshape((len(values), *[1] * other_axes))

@@ -130,5 +130,4 @@ def _mean_run(codes: Codes, series: Codes) -> float:
     """How many rows of a series a value stays on average."""
     order = np.argsort(series, kind="stable")
     changes = (np.diff(codes[order]) != 0) | (np.diff(series[order]) != 0)
-    runs = 1 + int(changes.sum())
-    return len(codes) / runs
+    return len(codes) / (1 + int(changes.sum()))

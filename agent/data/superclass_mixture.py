@@ -25,8 +25,7 @@ def superclass_mixture(
     """The first half of the agents draws `major` of its samples from super-class 0, the others 1 - major."""
     _check_superclasses(cfg, targets)
     half = (agents + 1) // 2
-    minor = 1 - cfg.major
-    share = np.full(agents, minor, np.float64)
+    share = np.full(agents, 1 - cfg.major, np.float64)
     share[:half] = cfg.major
     other_share = 1 - share
     truth = np.stack([share, other_share], axis=1)
@@ -51,8 +50,7 @@ def superclass(cfg: SuperclassMixture, targets: Array) -> Indices:
 
 def _check_superclasses(cfg: SuperclassMixture, targets: Array) -> None:
     """Raises UserError for labels that do not occur, or are in both super-classes."""
-    occurring = np.unique(targets)
-    known = set(occurring.tolist())
+    known = set(np.unique(targets).tolist())
     first = set(cfg.first)
     second = set(cfg.second)
     label_sets = {"first": first, "second": second}
@@ -73,9 +71,7 @@ def _check_superclasses(cfg: SuperclassMixture, targets: Array) -> None:
 def _superclass_pools(cfg: SuperclassMixture, targets: Array) -> list[Indices]:
     """The samples of super-class 0 and those of super-class 1."""
     of_sample = superclass(cfg, targets)
-    first = np.flatnonzero(of_sample == 0)
-    second = np.flatnonzero(of_sample == 1)
-    return [first, second]
+    return [np.flatnonzero(of_sample == 0), np.flatnonzero(of_sample == 1)]
 
 
 def _largest_size(share: Float64, pools: Sequence[Indices]) -> int:
@@ -85,8 +81,7 @@ def _largest_size(share: Float64, pools: Sequence[Indices]) -> int:
     # the shares of two agents, one of each half, sum to one: a pool loses about agents * size / 2 samples
     size = 2 * min(pool_sizes) // agents
     while size:
-        needed = _mixture_counts(share, size).sum(axis=0)
-        if np.all(needed <= pool_sizes):
+        if np.all(_mixture_counts(share, size).sum(axis=0) <= pool_sizes):
             break
         size -= 1
     return size
@@ -94,11 +89,8 @@ def _largest_size(share: Float64, pools: Sequence[Indices]) -> int:
 
 def _mixture_counts(share: Float64, size: int) -> Indices:
     """How many samples each agent draws from each super-class, (agents, 2); rows sum to `size`."""
-    exact = share * size
-    rounded = np.round(exact)
-    first = rounded.astype(np.int64)
-    second = size - first
-    return np.stack([first, second], axis=1)
+    first = np.round(share * size).astype(np.int64)
+    return np.stack([first, size - first], axis=1)
 
 
 def _mixed(
@@ -106,9 +98,6 @@ def _mixed(
 ) -> list[Indices]:
     """`size` samples for each agent, from both pools by its share; no sample is drawn twice."""
     pieces: list[list[Indices]] = []
-    counts_of_agents = _mixture_counts(share, size)
-    for pool, counts in zip(pools, counts_of_agents.T, strict=True):
-        order = rng.permutation(pool)
-        needed = counts.sum()
-        pieces.append(cut(order[:needed], counts))
+    for pool, counts in zip(pools, _mixture_counts(share, size).T, strict=True):
+        pieces.append(cut(rng.permutation(pool)[: counts.sum()], counts))
     return joined(pieces)

@@ -15,17 +15,22 @@ import numpy as np
 import numpy.typing as npt
 
 from covey.agent.data.dataset import Array, Dataset
+from covey.shared.errors import DataError
 from covey.shared.scenario.columns import TableColumn, is_word
-from covey.shared.scenario.fleet_statistics import FEW_VALUES, FEWEST_ROWS, QUANTILE_LEVELS
+from covey.shared.scenario.fleet_statistics import (
+    FEW_VALUES,
+    FEWEST_ROWS,
+    QUANTILE_LEVELS,
+    asked_statistics,
+)
 from covey.shared.scenario.task import Task
 
 Float64 = npt.NDArray[np.float64]
 Numbers = dict[str, Any]  # of a report, by name
 
 
-SAMPLES_AT_ONCE = (
-    256  # whose sums are rounded together: a fixed number, because it decides the last digits
-)
+# Samples whose sums are rounded together: a fixed number, because it decides the last digits
+SAMPLES_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
@@ -38,9 +43,15 @@ class Moments:
 
 
 class DataSurvey:
-    """The training samples of one agent, for a task that asks the fleet for statistics."""
+    """The training samples of one agent, for a task that asks the fleet for statistics.
+
+    Raises:
+        DataError: there are no training samples.
+    """
 
     def __init__(self, data: Dataset, task: Task) -> None:
+        if not len(data.targets):
+            raise DataError(f"{data.source}: no training samples")
         self._data = data
         self._task = task
         self.device = "cpu"  # sums need no other
@@ -61,7 +72,7 @@ class DataSurvey:
         return self._channel_statistics() | targets
 
     def _channel_statistics(self) -> Numbers:
-        if "standardise" not in self._task.asks_fleet_for:
+        if "count" not in asked_statistics(self._task):
             return {}
         features = self._data.features
         starts = range(0, len(features), SAMPLES_AT_ONCE)

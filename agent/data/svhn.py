@@ -47,8 +47,7 @@ def _digits(path: Path) -> tuple[Array, Array]:
     """Images (n, 3, 32, 32) and digits (n,) of one file."""
     arrays = _read(path)
     images = _images(path, arrays.get("X"))
-    count = images.shape[3]
-    numbers = _numbers(path, arrays.get("y"), count)
+    numbers = _numbers(path, arrays.get("y"), images.shape[3])
     channels_first = images.transpose(3, 2, 0, 1)
     wide = numbers.astype(np.int64)
     digits = wide % 10  # 10 is the digit zero

@@ -178,13 +178,12 @@ def labels(place: CellPlace, block: Block, faults: BadCells) -> list[str]:
     for index, cell in enumerate(block.cells[place.name]):
         text = "" if cell is None else str(cell).strip()
         if text.lower() in MISSING_LABELS:
-            fault = f"no label in column {place.name!r}"
             cell_fault = BadCell(
                 row=block.rows[index],
                 position=-1,
                 line=block.lines[index],
                 column="",
-                fault=fault,
+                fault=f"no label in column {place.name!r}",
                 kind="has no label",
                 advice="fill it in or leave the row out",
             )

@@ -102,11 +102,9 @@ def _all_columns(
 def _features_only(path: Path, columns: Sequence[str], wish: str | None, task: Task) -> Selection:
     """Every column that is used, without the label if the table has one."""
     used = [column for column in columns if column not in task.ignore]
-    width = math.prod(task.features)
-    if len(used) != width or wish in used:
+    if len(used) != math.prod(task.features) or wish in used:
         return _all_columns(path, columns, wish if wish in columns else None, task)
-    features = [TableColumn(column) for column in used]
-    return Selection(tuple(features), None)
+    return Selection(tuple([TableColumn(column) for column in used]), None)
 
 
 def _selected_by_task(

@@ -2,24 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from covey.agent.data.bad_cells import BadCells
+from covey.agent.data.bad_cells import BadCell, BadCells, quoted
 from covey.agent.data.dataset import Array, Dataset, RawColumns, dataset, encode
 from covey.agent.data.limits import check_size, unpacked_limit
-from covey.agent.data.table_columns import CellPlace, Words, labels, numbers, series_names
-from covey.agent.data.table_rows import Block, TableFile, listed, open_table
+from covey.agent.data.table_columns import (
+    MISSING_LABELS,
+    CellPlace,
+    Words,
+    labels,
+    numbers,
+    series_names,
+    spelled,
+)
+from covey.agent.data.table_rows import Block, TableFile, is_number, listed, open_table
 from covey.agent.data.table_selection import Selection, selected
 from covey.agent.data.times import instants, seconds_of_week
-from covey.agent.data.unknown_classes import add_unknown_classes
 from covey.agent.data.windows import labels_of, longest_series, window_rows, windows_of
 from covey.shared.errors import DataError
 from covey.shared.scenario.columns import Window
 from covey.shared.scenario.task import Task
+
+
+def add_unknown_classes(
+    place: CellPlace, rows: Sequence[int], labels: Sequence[str], task: Task, faults: BadCells
+) -> None:
+    """Add a fault for each label that the task does not know. A table without other faults is compared by `fit`.
+
+    Args:
+        place: the label column.
+        rows: (n,) numbers of the rows, from 1.
+        labels: (n,) as the file spells them.
+        task: only class names are compared: numbers may count them.
+        faults: get the cells.
+    """
+    if not isinstance(task.classes, tuple) or all(map(is_number, labels)):
+        return
+    advice = f"correct the label; the classes of the task are {listed(task.classes)}"
+    for row, text in zip(rows, labels, strict=True):
+        is_known = text in task.classes or _as_number(text) in task.classes
+        if is_known or text.lower() in MISSING_LABELS:
+            continue
+        fault = f"{quoted(text)} is not a class of the task"
+        kind = "is not a class of the task"
+        faults.add(BadCell(row, place.position, 0, place.name, fault, kind, advice))
+
+
+def _as_number(text: str) -> str:
+    """A whole number without decimals; other text stays."""
+    if is_number(text):
+        return spelled(float(text))
+    return text
+
 
 Float32 = npt.NDArray[np.float32]
 Vocabularies = dict[str, Words]  # by categorical column: the words that occur in it
@@ -238,8 +278,7 @@ def _windowed(table: Table, window: Window, path: Path) -> Table:
 
 def _without_incomplete_samples(table: Table, path: Path) -> Table:
     """The rows, or windows, without missing cells. DataError if there are none."""
-    other_axes = tuple(range(1, table.features.ndim))
-    complete = ~np.isnan(table.features).any(axis=other_axes)
+    complete = ~np.isnan(table.features).any(axis=tuple(range(1, table.features.ndim)))
     kept = np.flatnonzero(complete).tolist()
     if not kept:
         fault = "every sample has a missing cell, and task.impute is drop"

@@ -15,8 +15,7 @@ import numpy as np
 from covey.agent.data.arrays import ALIASES, read_npz
 from covey.agent.data.dataset import Array, Dataset, RawColumns, dataset
 from covey.agent.data.fit import fit
-from covey.agent.data.image_form import Form
-from covey.agent.data.image_reader import ImageReader
+from covey.agent.data.image_reader import Form, ImageReader
 from covey.agent.data.images import is_image_name, new_images
 from covey.agent.data.load import TABLES, load, only_file
 from covey.agent.data.parquet_images import image_column, pixels_of, read_rows

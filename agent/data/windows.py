@@ -36,8 +36,7 @@ def window_rows(groups: Sequence[str], count: int, window: Window) -> Indices:
         series = np.array(rows, np.int64)
         last_start = len(series) - window.rows
         for start in range(0, last_start + 1, window.step):
-            end = start + window.rows
-            found.append(series[start:end])
+            found.append(series[start : start + window.rows])
     if not found:
         return np.empty((0, window.rows), np.int64)
     return np.stack(found)

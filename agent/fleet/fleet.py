@@ -21,7 +21,7 @@ from covey.agent.device.service import Agent, NameTakenError
 from covey.agent.fleet.faults import FaultPlan
 from covey.agent.learner_choice import TORCH
 from covey.agent.policy import UNLIMITED, Rules
-from covey.agent.worker.pool import COMMAND, Pool, PoolLike, check_device
+from covey.agent.worker.pool import Pool, PoolLike, check_device
 from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt.link import Down, Link, Message, Up, Will
@@ -123,8 +123,7 @@ class FleetRun:
             group.create_task(self._follow_rounds())
             for index in range(agents):
                 group.create_task(self._lives(index), name=agent_name(index, agents))
-                started = index + 1
-                if started % STARTS_AT_ONCE == 0:
+                if (index + 1) % STARTS_AT_ONCE == 0:
                     await asyncio.sleep(START_PAUSE_S)
 
     async def _follow_rounds(self) -> None:
@@ -240,15 +239,13 @@ async def host(
         url.tls_context()  # report a file that cannot be read now, and once
     source = {"scenario": str(path), "data_root": str(data_root) if data_root else None}
     workers = fleet.workers or os.cpu_count() or 1
-    command = (*COMMAND, "--warm") if learner == TORCH else COMMAND
-    async with Pool(workers, keep_warm_s=KEEP_WARM_S, command=command) as pool:
+    async with Pool(workers, keep_warm_s=KEEP_WARM_S, warm=learner == TORCH) as pool:
         rules = Rules(UNLIMITED, allowed, learner)
         await check_device(pool, scenario.training.device, rules)
         if start is not None:
             await _write_start(pool, source, start, rules)
         await write_partition(pool, source, folder / "partition.npz")
-        addresses = ", ".join(map(str, urls))
-        observer(n.FleetStarted(fleet.agents, workers, addresses))
+        observer(n.FleetStarted(fleet.agents, workers, ", ".join(map(str, urls))))
         topics = Topics(scenario.federation)
 
         def open_link(client_id: str, will: Will | None) -> AbstractAsyncContextManager[Link]:
@@ -270,8 +267,7 @@ def brokers_of(will: Will | None, topics: Topics, urls: Sequence[BrokerUrl]) -> 
         return urls
     place = topics.parse(will.topic)
     assert isinstance(place, AgentTopic)  # noqa: S101 - agents alone have a last will here
-    shard = shard_of(place.agent, len(urls))
-    return [urls[shard]]
+    return [urls[shard_of(place.agent, len(urls))]]
 
 
 def _fleet_of(scenario: Scenario, source: str) -> Fleet:

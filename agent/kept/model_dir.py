@@ -139,8 +139,7 @@ class ModelDir:
 
     def _write(self, index: Index) -> None:
         text = json_text.dumps(index.to_json(), indent=1)
-        content = f"{text}\n".encode()
-        write_atomically(self.folder / INDEX, content, durable=self.durable)
+        write_atomically(self.folder / INDEX, f"{text}\n".encode(), durable=self.durable)
         self.index = index
 
     def _sweep(self) -> None:

@@ -85,8 +85,7 @@ def task_with_scaling(task: Mapping[str, Any], scaling: Mapping[str, Any] | None
     """
     if scaling is None:
         return dict(task)
-    complete = resolved(Task.model_validate(task), scaling)
-    return complete.for_agents()
+    return resolved(Task.model_validate(task), scaling).for_agents()
 
 
 def read_model(path: Path) -> ModelFile:

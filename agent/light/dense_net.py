@@ -37,9 +37,7 @@ def layout_of_task(task: Task) -> Layout:
     widths = [inputs, *hidden, task.outputs]
     tensors: list[Tensor] = []
     for name, (before, after) in zip(names, pairwise(widths), strict=True):
-        weight = Tensor(f"{name}.weight", (after, before))
-        bias = Tensor(f"{name}.bias", (after,))
-        tensors += [weight, bias]
+        tensors += [Tensor(f"{name}.weight", (after, before)), Tensor(f"{name}.bias", (after,))]
     return Layout(tuple(tensors), len(tensors))
 
 

@@ -2,18 +2,321 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Mapping, Sequence
+from itertools import chain, islice
+from typing import Any, NoReturn
 
-from covey.agent.data.dataset import Dataset
-from covey.agent.light.dense_net import layout_of_task
-from covey.agent.light.numpy_local import NumpyLocal
-from covey.agent.policy import Rules
+import numpy as np
+import numpy.typing as npt
+
+from covey.agent.data.dataset import Array, Dataset
+from covey.agent.data.local import CHUNK, NO_CORRECTION, DataOfLocal, Float32, chunks
+from covey.agent.data.scaling import Scaling, in_units_of_the_data
+from covey.agent.kept.privacy_account import DeviceAccount
+from covey.agent.learning import SAME_VERSION
+from covey.agent.light.dense_net import DenseNet, layout_of_task
+from covey.agent.policy import NO_CODE_RULES, Rules
 from covey.shared.consent import AllowedCode
 from covey.shared.errors import PublicError
-from covey.shared.numerics.vectors import Layout
+from covey.shared.numerics.vectors import Layout, Vector
+from covey.shared.privacy.noise import Noise
+from covey.shared.privacy.settings import Budget, LocalPrivacy
 from covey.shared.scenario.task import Task
-from covey.shared.strategies.base import Training
+from covey.shared.strategies.base import (
+    Contrast,
+    DataSplit,
+    GradientCorrection,
+    SampleIndices,
+    Training,
+    TrainingResult,
+)
 from covey.shared.wire.messages import DeviceKind
+
+
+class NumpySgd:
+    """v = momentum * v + g, w -= lr * v, where g already holds weight decay and the correction.
+
+    One optimiser serves one training. It starts at rest unless it is given a velocity.
+
+    Args:
+        net: the model to train; its gradient is changed in place by each step.
+        training: rate, momentum and weight decay.
+        correction: terms that bend the gradient; its vectors are (d,).
+        frozen: the first `frozen` parameters never change.
+        velocity: (d - frozen,) from an earlier training, or None.
+    """
+
+    velocity: Vector | None  # (d - frozen,); None without momentum
+
+    def __init__(
+        self,
+        net: DenseNet,
+        training: Training,
+        correction: GradientCorrection,
+        frozen: int,
+        velocity: Vector | None,
+    ) -> None:
+        self._weights = net.state[frozen:]
+        self._gradient = net.gradient[frozen:]
+        # float32 scalars: a Python float is cast in the same way, but the intent is easier to see
+        self._lr = np.float32(training.lr)
+        self._momentum = np.float32(training.momentum)
+        self._decay = np.float32(training.weight_decay)
+        self._mu = np.float32(correction.mu)
+        self._anchor = None
+        if correction.mu and correction.anchor is not None:
+            self._anchor = correction.anchor[frozen:].astype(np.float32)
+        self._drift = None
+        if correction.drift is not None:
+            self._drift = correction.drift[frozen:].astype(np.float32)
+        self.velocity = None
+        if training.momentum:
+            self.velocity = np.zeros_like(self._weights)
+            if velocity is not None:
+                np.copyto(self.velocity, velocity)
+
+    def step(self) -> None:
+        """Change the parameters by the gradient that the net holds."""
+        gradient = self._gradient
+        if self._decay:
+            gradient += self._decay * self._weights
+        if self._anchor is not None:
+            gradient += self._mu * (self._weights - self._anchor)
+        if self._drift is not None:
+            gradient += self._drift
+        direction = gradient
+        if self.velocity is not None:
+            self.velocity *= self._momentum
+            self.velocity += gradient
+            direction = self.velocity
+        self._weights -= self._lr * direction
+
+
+Targets = npt.NDArray[Any]
+LossesAndSlopes = tuple[Float32, Float32]
+
+
+def cross_entropy(outputs: Float32, targets: Targets) -> LossesAndSlopes:
+    """Softmax cross-entropy.
+
+    Args:
+        outputs: (n, classes) logits.
+        targets: (n,) int64 class indices.
+
+    Returns:
+        The loss of each sample (n,), and its derivative by the outputs (n, classes).
+    """
+    largest = outputs.max(1)
+    shifted = outputs - _column(largest)  # so that no exponential overflows
+    powers = np.exp(shifted)
+    sums = powers.sum(1)
+    own_class = (np.arange(len(targets)), targets)
+    losses = np.log(sums)
+    losses -= shifted[own_class]
+    slopes = powers
+    slopes /= _column(sums)
+    slopes[own_class] -= 1
+    return losses, slopes
+
+
+def squared_error(outputs: Float32, targets: Targets) -> LossesAndSlopes:
+    """The squared error of outputs (n, 1) against values (n,) float32; returns what `cross_entropy` does."""
+    errors = outputs.ravel() - targets
+    return errors**2, _column(2 * errors)
+
+
+def _column(values: Float32) -> Float32:
+    """(n,) as (n, 1)."""
+    return values.reshape(-1, 1)
+
+
+WITH_TORCH = "start the agent with --learner torch"
+
+
+class NumpyLocal(DataOfLocal):
+    """A `shared.strategy.Local` over data that `agent.data.fit` has passed, without torch.
+
+    With the same generator state it trains on the same batches as a device with torch, and its vectors differ from that
+    device's by the rounding of float32 only. The same generator state, start and data give the same bytes here.
+
+    Args:
+        dataset: samples of shape `task.features`, or columns of a table, which become inputs here.
+        task: its model is `linear` or `mlp`.
+        layout: of the coordinator's model.
+        training: settings of local SGD.
+        rng: draws the order of samples, nothing else.
+        scaling: `mean` and `std` per channel; None: the task's own fixed values, if it has any.
+        rules: how much may be trained.
+
+    Raises:
+        PublicError: another model, or model and layout differ.
+        DataError: there are no training samples.
+    """
+
+    device = "cpu"
+    _net: DenseNet  # the task's model; each call loads the vector that it needs
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        task: Task,
+        layout: Layout,
+        training: Training,
+        rng: np.random.Generator,
+        scaling: Mapping[str, Sequence[float]] | None = None,
+        *,
+        rules: Rules = NO_CODE_RULES,
+    ) -> None:
+        super().__init__(dataset, task, training, rng, rules)
+        self._loss = squared_error if task.classes is None else cross_entropy
+        self._scaling = Scaling.of(task, scaling)
+        _check_layout(task, layout)
+        self._net = DenseNet(layout)
+
+    def enable_privacy(
+        self,
+        privacy: LocalPrivacy,
+        budget: Budget,
+        noise: Noise,
+        ledger: npt.NDArray[np.float64] | None,
+        account: DeviceAccount | None,
+    ) -> NoReturn:
+        """Refuse DP-SGD: a device must not train without the noise that its order asks for."""
+        raise PublicError(
+            "privacy.local: the learner of this device (numpy) has no DP-SGD; remove privacy.local, or "
+            f"{WITH_TORCH}"
+        )
+
+    # -- evaluation -----------------------------------------------------------------------------------------
+
+    def losses(self, model: Vector) -> Float32:
+        """Loss of each training sample (n_i,), in data order."""
+        outputs = self._outputs(model, "train")
+        with np.errstate(all="ignore"):  # a loss that is not finite is reported as such
+            losses, _ = self._loss(outputs, self._samples["train"].targets)
+        return losses
+
+    def predict(self, model: Vector, split: DataSplit) -> Float32:
+        """Logits (n, classes), or predicted values (n, 1) in the units of the data for a regression task."""
+        return in_units_of_the_data(self._outputs(model, split), self._task)
+
+    def memberships(self, model: Vector, clusters: int) -> NoReturn:
+        """Refuse to count by a projection head: `linear` and `mlp` have none here."""
+        raise PublicError(
+            f"this method needs a projection head, which the learner of this device (numpy) lacks; {WITH_TORCH}"
+        )
+
+    def gradient(
+        self, model: Vector, *, batch: int | None = None, rows: SampleIndices | None = None
+    ) -> Vector:
+        """Gradient of F_i at the model (d,).
+
+        Args:
+            model: (d,) float32.
+            batch: that many samples are drawn; None or more than there are: all of them.
+            rows: the samples to use, instead of `batch`.
+        """
+        net = self._net
+        net.load(model)
+        net.gradient.fill(0)
+        if rows is None:
+            rows = self._batching.drawn(batch)
+        count = np.float32(len(rows))
+        with np.errstate(all="ignore"):
+            for chunk in chunks(rows, CHUNK):
+                inputs, targets = self._gathered(chunk)
+                _, slopes = self._loss(net.outputs(inputs), targets)
+                net.add_gradient(slopes / count)
+        return net.gradient.copy()
+
+    def _outputs(self, model: Vector, split: DataSplit) -> Float32:
+        """The model's outputs for a part (n, outputs), in chunks that bound the memory."""
+        self._net.load(model)
+        found = [np.empty((0, self._task.outputs), np.float32)]
+        with np.errstate(all="ignore"):
+            for raw in chunks(self._samples[split].features, CHUNK):
+                found.append(self._net.outputs(self._scaled(raw)))
+        return np.concatenate(found)
+
+    # -- training -------------------------------------------------------------------------------------------
+
+    def train(
+        self,
+        start: Vector,
+        correction: GradientCorrection = NO_CORRECTION,
+        *,
+        epochs: int | None = None,
+        steps: int | None = None,
+        weights: Float32 | None = None,
+        contrast: Contrast | None = None,
+        frozen: int = 0,
+        velocity: Vector | None = None,
+        at_home: bool = False,
+    ) -> TrainingResult:
+        """LocalTrain. No step at all gives the start and its loss.
+
+        Raises:
+            PolicyError: the owner of this device allows fewer epochs or steps.
+            PublicError: the method asks for a contrastive loss, or the scenario for changed images.
+        """
+        if contrast is not None:
+            raise PublicError(
+                "this method adds a contrastive loss of augmented images, which the learner of this device (numpy) "
+                f"lacks; {WITH_TORCH}"
+            )
+        if self._training.augment != "none":
+            raise PublicError(
+                f"training.augment is {self._training.augment}, and the learner of this device (numpy) changes no images; "
+                f"set it to none, or {WITH_TORCH}"
+            )
+        epochs, steps = self._batching.begin(epochs, steps)
+        net = self._net
+        net.load(start)
+        sgd = NumpySgd(net, self._training, correction, frozen, velocity)
+        batches = chain.from_iterable(self._batching.batches(epochs))
+        losses: list[float] = []
+        with np.errstate(all="ignore"):  # a diverged model is reported as such
+            for rows in islice(batches, steps):
+                losses.append(self._batch_gradient(rows, weights))
+                sgd.step()
+        if not losses:
+            return TrainingResult(start.copy(), 0, self.loss(start), velocity)
+        return TrainingResult(net.state.copy(), len(losses), float(np.mean(losses)), sgd.velocity)
+
+    def _batch_gradient(self, rows: SampleIndices, weights: Float32 | None) -> float:
+        """Leave the gradient of a batch's mean loss in the net. Returns that loss."""
+        net = self._net
+        inputs, targets = self._gathered(rows)
+        losses, slopes = self._loss(net.outputs(inputs), targets)
+        if weights is not None:
+            own = weights[rows].astype(np.float32)
+            losses = losses * own
+            slopes = slopes * own[:, None]
+        net.gradient.fill(0)
+        net.add_gradient(slopes / np.float32(len(rows)))
+        return float(losses.mean())
+
+    def _gathered(self, rows: SampleIndices) -> tuple[Float32, Array]:
+        """Scaled inputs and targets of training samples."""
+        samples = self._samples["train"]
+        return self._scaled(samples.features[rows]), samples.targets[rows]
+
+    def _scaled_rows(self, raw: Array) -> Float32:
+        return self._scaled(raw).reshape(len(raw), -1)
+
+    def _scaled(self, raw: Array) -> Float32:
+        """Inputs from features of a file."""
+        return self._scaling.apply(raw.astype(np.float32, copy=False))
+
+
+def _check_layout(task: Task, layout: Layout) -> None:
+    """Raises PublicError if the task's model has another layout than the coordinator's, before it takes memory."""
+    own = layout_of_task(task)
+    if own.digest != layout.digest:
+        raise PublicError(
+            f"task.model: built here it has {own.parameters} parameters in {len(own.tensors)} tensors, the "
+            f"coordinator's has {layout.parameters} in {len(layout.tensors)}; {SAME_VERSION}"
+        )
 
 
 class NumpyLearner:

@@ -73,8 +73,7 @@ class Headed(nn.Module):
     def features(self, x: Tensor) -> Tensor:
         """The features (n, width) that the final layer and the head read, from inputs (n, *features)."""
         for name in self._body:
-            layer = self.get_submodule(name)
-            x = layer(x)
+            x = self.get_submodule(name)(x)
         return x
 
     def classify(self, features: Tensor) -> Tensor:
@@ -87,8 +86,7 @@ class Headed(nn.Module):
 
 def linear(features: Features, outputs: int) -> nn.Module:
     """Multinomial logistic regression, or linear regression: 7 850 parameters for (1, 28, 28) and 10 classes."""
-    width = math.prod(features)
-    return Net(flatten=nn.Flatten(), fc=nn.Linear(width, outputs))
+    return Net(flatten=nn.Flatten(), fc=nn.Linear(math.prod(features), outputs))
 
 
 def mlp(features: Features, outputs: int, *, hidden: int | list[int] = 200) -> nn.Module:
@@ -102,8 +100,7 @@ def mlp(features: Features, outputs: int, *, hidden: int | list[int] = 200) -> n
         raise PublicError(
             f"task.model.options.hidden has {len(hidden_widths)} layers; use fewer than {MAX_LAYERS}"
         )
-    inputs = math.prod(features)
-    widths = [inputs, *hidden_widths]
+    widths = [math.prod(features), *hidden_widths]
     layers: dict[str, nn.Module] = {"flatten": nn.Flatten()}
     for number, (before, after) in enumerate(itertools.pairwise(widths), start=1):
         layers[f"fc{number}"] = nn.Linear(before, after)

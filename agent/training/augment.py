@@ -127,8 +127,7 @@ def _crop(images: Tensor, draw: torch.Generator) -> Tensor:
     n, _, height, width = images.shape
     area = _uniform(n, *CROP_AREA, draw)
     narrowest, widest = CROP_RATIO
-    log_ratio = _uniform(n, math.log(narrowest), math.log(widest), draw)
-    ratio = torch.exp(log_ratio) * height / width
+    ratio = torch.exp(_uniform(n, math.log(narrowest), math.log(widest), draw)) * height / width
     crop_width = torch.sqrt(area * ratio).clamp(max=1)
     crop_height = torch.sqrt(area / ratio).clamp(max=1)
     right = (1 - crop_width) * _uniform(n, -1, 1, draw)
@@ -183,8 +182,7 @@ def _hue(images: Tensor, draw: torch.Generator) -> Tensor:
 def _grey(images: Tensor) -> Tensor:
     """Brightness in all three channels, (n, 3, h, w)."""
     weights = torch.tensor(LUMA, device=images.device).view(1, 3, 1, 1)
-    brightness = (images * weights).sum(dim=1, keepdim=True)
-    return brightness.expand_as(images)
+    return (images * weights).sum(dim=1, keepdim=True).expand_as(images)
 
 
 def _affine_matrices(across: tuple[Tensor, ...], down: tuple[Tensor, ...]) -> Tensor:
@@ -200,8 +198,7 @@ def _resample(images: Tensor, affine: Tensor, *, padding: str) -> Tensor:
 
 def _jitter_factor(images: Tensor, draw: torch.Generator) -> Tensor:
     """A factor (n, 1, 1, 1) near 1 for each image, on the images' device."""
-    factor = _uniform(len(images), 1 - JITTER, 1 + JITTER, draw)
-    return factor.view(-1, 1, 1, 1).to(images.device)
+    return _uniform(len(images), 1 - JITTER, 1 + JITTER, draw).view(-1, 1, 1, 1).to(images.device)
 
 
 def _uniform(n: int, low: float, high: float, draw: torch.Generator) -> Tensor:

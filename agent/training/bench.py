@@ -78,8 +78,7 @@ def measure(
     learner = load_learner(rules.learner, rules.allowed)
     layout = learner.layout(task, rules.allowed)
     generator = np.random.default_rng(0)
-    drawn = generator.uniform(0, LARGEST_START, layout.size)
-    start = drawn.astype(np.float32)
+    start = generator.uniform(0, LARGEST_START, layout.size).astype(np.float32)
     local = learner.local(samples, task, layout, training, generator, rules)
     step_s = _seconds_per_step(local, start)
     local.predict(start, "test")  # the first pass allocates memory
@@ -102,8 +101,7 @@ def _seconds_per_step(local: Local, start: Vector) -> float:
     began = time.perf_counter()
     local.train(start, steps=MIN_STEPS)
     first_s = (time.perf_counter() - began) / MIN_STEPS
-    affordable = int(TRAINING_S / max(first_s, 1e-6))
-    steps = min(max(affordable, MIN_STEPS), MAX_STEPS)
+    steps = min(max(int(TRAINING_S / max(first_s, 1e-6)), MIN_STEPS), MAX_STEPS)
     began = time.perf_counter()
     local.train(start, steps=steps)
     return (time.perf_counter() - began) / steps

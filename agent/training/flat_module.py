@@ -70,8 +70,7 @@ class FlatModule:
             tensor = tensors[entry.name]
             tensor.data = self.state[span].view(entry.shape)
             if isinstance(tensor, nn.Parameter):
-                own_gradient = self.gradient[span]
-                tensor.grad = own_gradient.view(entry.shape)
+                tensor.grad = self.gradient[span].view(entry.shape)
                 self.gradients.append(tensor.grad)
 
     def __repr__(self) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,24 +13,29 @@ import torch
 from torch import Tensor
 
 from covey.agent.data import Dataset
-from covey.agent.data.batching import Batching
-from covey.agent.data.inputs import prepared
-from covey.agent.data.kin import card_of, units_of
-from covey.agent.data.survey import Moments, moments_of
-from covey.agent.data.target_scale import in_units_of_the_data, standardised_targets
+from covey.agent.data.dataset import Array
+from covey.agent.data.local import CHUNK, NO_CORRECTION, DataOfLocal, Float32, chunks
+from covey.agent.data.scaling import in_units_of_the_data
 from covey.agent.kept.privacy_account import DeviceAccount
 from covey.agent.policy import NO_CODE_RULES, Rules
+from covey.agent.training.architectures import BUILT_IN
 from covey.agent.training.augment import augmentation_for, augmentation_of_training
 from covey.agent.training.compute_device import choose_device, prepare_device
 from covey.agent.training.flat_module import SEEDS, FlatModule
-from covey.agent.training.image_views import Change, ImageViews, unchanged
 from covey.agent.training.input_scaling import InputScaling
 from covey.agent.training.models import build, headed
-from covey.agent.training.nets import Nets
-from covey.agent.training.objective import ContrastiveObjective, Objective, TaskLoss, supervised
+from covey.agent.training.objective import (
+    Change,
+    ContrastiveObjective,
+    ImageViews,
+    Objective,
+    TaskLoss,
+    supervised,
+    unchanged,
+)
 from covey.agent.training.sgd import Sgd
-from covey.shared.errors import DataError, PublicError
-from covey.shared.numerics.kinship import Card
+from covey.shared.consent import AllowedCode
+from covey.shared.errors import PublicError
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import AUGMENT_UNDER_DP_SGD, Budget, LocalPrivacy
@@ -48,36 +52,67 @@ from covey.shared.strategies.base import (
 if TYPE_CHECKING:
     from covey.agent.training.private_sgd import PrivateSgd
 
-CHUNK = 256  # samples per forward pass outside of training
-GATHERED_BATCHES = 64  # batches that are gathered and scaled at once
-NO_CORRECTION = GradientCorrection()
 
-Float32 = npt.NDArray[np.float32]
+class _Key(NamedTuple):
+    """All that a built-in model depends on. Its options may hold lists, so they are text."""
+
+    model: str
+    features: tuple[int, ...]
+    outputs: int
+    layout: str
+    device: str
+
+
+class Nets:
+    """Builds modules, and keeps one. Every training and every prediction loads the whole state of a module first.
+
+    A module of the user's own code may keep a state that no vector holds, so it is built for each order.
+    """
+
+    def __init__(self) -> None:
+        self._key: _Key | None = None  # of `_kept`
+        self._kept: FlatModule | None = None  # None before the first built-in model
+
+    def __repr__(self) -> str:
+        return f"<Nets: {self._kept!r}>"
+
+    def net(
+        self, task: Task, layout: Layout, device: torch.device, allowed: AllowedCode
+    ) -> FlatModule:
+        """The task's module on the device. Its values are undefined.
+
+        Args:
+            task: names the model.
+            layout: of the coordinator's model.
+            device: where the module computes.
+            allowed: the user's own code that may be imported.
+
+        Raises:
+            PublicError: the model cannot be built here, or has another layout.
+        """
+        key = _key(task, layout, device)
+        if self._kept is not None and key == self._key:
+            return self._kept
+        self._kept = None  # first: two large modules may not fit into memory
+        net = FlatModule(build(task, 0, allowed, values=layout.size).to(device), layout, device)
+        if task.model.name in BUILT_IN:
+            self._key = key
+            self._kept = net
+        return net
+
+
+def _key(task: Task, layout: Layout, device: torch.device) -> _Key:
+    model = task.model.model_dump_json()
+    return _Key(model, task.features, task.outputs, layout.digest, str(device))
+
+
+GATHERED_BATCHES = 64  # batches that are gathered and scaled at once
+
 Ledger = npt.NDArray[np.float64]
 Batch = tuple[Tensor, Tensor, Tensor | None]  # inputs, targets, sample weights; on the device
 
 
-@dataclass(frozen=True)
-class _Samples:
-    """One part of the data, on the CPU."""
-
-    features: Tensor  # (n, *task.features), in the type of their file
-    targets: Tensor  # (n,) int64 class indices, or float32 values for a regression task, standardised if the task is
-    values: npt.NDArray[Any]  # (n,) the targets in the units of the data
-
-    @classmethod
-    def of(cls, features: npt.NDArray[Any], targets: npt.NDArray[Any], task: Task) -> _Samples:
-        """The arrays of a data set, shared where their types allow it."""
-        dtype = np.float32 if task.classes is None else np.int64
-        values = np.ascontiguousarray(targets, dtype)
-        inside = standardised_targets(values, task)
-        return cls(torch.from_numpy(features), torch.from_numpy(inside), values)
-
-    def __len__(self) -> int:
-        return len(self.targets)
-
-
-class TorchLocal:
+class TorchLocal(DataOfLocal):
     """A `shared.strategy.Local` over data that `agent.data.fit` has passed.
 
     Models and batches lie on the device; vectors enter and leave on the CPU. The same generator state, start and data give
@@ -99,11 +134,8 @@ class TorchLocal:
         DataError: there are no training samples.
     """
 
-    device: str  # the kind of device: "cpu", "cuda" or "mps"
-    _samples: Mapping[DataSplit, _Samples]
     _scaling: InputScaling  # on the device
     _net: FlatModule  # the task's model; each call loads the vector that it needs
-    _batching: Batching  # draws the mini-batches and counts the steps of this order
     _private: PrivateSgd | None  # set while training is DP-SGD
     _private_net: FlatModule  # exists with `_private`: Opacus has hooks in it, all else uses `_net`
 
@@ -119,34 +151,16 @@ class TorchLocal:
         rules: Rules = NO_CODE_RULES,
         nets: Nets | None = None,
     ) -> None:
-        if not len(dataset.targets):
-            raise DataError(f"{dataset.source}: no training samples")
-        self._units = partial(units_of, dataset)
-        dataset = prepared(dataset, task)
-        self._task = task
-        self._training = training
+        self.device = rules.device(training.device, choose_device)
+        self._device = prepare_device(self.device)
+        self._net = (nets or Nets()).net(task, layout, self._device, rules.allowed)
+        super().__init__(dataset, task, training, rng, rules, skips_single=self._net.has_batch_norm)
         self._rng = rng
         self._layout = layout
         self._rules = rules
-        self._samples = {
-            "train": _Samples.of(dataset.features, dataset.targets, task),
-            "test": _Samples.of(dataset.test_features, dataset.test_targets, task),
-        }
         self._loss = TaskLoss.of(task)
-        self.device = rules.device(training.device, choose_device)
-        self._device = prepare_device(self.device)
-        scaling_on_cpu = InputScaling.of(task, scaling)
-        self._scaling = scaling_on_cpu.to(self._device)
-        nets = nets or Nets()
-        self._net = nets.net(task, layout, self._device, rules.allowed)
-        self._batching = Batching(
-            self.examples, training, rng, rules, skips_single=self._net.has_batch_norm
-        )
+        self._scaling = InputScaling.of(task, scaling).to(self._device)
         self._private = None
-
-    def __repr__(self) -> str:
-        model = self._task.model.name
-        return f"<TorchLocal {model}: {self.examples} training samples on {self.device}>"
 
     def enable_privacy(
         self,
@@ -193,43 +207,11 @@ class TorchLocal:
         """Epsilon of the ledger; 0 without DP-SGD."""
         return 0.0 if self._private is None else self._private.spent()
 
-    # -- data -----------------------------------------------------------------------------------------------
-
-    @property
-    def examples(self) -> int:
-        """n_i, the number of training samples."""
-        return len(self._samples["train"])
-
-    def inputs(self) -> Float32:
-        """Training samples (n_i, values of one) as their file has them."""
-        return self._samples["train"].features.flatten(1).to(torch.float32).numpy()
-
-    def targets(self, split: DataSplit) -> npt.NDArray[Any]:
-        """Class indices (n,) int64, or values (n,) float32 in the units of the data for a regression task."""
-        return self._samples[split].values
-
-    def card(self, seed: int, client: str) -> Card:
-        """The summary of the training samples by which a fleet is tested for shifts."""
-        samples = self._samples["train"]
-        pieces = (
-            self._scaled(raw).flatten(1).cpu().numpy() for raw in _chunks(samples.features, CHUNK)
-        )
-        return card_of(pieces, samples.values, self._units(), self._task, seed, client)
-
-    def moments(self) -> Moments:
-        """Sums over the training set after `task.scale` and before standardisation, for federated scaling."""
-        features = self._samples["train"].features
-        return moments_of(self._task, [chunk.numpy() for chunk in _chunks(features, CHUNK)])
-
     # -- evaluation mode -------------------------------------------------------------------------------------
-
-    def loss(self, model: Vector) -> float:
-        """F_i(model), evaluation mode, summed in float64."""
-        return float(self.losses(model).mean(dtype=np.float64))
 
     def losses(self, model: Vector) -> Float32:
         """Loss of each training sample (n_i,), in data order."""
-        targets = self._samples["train"].targets.to(self._device)
+        targets = torch.from_numpy(self._samples["train"].targets).to(self._device)
         losses: list[Tensor] = []
         with torch.inference_mode():
             outputs = self._outputs(model, "train")
@@ -253,8 +235,7 @@ class TorchLocal:
         assigned: list[Tensor] = []
         with torch.inference_mode():
             for inputs in self._inputs("train"):
-                logits = net.head(net.features(inputs))
-                assigned.append(logits.argmax(dim=1))
+                assigned.append(net.head(net.features(inputs)).argmax(dim=1))
         clusters_of_samples = torch.cat(assigned).cpu().numpy()
         return np.bincount(clusters_of_samples, minlength=clusters)
 
@@ -276,8 +257,7 @@ class TorchLocal:
             rows = self._batching.drawn(batch)
         for chunk in _chunks(torch.from_numpy(rows), CHUNK):
             inputs, targets = self._gathered(chunk)
-            losses = self._loss.per_sample(net.module(inputs), targets)
-            share_of_mean = losses.sum() / len(rows)
+            share_of_mean = self._loss.per_sample(net.module(inputs), targets).sum() / len(rows)
             share_of_mean.backward()  # type: ignore[no-untyped-call]
         result = np.zeros(self._layout.size, np.float32)
         result[: self._layout.parameters] = net.gradient.cpu().numpy()
@@ -294,14 +274,10 @@ class TorchLocal:
 
     def _inputs(self, split: DataSplit) -> Iterator[Tensor]:
         """Scaled inputs on the device, in chunks."""
-        for raw in _chunks(self._samples[split].features, CHUNK):
-            yield self._scaled(raw)
+        for raw in chunks(self._samples[split].features, CHUNK):
+            yield self._scaled(torch.from_numpy(raw))
 
     # -- training --------------------------------------------------------------------------------------------
-
-    def batches(self, epochs: int | None = None) -> Iterator[list[SampleIndices]]:
-        """For each epoch the rows of its mini-batches, in a fresh order; the short last batch is kept."""
-        return self._batching.batches(epochs)
 
     def train(
         self,
@@ -396,8 +372,7 @@ class TorchLocal:
             target_batches = _chunks(targets, size)
             weight_batches: Sequence[Tensor | None] = [None] * len(input_batches)
             if all_weights is not None:
-                own_weights = all_weights.index_select(0, rows).to(self._device)
-                weight_batches = _chunks(own_weights, size)
+                weight_batches = _chunks(all_weights.index_select(0, rows).to(self._device), size)
             for batch in zip(input_batches, target_batches, weight_batches, strict=True):
                 if self._net.has_batch_norm and len(batch[1]) == 1:
                     continue  # one sample has no variance
@@ -421,18 +396,21 @@ class TorchLocal:
     def _views(self) -> ImageViews:
         """Changes of this agent's images, by a seed that is drawn here."""
         seed = int(self._rng.integers(SEEDS))
-        return ImageViews.of(self._samples["train"].features, self._task.scale, self._scaling, seed)
+        features = torch.from_numpy(self._samples["train"].features)
+        return ImageViews.of(features, self._task.scale, self._scaling, seed)
 
     def _summed_loss(self, targets: Tensor, outputs: Tensor) -> Tensor:
-        losses = self._loss.per_sample(outputs, targets)
-        return losses.sum()
+        return self._loss.per_sample(outputs, targets).sum()
 
     def _gathered(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Scaled inputs and targets of training samples, on the device."""
         samples = self._samples["train"]
-        raw = samples.features.index_select(0, rows)
-        targets = samples.targets.index_select(0, rows)
+        raw = torch.from_numpy(samples.features).index_select(0, rows)
+        targets = torch.from_numpy(samples.targets).index_select(0, rows)
         return self._scaled(raw), targets.to(self._device)
+
+    def _scaled_rows(self, raw: Array) -> Float32:
+        return self._scaled(torch.from_numpy(raw)).flatten(1).cpu().numpy()
 
     def _scaled(self, raw: Tensor) -> Tensor:
         """Inputs on the device from features of a file."""

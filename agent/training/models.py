@@ -16,11 +16,14 @@ from covey.agent.kept.model_file import ModelFile, read_model
 from covey.agent.learning import SAME_VERSION
 from covey.agent.own_code import resolve
 from covey.agent.training.architectures import BUILT_IN, Headed
+from covey.shared import json_text
 from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import PublicError, UserError
+from covey.shared.files import atomic_replace
 from covey.shared.model_files import SUFFIX, model_file
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.numerics.vectors import Tensor as Entry
+from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.task import Task
 from covey.shared.seeds import entropy
 
@@ -326,3 +329,25 @@ def _found_instead(path: str) -> str:
             return "this is a single array without a name"
         case _:
             return "this is not an .npz file"
+
+
+def write_start(scenario: Scenario, out: Path, allowed: AllowedCode = NO_CODE) -> None:
+    """Draw the initial weights on the scenario's seed and write them as .npz.
+
+    The file holds `starts`, float32 (strategy.starts, d), and `layout`, a text of JSON.
+
+    Raises:
+        UserError: the model cannot be built, lacks the strategy's head, or is not allowed on this machine.
+    """
+    task = scenario.task
+    strategy = scenario.strategy
+    if strategy.head:
+        headed(build(task, scenario.seed, allowed), strategy.head)
+    starts: list[Vector] = []
+    for start in range(strategy.starts):
+        vector, layout = initial(task, entropy(scenario.seed, "init", start), start, allowed)
+        starts.append(vector)
+    layout_text = json_text.dumps(layout.to_wire())
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_replace(out) as temporary, temporary.open("wb") as file:
+        np.savez(file, starts=np.stack(starts), layout=np.array(layout_text))

@@ -5,6 +5,7 @@ Both can be computed on images that `training.augment` changes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,10 +15,97 @@ from torch.nn import functional
 
 from covey.agent.training.architectures import Headed
 from covey.agent.training.augment import Augmentation
-from covey.agent.training.contrastive import contrastive_loss
-from covey.agent.training.image_views import Change, ImageViews, unchanged
+from covey.agent.training.input_scaling import InputScaling
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import Contrast
+
+# inputs (B, *features) -> inputs of changed images
+Change = Callable[[Tensor], Tensor]
+
+
+def unchanged(inputs: Tensor) -> Tensor:
+    """The change that leaves images as they are."""
+    return inputs
+
+
+@dataclass(frozen=True)
+class ImageViews:
+    """Changes images that are inputs of a model already."""
+
+    scaling: InputScaling  # that made the inputs from raw features
+    low: float  # the raw feature that augmentation takes for 0
+    span: float  # from there to the raw feature that it takes for 1
+    draw: torch.Generator  # of the numbers by which images are changed
+
+    @classmethod
+    def of(cls, raw: Tensor, scale: float, scaling: InputScaling, seed: int) -> ImageViews:
+        """The views of an agent's images.
+
+        Args:
+            raw: all raw features (n, *features). Images span 0 to what `scale` makes 1, or more if the data does.
+            scale: the factor `task.scale`.
+            scaling: makes inputs of raw features.
+            seed: determines the changes.
+        """
+        smallest = float(raw.min())
+        largest = float(raw.max())
+        low = min(0.0, smallest)
+        span = max(1 / scale, largest) - low
+        draw = torch.Generator()
+        draw.manual_seed(seed)
+        return cls(scaling, low, span, draw)
+
+    def changed(self, inputs: Tensor, augment: Augmentation) -> Tensor:
+        """Inputs of changed images: augmentation works on images with values in [0, 1]."""
+        from_zero = self.scaling.undo(inputs) - self.low
+        changed_raw = augment(from_zero / self.span, self.draw) * self.span + self.low
+        return self.scaling.apply(changed_raw)
+
+
+def contrastive_loss(first: Tensor, second: Tensor, contrast: Contrast) -> Tensor:
+    """The contrastive clustering loss () of two views of the same samples.
+
+    Tang et al. 2024, equation 1, as Li et al. 2021 (Contrastive Clustering) have it. Our deviation from the print: we read
+    the 1/tau outside of exp and the index that occurs twice as slips, because as printed tau would cancel.
+
+    Args:
+        first: soft assignments (B, K) of the first view; rows sum to 1.
+        second: soft assignments (B, K) of the same B samples in the second view.
+        contrast: temperature, weight of the entropy term, and whose signatures are compared.
+    """
+    loss = _discrimination(first, second, contrast)
+    if contrast.kappa:
+        entropy_loss = contrast.kappa * (_entropy_gap(first) + _entropy_gap(second))
+        loss = loss + entropy_loss
+    return loss
+
+
+def _discrimination(first: Tensor, second: Tensor, contrast: Contrast) -> Tensor:
+    """Cross-entropy of finding each signature's partner in the other view, among all other signatures of both views."""
+    pair = [first, second]
+    if contrast.by == "columns":  # a cluster's signature: how strongly each sample belongs to it
+        pair = [first.T, second.T]
+    both_views = torch.cat(pair)
+    signatures = functional.normalize(both_views, dim=1)
+    count = len(signatures)
+    device = signatures.device
+    similarity = signatures @ signatures.T / contrast.temperature
+    # a signature is no candidate for its own partner
+    itself = torch.eye(count, dtype=torch.bool, device=device)
+    candidates = similarity.masked_fill(itself, -math.inf)
+    # signature i of one view belongs to signature i of the other, half the list further on
+    partner = torch.arange(count, device=device).roll(len(pair[0]))
+    return functional.cross_entropy(candidates, partner)
+
+
+def _entropy_gap(assigned: Tensor) -> Tensor:
+    """ln K minus the entropy of the mean assignment: 0 if all clusters are used equally."""
+    smallest = torch.finfo(assigned.dtype).tiny  # ln 0 would be infinite
+    share = assigned.mean(dim=0).clamp(min=smallest)
+    clusters = assigned.shape[1]
+    negative_entropy = (share * share.log()).sum()
+    return math.log(clusters) + negative_entropy
+
 
 # (inputs (B, *features), targets (B,), sample weights (B,) or None) -> loss ()
 Objective = Callable[[Tensor, Tensor, Tensor | None], Tensor]
@@ -42,9 +130,7 @@ class TaskLoss:
         """Mean loss () of a batch. `weights` (B,) multiply the losses; the mean still divides by B."""
         if weights is None:
             return self._loss(outputs, targets, "mean")
-        losses = self.per_sample(outputs, targets)
-        weighted = losses * weights
-        return weighted.mean()
+        return (self.per_sample(outputs, targets) * weights).mean()
 
     def _loss(self, outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
         if self.regression:
@@ -80,11 +166,8 @@ class ContrastiveObjective:
         # one pass for all three: batches of B would cost more than one of 3 B
         all_inputs = torch.cat([own_inputs, first_view, second_view])
         own, first_features, second_features = net.features(all_inputs).chunk(3)
-        first_logits = net.head(first_features)
-        first = functional.softmax(first_logits, dim=1)
-        second_logits = net.head(second_features)
-        second = functional.softmax(second_logits, dim=1)
+        first = functional.softmax(net.head(first_features), dim=1)
+        second = functional.softmax(net.head(second_features), dim=1)
         supervised_loss = self.loss.of_batch(net.classify(own), targets, weights)
         clustering_loss = contrastive_loss(first, second, self.contrast)
-        weighted = self.contrast.beta * clustering_loss
-        return supervised_loss + weighted
+        return supervised_loss + self.contrast.beta * clustering_loss

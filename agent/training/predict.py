@@ -169,5 +169,4 @@ def as_csv(predictions: Sequence[Prediction]) -> str:
 
 def as_json_lines(predictions: Sequence[Prediction]) -> str:
     """One JSON object per line."""
-    lines = [json_text.dumps(one.to_json()) for one in predictions]
-    return "\n".join(lines) + "\n"
+    return "\n".join([json_text.dumps(one.to_json()) for one in predictions]) + "\n"

@@ -168,8 +168,7 @@ class PrivateSgd:
 
     def sample(self) -> SampleIndices:
         """SampleIndices of a Poisson sample: each example with the sampling rate, independently. May be empty."""
-        drawn = self._noise.uniform(self._examples)
-        return np.flatnonzero(drawn < self.rate)
+        return np.flatnonzero(self._noise.uniform(self._examples) < self.rate)
 
     def gradients(self, loss: Callable[[Tensor], Tensor], inputs: Tensor) -> list[Tensor]:
         """For each parameter the noised sum of clipped gradients, divided by the expected size of a batch.
@@ -238,8 +237,7 @@ def _check_layers(module: nn.Module) -> None:
 def _merged(ledger: Ledger) -> Ledger:
     """One row for each pair of noise multiplier and sampling rate, with the steps of all such rows."""
     kinds, places = np.unique(ledger[:, :2], axis=0, return_inverse=True)
-    steps = np.bincount(places.ravel(), weights=ledger[:, 2])
-    return np.column_stack([kinds, steps])
+    return np.column_stack([kinds, np.bincount(places.ravel(), weights=ledger[:, 2])])
 
 
 def _epsilon(ledger: Ledger, delta: float) -> float:

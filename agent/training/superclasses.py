@@ -64,8 +64,7 @@ def accuracies(
     data, split = fleet_data(scenario, data_root)
     pooled = _pooled(data, split)
     of_sample = superclass(rule, pooled.test_targets)  # before fit() renames classes
-    present = set(of_sample.tolist())
-    if not {0, 1} <= present:
+    if not {0, 1} <= set(of_sample.tolist()):
         return []
     task = scenario.task
     layout = layout_of(build(task, 0, allowed))

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from covey.agent.data.dataset import Dataset
-    from covey.agent.training.learner import TorchLocal
-    from covey.agent.training.nets import Nets
+    from covey.agent.training.learner import Nets, TorchLocal
     from covey.shared.numerics.vectors import Layout, Vector
     from covey.shared.strategies.base import Training
     from covey.shared.wire.number_formats import Array, Scratch
@@ -63,8 +62,7 @@ class TorchLearner:
         rules: Rules,
     ) -> TorchLocal:
         """See `Learner.local`."""
-        from covey.agent.training.learner import TorchLocal
-        from covey.agent.training.nets import Nets
+        from covey.agent.training.learner import Nets, TorchLocal
 
         if self._nets is None:
             self._nets = Nets()
@@ -101,8 +99,7 @@ def write_float16(values: Vector, out: Array, _: Scratch) -> None:
     import torch
 
     writable = np.require(values, requirements="W")  # torch warns about other arrays
-    halves = torch.from_numpy(out.view(np.float16))
-    halves.copy_(torch.from_numpy(writable))
+    torch.from_numpy(out.view(np.float16)).copy_(torch.from_numpy(writable))
 
 
 def _import_torch() -> None:

@@ -14,7 +14,7 @@ from covey.agent.worker.process import prepared
 
 
 @contextlib.contextmanager
-def memory_limited(rules: Rules, *, learner_first: bool) -> Iterator[None]:
+def memory_limited(rules: Rules, threads: int | None) -> Iterator[None]:
     """Limit the data memory of this process while it works. Linux only.
 
     RLIMIT_DATA counts what a process writes to. RLIMIT_AS would count the address space, too, of which torch reserves
@@ -22,14 +22,14 @@ def memory_limited(rules: Rules, *, learner_first: bool) -> Iterator[None]:
 
     Args:
         rules: `max_memory_mb` comes on top of the learner's libraries and our own code, `memory_limit_mb` includes them.
-        learner_first: load the learner before the limit applies, so that a lack of memory has a name and not a
-            traceback from inside torch.
+        threads: load the learner with this many before the limit applies, so that a lack of memory has a name and not a
+            traceback from inside torch. None: the work needs no learner.
 
     Raises:
         PolicyError: the work ran out of memory, or the learner alone takes more than the limit.
     """
     policy = rules.policy
-    has_limit = policy.memory_limit_mb is not None or (learner_first and policy.max_memory_mb)
+    has_limit = policy.memory_limit_mb is not None or (threads is not None and policy.max_memory_mb)
     if not has_limit or sys.platform != "linux":
         yield
         return
@@ -37,8 +37,8 @@ def memory_limited(rules: Rules, *, learner_first: bool) -> Iterator[None]:
 
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     own_bytes = 0
-    if learner_first:
-        prepared(rules)
+    if threads is not None:
+        prepared(rules, threads)
         own_bytes = _own_data_bytes()
     limit_bytes, rule = strictest_limit(policy, own_bytes, rules.learner)
     resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, hard))

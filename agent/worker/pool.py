@@ -13,10 +13,11 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from covey.agent.policy import Rules
-from covey.agent.worker import frames
+from covey.agent.worker.process import Options
+from covey.shared.child import kill, python, worker_environment
 from covey.shared.consent import consent
 from covey.shared.errors import UserError
-from covey.shared.python_process import python, worker_environment
+from covey.shared.wire import frames
 from covey.shared.wire.messages import ALWAYS_THERE, DeviceWish
 
 COMMAND = python("covey.agent.worker.worker")
@@ -74,6 +75,7 @@ class Pool:
             a machine with any number of cores.
         cancel_grace_s: how long a worker may take to finish a job that was given up. Killing it costs more, because a
             new worker has to import torch first. After this time it is killed all the same.
+        warm: whether a worker loads torch before its first job.
         command: the program that a worker runs.
     """
 
@@ -84,10 +86,12 @@ class Pool:
         keep_warm_s: float = 60.0,
         threads: int = 1,
         cancel_grace_s: float = 5.0,
+        warm: bool = False,
         command: Sequence[str] = COMMAND,
     ) -> None:
         self._keep_warm_s = keep_warm_s
-        self._threads = str(threads)
+        self._threads = threads
+        self._warm = warm
         self._cancel_grace_s = cancel_grace_s
         self._command = tuple(command)
         self._vacancies = workers  # how many more workers may be started, those that start excluded
@@ -162,8 +166,7 @@ class Pool:
             worker = self._idle.pop()
             worker.stay()
             turn.set_result(worker)
-        unserved = self._count_waiting() - self._starting
-        for _ in range(min(self._vacancies, unserved)):
+        for _ in range(min(self._vacancies, self._count_waiting() - self._starting)):
             self._vacancies -= 1
             self._starting += 1
             self._start_chore(self._add_worker())
@@ -193,14 +196,15 @@ class Pool:
         self._release(worker)
 
     async def _start_worker(self) -> _Worker:
+        allow = tuple(
+            sorted(consent().names)
+        )  # the worker may load what our owner allowed us to load
         process = await asyncio.create_subprocess_exec(
             *self._command,
-            "--threads",
-            self._threads,
-            *consent().options(),  # the worker may load what our owner allowed us to load
+            *Options(self._threads, self._warm, allow=allow).words(),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            env=worker_environment(self._threads),
+            env=worker_environment(str(self._threads)),
             start_new_session=True,  # Ctrl-C must reach us alone: we end our workers
         )
         worker = _Worker(process)
@@ -272,7 +276,7 @@ class _Worker:
             await stdin.drain()
         except (BrokenPipeError, ConnectionError):
             return None
-        return await frames.receive(stdout)
+        return await _receive(stdout)
 
     def end_after(self, seconds: float, end: Callable[[], None]) -> None:
         """Call `end` if the worker has no job for so long."""
@@ -290,10 +294,18 @@ class _Worker:
         if stdout is not None and stdout.at_eof():
             with suppress(TimeoutError):  # it exits by itself; a signal would hide its exit code
                 return await asyncio.wait_for(self._process.wait(), EXIT_S)
-        with suppress(ProcessLookupError):
-            self._process.kill()
+        await kill(self._process)
         return await self._process.wait()
 
 
 async def _end(worker: _Worker) -> None:
     await worker.end()
+
+
+async def _receive(pipe: asyncio.StreamReader) -> frames.Job | None:
+    """The next message; None when the other end has closed the pipe."""
+    try:
+        head = await pipe.readexactly(frames.HEAD_BYTES)
+        return frames.unpack(await pipe.readexactly(frames.frame_length(head)))
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return None

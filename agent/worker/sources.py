@@ -85,11 +85,8 @@ def source_of(wire: Mapping[str, Any]) -> LocalSource | FleetSource:
         wire: {"scenario", "data_root", "index"} of a simulated agent, {"data", "label"} of a device.
     """
     if not is_simulated(wire):
-        label = wire.get("label")
-        return LocalSource(wire["data"], label)
-    data_root = wire.get("data_root")
-    index = wire.get("index", 0)
-    return FleetSource(wire["scenario"], data_root, index)
+        return LocalSource(wire["data"], wire.get("label"))
+    return FleetSource(wire["scenario"], wire.get("data_root"), wire.get("index", 0))
 
 
 def describe(data: Dataset, task: Task) -> dict[str, Any]:

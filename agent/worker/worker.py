@@ -1,6 +1,6 @@
 """The worker process: the only part of a running agent that imports numpy, and torch if the device trains with it.
 
-`python -m covey.agent.worker.worker` reads jobs from stdin and answers on stdout (`covey.agent.worker.frames`). An error
+`python -m covey.agent.worker.worker` reads jobs from stdin and answers on stdout (`covey.agent.worker.pool`). An error
 in a job becomes an answer and never ends the worker. The worker ends when its stdin closes or its parent ends.
 
 Every job has `source` (where the data comes from) and `policy`, `allow` and `learner` (the rules of this device). The jobs:
@@ -26,7 +26,7 @@ import platform
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,15 +35,15 @@ from covey.agent.kept.privacy_account import DeviceAccount
 from covey.agent.learner_choice import TORCH
 from covey.agent.learning import load_learner
 from covey.agent.policy import SIGNATURES, PolicyError, Rules, values_of
-from covey.agent.worker import frames
 from covey.agent.worker.memory_file import DiskFull, MemoryDamaged, load_memory, save_memory
 from covey.agent.worker.memory_limit import memory_limited
-from covey.agent.worker.model_cache import ModelCache, is_named_by_digest
-from covey.agent.worker.process import end_with_parent, prepared, threads, words_after
+from covey.agent.worker.process import Options, prepared
+from covey.shared.child import death_with_parent
 from covey.shared.consent import NO_CODE, AllowedCode, consented
 from covey.shared.errors import CoveyError, public_text
 from covey.shared.files import obstacle, write_atomically
 from covey.shared.strategies.phase_names import EVALUATE, MOMENTS, TRAIN
+from covey.shared.wire import frames
 
 if TYPE_CHECKING:
     from covey.agent.worker.sources import Source
@@ -51,7 +51,66 @@ if TYPE_CHECKING:
     from covey.shared.strategies.base import ClientState
     from covey.shared.wire.messages import OrderMessage, ReportContent, Work
 
+Read = Callable[[Path, "Layout"], "Vector"]
+Name = tuple[str, str]  # of a file, and the digest of a layout
+DIGEST_NAMES = ".model"  # the ending of files that are named by the digest of their content
+
+
+def is_named_by_digest(path: Path) -> bool:
+    """An agent names the models that it received by their digest; the coordinator of a simulation does not."""
+    return path.suffix == DIGEST_NAMES
+
+
+class ModelCache:
+    """Models (d,) of the newest order by the digest of their content and of their layout; they are read-only.
+
+    The other agents of a simulated fleet mostly need them again.
+    """
+
+    def __init__(self) -> None:
+        self._models: dict[Name, Vector] = {}
+
+    def __repr__(self) -> str:
+        return f"<ModelCache: {len(self._models)} models>"
+
+    def models(self, paths: Sequence[str], layout: Layout, read: Read) -> list[Vector]:
+        """The models in some files, of which those are read that the order before this one did not name.
+
+        Args:
+            paths: of the files.
+            layout: of the models.
+            read: reads one file, with its errors.
+        """
+        names = [_name(path, layout) for path in paths]
+        # before new ones are read: they may take all the memory that there is
+        self._forget_all_but(names)
+        found: list[Vector] = []
+        for path, name in zip(paths, names, strict=True):
+            model = self._models.get(name)
+            if model is None:
+                file = Path(path)
+                model = read(file, layout)
+                if is_named_by_digest(file):
+                    self._keep(name, model)
+            found.append(model)
+        return found
+
+    def _forget_all_but(self, names: Sequence[Name]) -> None:
+        for name in tuple(self._models):
+            if name not in names:
+                del self._models[name]
+
+    def _keep(self, name: Name, model: Vector) -> None:
+        model.flags.writeable = False
+        self._models[name] = model
+
+
+def _name(path: str, layout: Layout) -> Name:
+    return Path(path).name, layout.digest
+
+
 MAX_LINE = 1000  # characters of an error in an answer or a report
+DEFAULTS = Options()
 
 _newest_models = ModelCache()  # of the newest order of a simulated agent
 
@@ -61,26 +120,26 @@ def main() -> None:
     # libraries may print to stdout: redirect that to stderr, and keep stdout for the answers
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
-    end_with_parent()
-    verbose = "--verbose" in sys.argv
-    if "--warm" in sys.argv:
+    if end_with_parent := death_with_parent():  # on other systems our input ends instead
+        end_with_parent()
+    options = Options.parse(sys.argv[1:])
+    if options.warm:
         # a simulated fleet is certain to train: import torch now, so that no round waits for it
-        load_learner(TORCH, NO_CODE).prepare(threads())
-    allowed = AllowedCode.parse(words_after("--allow", sys.argv))
-    with consented(allowed):
+        load_learner(TORCH, NO_CODE).prepare(options.threads)
+    with consented(AllowedCode.parse(options.allow)):
         while (job := frames.read(sys.stdin.buffer)) is not None:
             try:
-                answers.write(frames.pack(answer(job, verbose=verbose)))
+                answers.write(frames.pack(answer(job, options)))
             except BrokenPipeError:
                 return
 
 
-def answer(job: frames.Job, *, verbose: bool = False) -> frames.Job:
+def answer(job: frames.Job, options: Options = DEFAULTS) -> frames.Job:
     """Do one job.
 
     Args:
         job: what to do, as the module describes it.
-        verbose: print tracebacks of errors on stderr.
+        options: of this worker.
 
     Returns:
         The answer. After an error: {"failure": text that may leave the device, "detail": text for its own terminal};
@@ -91,24 +150,24 @@ def answer(job: frames.Job, *, verbose: bool = False) -> frames.Job:
             case "inspect":
                 return _inspect(job)
             case "perform":
-                return _perform(job, verbose=verbose)
+                return _perform(job, options)
             case "partition":
                 return _partition(job)
             case "start":
                 return _start(job)
             case "superclasses":
-                return _superclasses(job)
+                return _superclasses(job, options.threads)
             case "adopt":
-                return _adopt(job)
+                return _adopt(job, options.threads)
             case "device":
                 return _device(job)
             case "bench":
-                return _bench(job)
+                return _bench(job, options.threads)
         raise ValueError(f"unknown job {job['job']!r}")
     except DiskFull as error:
         return {"disk_full": str(error)}
     except Exception as error:
-        return {"failure": _line(public_text(error)), "detail": _explain(error, verbose=verbose)}
+        return {"failure": _line(public_text(error)), "detail": _explain(error, options)}
 
 
 def _inspect(job: frames.Job) -> frames.Job:
@@ -119,7 +178,7 @@ def _inspect(job: frames.Job) -> frames.Job:
 
     task = Task.model_validate(job["task"])
     try:
-        with memory_limited(Rules.from_wire(job), learner_first=False):
+        with memory_limited(Rules.from_wire(job), None):
             return describe(source_of(job["source"]).dataset(task), task)
     except DataError as error:
         return {
@@ -141,7 +200,7 @@ def _partition(job: frames.Job) -> frames.Job:
 
 def _start(job: frames.Job) -> frames.Job:
     """Write the initial models of a scenario, if the rules allow its code."""
-    from covey.agent.training.start_models import write_start
+    from covey.agent.training.models import write_start
     from covey.shared.scenario.code import check_code
     from covey.shared.scenario.load import load_without_files
 
@@ -152,10 +211,10 @@ def _start(job: frames.Job) -> frames.Job:
     return {}
 
 
-def _superclasses(job: frames.Job) -> frames.Job:
+def _superclasses(job: frames.Job, threads: int) -> frames.Job:
     """Measure the models of a finished simulation on each super-class."""
     rules = Rules.from_wire(job)
-    prepared(rules)
+    prepared(rules, threads)
 
     from covey.agent.training.superclasses import accuracies
     from covey.shared.scenario.load import load_without_files
@@ -168,18 +227,18 @@ def _superclasses(job: frames.Job) -> frames.Job:
     return {"accuracies": accuracies(scenario, models, data_root, job["scaling"], rules.allowed)}
 
 
-def _adopt(job: frames.Job) -> frames.Job:
+def _adopt(job: frames.Job, threads: int) -> frames.Job:
     """Judge models that were published for use."""
     from covey.agent.worker.keep import Place, adopt
     from covey.agent.worker.sources import source_of
     from covey.shared.wire.deployments import Deployment
 
     rules = Rules.from_wire(job)
-    prepared(rules)
+    prepared(rules, threads)
     deployment = Deployment.from_bytes(job["deployment"])
     try:
         contents = [_model_content(Path(path)) for path in job["models"]]
-        with memory_limited(rules, learner_first=True):
+        with memory_limited(rules, threads):
             kept = adopt(
                 deployment,
                 job["clusters"],
@@ -200,11 +259,11 @@ def _device(job: frames.Job) -> frames.Job:
     return {"device": rules.device(job["wanted"], learner.device)}
 
 
-def _bench(job: frames.Job) -> frames.Job:
+def _bench(job: frames.Job, threads: int) -> frames.Job:
     """The fields of a `Benchmark`. The import of the learner is measured, too, so this is the process's first job."""
     rules = Rules.from_wire(job)
     began = time.perf_counter()
-    prepared(rules)
+    prepared(rules, threads)
     import_s = time.perf_counter() - began
 
     from covey.agent.training.bench import measure, peak_memory_mb, task_of
@@ -217,13 +276,13 @@ def _bench(job: frames.Job) -> frames.Job:
     return {
         **asdict(figures),
         "batch": job["batch"],
-        "threads": threads(),
+        "threads": threads,
         "import_s": import_s,
         "memory_mb": peak_memory_mb(),
     }
 
 
-def _perform(job: frames.Job, *, verbose: bool) -> frames.Job:
+def _perform(job: frames.Job, options: Options) -> frames.Job:
     """Do the work of an order and write its report. The report carries an error in the work to the coordinator."""
     from covey.shared.wire.messages import OrderMessage, ReportContent, digest
 
@@ -233,8 +292,8 @@ def _perform(job: frames.Job, *, verbose: bool) -> frames.Job:
     memory_digest = b""
     kept: frames.Job | None = None
     try:
-        with memory_limited(Rules.from_wire(job), learner_first=True):
-            content, memory_digest, kept = _work(job, order, memory_out)
+        with memory_limited(Rules.from_wire(job), options.threads):
+            content, memory_digest, kept = _work(job, order, memory_out, options.threads)
     except MemoryDamaged:
         return {"memory_damaged": True}
     except ModelDamaged as error:
@@ -242,7 +301,7 @@ def _perform(job: frames.Job, *, verbose: bool) -> frames.Job:
     except DiskFull:
         raise
     except Exception as error:
-        detail = _explain(error, verbose=verbose)
+        detail = _explain(error, options)
         content = ReportContent.failed(order, job["client"], _line(public_text(error)))
     report = content.packed()
     _write(Path(job["report_out"]), report, durable=job["durable"])
@@ -271,7 +330,7 @@ class ModelDamaged(Exception):  # noqa: N818 - the service fetches it again
 
 
 def _work(
-    job: frames.Job, order: OrderMessage, memory_out: Path
+    job: frames.Job, order: OrderMessage, memory_out: Path, threads: int
 ) -> tuple[ReportContent, bytes, frames.Job | None]:
     """Execute an order.
 
@@ -310,7 +369,7 @@ def _work(
     if job["memory"]:
         memory = load_memory(Path(job["memory"]), job.get("memory_digest", ""))
     noise = simulated_noise(work, client) if simulated else Noise.secret()
-    local, held_back = _locals(source_of(job["source"]), work, layout, client, rules)
+    local, held_back = _locals(source_of(job["source"]), work, layout, client, rules, threads)
     privacy = AgentPrivacy.from_wire(work.privacy)
     demand = rules.policy.privacy
     if demand.local_epsilon is not None and work.phase != EVALUATE and strategy.privacy is None:
@@ -373,7 +432,7 @@ def _kept(
             rules=Rules.from_wire(job),
         )
     except Exception as error:
-        return {"failure": _explain(error, verbose=False)}
+        return {"failure": _explain(error)}
 
 
 def _model(path: Path, layout: Layout) -> Vector:
@@ -394,26 +453,26 @@ def _model_content(path: Path) -> bytes:
 
 
 def _locals(
-    source: Source, work: Work, layout: Any, client: str, rules: Rules
+    source: Source, work: Work, layout: Any, client: str, rules: Rules, threads: int
 ) -> tuple[Any, Any | None]:
     """The learner on this device's data, and one on the samples that it holds back for votes, if the run has any.
 
-    In the phase that only describes the data: the description of its columns.
+    In the phase that only describes the data: its description.
     """
-    learner = prepared(rules)  # before any other module imports torch
+    learner = prepared(rules, threads)  # before any other module imports torch
 
     from covey.agent.data.dataset import hold_back
     from covey.agent.data.survey import DataSurvey
     from covey.shared.client import shuffle
     from covey.shared.order_settings import settings_of, task_of
-    from covey.shared.scenario.fleet_statistics import asks_for_more_than_moments, resolved
+    from covey.shared.scenario.fleet_statistics import resolved
 
     task = task_of(work)
     data = source.dataset(task, work.round)
     held = None
     if work.evaluation.get("fallback"):
         data, held = hold_back(data, work.seed, client)
-    if work.phase == MOMENTS and asks_for_more_than_moments(task):
+    if work.phase == MOMENTS:
         return DataSurvey(data, task), None
     task = resolved(task, work.scaling)
     _, training = settings_of(work)
@@ -440,9 +499,9 @@ def _write(path: Path, content: bytes | memoryview, *, durable: bool) -> None:
         raise
 
 
-def _explain(error: Exception, *, verbose: bool) -> str:
+def _explain(error: Exception, options: Options = DEFAULTS) -> str:
     """An error in one line for the device's own terminal; verbose: with its traceback on stderr."""
-    if verbose:
+    if options.verbose:
         traceback.print_exception(error)
     text = str(error) if isinstance(error, CoveyError) else f"{type(error).__name__}: {error}"
     return _line(text)

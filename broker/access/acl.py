@@ -166,8 +166,7 @@ def _denied(user: str, member: Member, federation: str) -> list[str]:
     found: list[str] = []
     for rule in AGENT_RULES:
         pattern = rule.filter_for(user, federation)
-        own_patterns = _patterns(user, member, rule.action)
-        if any(_covers(own, pattern) for own in own_patterns):
+        if any(_covers(own, pattern) for own in _patterns(user, member, rule.action)):
             continue
         if pattern not in found:
             found.append(pattern)

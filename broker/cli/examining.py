@@ -12,9 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from covey.broker.cli.options import command_group
-from covey.broker.doctor import Doctor, Finding
+from covey.broker.doctor import Doctor, Finding, examine_disk
 from covey.broker.doctor_between import CHECK, Between, examine_between
-from covey.broker.doctor_disk import examine_disk
 from covey.broker.folder import RETAINED, BrokerFolder
 from covey.shared import json_text
 from covey.shared.cli import Connection, Json, with_connection

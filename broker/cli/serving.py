@@ -18,8 +18,7 @@ from covey.broker.folder import BrokerFolder
 from covey.broker.limits import DEFAULT_AGENTS, MIB, Limits
 from covey.broker.programs.embedded import EmbeddedBroker
 from covey.broker.programs.options import Options
-from covey.broker.programs.run import run
-from covey.broker.programs.start import available_broker
+from covey.broker.programs.run import available_broker, run
 from covey.shared.errors import UserError
 from covey.shared.mqtt.credentials import FLEET
 from covey.shared.wire.topics import is_name

@@ -256,8 +256,7 @@ class Connection(asyncio.Protocol):
         return _common_name(self._transport.get_extra_info("peercert"))
 
     def _refuse(self, code: int) -> None:
-        refusal = connack.ConnackPacket.build(0, code)
-        self._transport.write(refusal.to_bytes())
+        self._transport.write(connack.ConnackPacket.build(0, code).to_bytes())
         self.end("refused")
 
     def _on_publish(self, session: Session, message: Publish) -> None:

@@ -67,8 +67,7 @@ class Users:
 
     def has_same(self, user: str, other: Users) -> bool:
         """Whether the other users hold this one with the same role and password."""
-        own_member = acl.member_of(user, self.members)
-        if own_member != acl.member_of(user, other.members):
+        if acl.member_of(user, self.members) != acl.member_of(user, other.members):
             return False
         own_hashes = self.hashes
         other_hashes = other.hashes
@@ -280,8 +279,7 @@ class Hub:
         for topic, payload in self.retained.matching(pattern):
             if not self.authorize(user, "read", topic):
                 continue
-            waiting = Waiting(topic=topic, payload=payload, qos=qos, retain=True)
-            session.add(waiting)
+            session.add(Waiting(topic=topic, payload=payload, qos=qos, retain=True))
 
     def route(self, user: str, message: Publish) -> list[Client]:
         """Retain a message if it asks for that, and pass it on to its subscribers.
@@ -296,8 +294,7 @@ class Hub:
         if message.retain and not self._retain(message):
             return []
         slow = []
-        subscribers = self.subscriptions.holders_of(topic)
-        for client_id, granted in subscribers.items():
+        for client_id, granted in self.subscriptions.holders_of(topic).items():
             session = self.sessions[client_id]
             if not self.authorize(session.user, "read", topic):
                 continue

@@ -87,8 +87,7 @@ class PacketReader:
                 return None
             # seven bits of each byte, the lowest first; the eighth is set if another byte follows
             byte = self._buffer[position]
-            shift = 7 * (position - 1)
-            length |= (byte & 0x7F) << shift
+            length |= (byte & 0x7F) << (7 * (position - 1))
             if byte & 0x80:
                 continue
             if length > self.largest_bytes:
@@ -188,15 +187,13 @@ def publish_head(
     variable_bytes = bytes(PublishVariableHeader(topic, packet_id).to_bytes())
     flags = again << 3 | qos << 1 | retain
     length = len(variable_bytes) + size
-    fixed_header = MQTTFixedHeader(PUBLISH, flags, length)
-    return bytes(fixed_header.to_bytes()) + variable_bytes
+    return bytes(MQTTFixedHeader(PUBLISH, flags, length).to_bytes()) + variable_bytes
 
 
 def answer(kind: int, packet_id: int, flags: int = 0) -> bytes:
     """PUBACK, PUBREC, PUBREL, PUBCOMP or UNSUBACK for a packet id."""
     body = bytes(PacketIdVariableHeader(packet_id).to_bytes())
-    fixed_header = MQTTFixedHeader(kind, flags, len(body))
-    return bytes(fixed_header.to_bytes()) + body
+    return bytes(MQTTFixedHeader(kind, flags, len(body)).to_bytes()) + body
 
 
 def packet_id_of(body: bytes) -> int:

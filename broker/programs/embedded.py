@@ -23,14 +23,18 @@ from typing import IO, TYPE_CHECKING, Self
 from covey.broker.access import passwords
 from covey.broker.limits import Limits
 from covey.broker.programs.options import Options
-from covey.broker.programs.ports import PortTakenError, cannot_listen, start_on_port
-from covey.broker.programs.process import BrokerProcess
+from covey.broker.programs.process import (
+    BrokerProcess,
+    PortTakenError,
+    cannot_listen,
+    start_on_port,
+)
 from covey.shared import json_text
+from covey.shared.child import environment, first_line, python
 from covey.shared.errors import UserError
 from covey.shared.extras import install
 from covey.shared.logs import log_to_stderr
 from covey.shared.mqtt.broker_url import BrokerUrl
-from covey.shared.python_process import environment, python
 
 if TYPE_CHECKING:
     from covey.broker.embedded.hub import Hub, Users
@@ -76,14 +80,10 @@ class EmbeddedBroker(BrokerProcess):
         await self._ready(port)
 
     async def _ready(self, port: int) -> None:
-        assert self._process.stdout is not None  # noqa: S101  it is a pipe
-        line = b""
-        with contextlib.suppress(TimeoutError):
-            line = await asyncio.wait_for(self._process.stdout.readline(), READY_S)
-            if not line:
-                # it ends by itself, with an exit code that a signal might lose
+        if not await first_line(self._process, READY_S):
+            # it ends by itself, with an exit code that a signal might lose
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._process.wait(), self.stop_s)
-        if not line:
             await self.stop()
             if self._process.returncode == PORT_TAKEN:
                 in_use = OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
@@ -133,8 +133,7 @@ async def serve(options: Options) -> None:
         ssl_handshake_timeout=HANDSHAKE_S if context else None,
         backlog=4096,
     )
-    port = server.sockets[0].getsockname()[1]
-    print(json_text.dumps({"port": port}), flush=True)
+    print(json_text.dumps({"port": server.sockets[0].getsockname()[1]}), flush=True)
     async with server:
         await until_closed(sys.stdin)
 

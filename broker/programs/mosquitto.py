@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import getpass
 import shutil
-import signal
 import ssl
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -20,8 +17,8 @@ from typing import Self
 from covey.broker.access import acl
 from covey.broker.limits import IN_FLIGHT, MIB, SESSION_HOURS, Limits
 from covey.broker.programs.options import Options
-from covey.broker.programs.ports import PortTakenError, start_on_port
-from covey.broker.programs.process import BrokerProcess
+from covey.broker.programs.process import BrokerProcess, PortTakenError, start_on_port
+from covey.shared.child import death_with_parent
 from covey.shared.errors import UserError
 from covey.shared.files import private_folder, write_private
 from covey.shared.mqtt.broker_url import BrokerUrl, Tls
@@ -162,7 +159,7 @@ class Mosquitto(BrokerProcess):
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
-                    preexec_fn=_die_with_parent(),
+                    preexec_fn=death_with_parent(),
                 )
             self.pid = self._process.pid
             await self._ready(port)
@@ -293,16 +290,3 @@ async def answers(host: str, port: int, *, tls: bool = False) -> bool:
 def _trusting() -> ssl.SSLContext:
     """A context that accepts any certificate, because the broker is our own."""
     return Tls(insecure=True).context()
-
-
-def _die_with_parent() -> Callable[[], None] | None:
-    """On Linux, a function that has the kernel end the child when its parent dies, however it dies."""
-    if sys.platform != "linux":
-        return None
-    libc = ctypes.CDLL(None)
-    set_death_signal = 1  # PR_SET_PDEATHSIG
-
-    def ask_kernel() -> None:
-        libc.prctl(set_death_signal, signal.SIGTERM)
-
-    return ask_kernel

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.broker.programs.embedded import EmbeddedBroker, until_closed
-from covey.broker.programs.mosquitto import Mosquitto
+from covey.broker.programs.mosquitto import Mosquitto, find
 from covey.broker.programs.websocket_gateway import WebsocketGateway
 from covey.shared import json_text
 from covey.shared.errors import UserError
@@ -132,3 +132,18 @@ def _modification_times(files: Sequence[Path]) -> list[int]:
     for file in files:
         times.append(file.stat().st_mtime_ns if file.exists() else 0)
     return times
+
+
+FALLBACK = "mosquitto is not installed: using the embedded broker (pure Python, fine for trying things out)"
+
+
+def available_broker(say: Callable[[str], None] = print) -> type[Mosquitto] | type[EmbeddedBroker]:
+    """The class of the broker to start. Create it with `Options` and enter it with `async with`.
+
+    Args:
+        say: shows a line to the user; called if Mosquitto is not installed.
+    """
+    if find() is not None:
+        return Mosquitto
+    say(FALLBACK)
+    return EmbeddedBroker

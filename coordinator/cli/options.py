@@ -152,8 +152,7 @@ def several_brokers(connection: Connection, shards: Sequence[Path] | None) -> li
     for file in shards or ():
         check_role(file, (COORDINATOR,))
         credentials = read_credentials(file)
-        tls = Tls(ca=Path(credentials.ca))
-        urls.append(BrokerUrl.parse(credentials.broker, tls))
+        urls.append(BrokerUrl.parse(credentials.broker, Tls(ca=Path(credentials.ca))))
     if not urls and len(connection.brokers) > 1:
         urls = connection.urls(COORDINATOR)
     if len(set(map(str, urls))) < len(urls):

@@ -196,7 +196,6 @@ def export(
         with nullcontext() if as_json else out.status(f"{model.name}: loading torch"):
             asyncio.run(launch.exported(model, written, folder / "export.log", allowed))
         if as_json:
-            cluster = model.stem.removeprefix("cluster-")
-            json_line({"cluster": cluster, "file": str(written)})
+            json_line({"cluster": model.stem.removeprefix("cluster-"), "file": str(written)})
         else:
             show_line(str(written))

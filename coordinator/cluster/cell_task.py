@@ -124,8 +124,7 @@ def run_cell(task: CellTask, worker: str) -> CellOutcome:
             failure = _with_reason(str(error), excluded)
         else:
             archive = packed(folder)
-    seconds = time.monotonic() - begin
-    return CellOutcome(task.name, place, seconds, archive, failure)
+    return CellOutcome(task.name, place, time.monotonic() - begin, archive, failure)
 
 
 def _with_reason(failure: str, excluded: Sequence[AgentExcluded]) -> str:
@@ -168,8 +167,7 @@ class _Pools(threading.local):
             self.close()
             self._open = ExitStack()
             folder = self._open.enter_context(tempfile.TemporaryDirectory(prefix="covey-workers-"))
-            log = Path(folder) / "workers.log"
-            self._pool = self._open.enter_context(WorkerPool(workers, log))
+            self._pool = self._open.enter_context(WorkerPool(workers, Path(folder) / "workers.log"))
             self._key = key
         return self._pool
 

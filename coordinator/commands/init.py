@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from covey.shared.child import environment, python
 from covey.shared.errors import UserError
 from covey.shared.proposal.choices import Proposal
 from covey.shared.proposal.description import DataDescription, read_description
 from covey.shared.proposal.proposal import propose
-from covey.shared.python_process import environment, python
 
 DESCRIPTION_SUFFIX = ".json"
 FAILURE_MARK = "error: "

@@ -176,5 +176,4 @@ def _mb_wire(sent: Mapping[str, int]) -> float | None:
     up = sent["wire_up"]
     if not up:
         return None
-    down = sent["wire_down"]
-    return (down + up) / 1e6
+    return (sent["wire_down"] + up) / 1e6

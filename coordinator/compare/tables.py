@@ -68,8 +68,7 @@ def tables(scenario: Scenario, found: Sequence[Summary], average: str = "macro")
 def markdown(scenario: Scenario, found: Sequence[Summary]) -> str:
     """The tables of all partitions, once with each average if the layout shows one average at a time."""
     averages = ["macro"]
-    compare = section(scenario)
-    if compare.layout == "modes":
+    if section(scenario).layout == "modes":
         averages.append("micro")
     texts = []
     for average in averages:
@@ -307,8 +306,7 @@ def _published(one: Summary) -> str:
     if figure is not None:
         text = measure.text(figure.mean)
         ours = f"{one.metric} {text}"
-    stored = one.published / measure.scale
-    published = measure.text(stored)
+    published = measure.text(one.published / measure.scale)
     return f"{published} ({ours})"
 
 

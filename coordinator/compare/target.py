@@ -97,14 +97,12 @@ def _tracked_curve(phases: Iterable[Phase], agents: int, classes: int | None) ->
     newest: dict[str, float | None] = {}  # by agent; None: it has no test data
     points = []
     for phase in phases:
-        tracked = phase.get("tracked", {})
-        newest |= tracked.get("by_agent", {})
+        newest |= phase.get("tracked", {}).get("by_agent", {})
         if not phase["ends_round"]:
             continue
         figure = _mean_with_guesses(newest.values(), agents, classes)
         if figure is not None:
-            rounds = phase["round"] + 1
-            points.append(_point(phase, "last, tracked", rounds, figure, agents))
+            points.append(_point(phase, "last, tracked", phase["round"] + 1, figure, agents))
     return points
 
 
@@ -118,10 +116,7 @@ def _mean_with_guesses(
     if classes is None:
         return sum(known) / len(known)
     without_data = len(reached) - len(known)
-    untrained = agents - len(reached)
-    guesses = untrained / classes
-    tested = agents - without_data
-    return (sum(known) + guesses) / tested
+    return (sum(known) + (agents - len(reached)) / classes) / (agents - without_data)
 
 
 def _point(phase: Phase, on: str, rounds: int, figure: float, agents: int) -> Point:

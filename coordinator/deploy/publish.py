@@ -159,8 +159,7 @@ async def _publish_shares(
         async with gate:
             await _retain(link, topics.deployment_share(agent), share.to_bytes())
 
-    pending = [publish_one(agent, cluster) for agent, cluster in assignment.items()]
-    await asyncio.gather(*pending)
+    await asyncio.gather(*[publish_one(agent, cluster) for agent, cluster in assignment.items()])
 
 
 async def _publish_model(

@@ -52,8 +52,7 @@ class Plan:
         for phase in self.phases:
             if phase.name != EVALUATION.name:
                 values += phase.values
-        bits = values * 32
-        return bits / 1e6 / self.agents
+        return values * 32 / 1e6 / self.agents
 
     def rows(self) -> list[tuple[str, str]]:
         """Label and text of each line of a table."""

@@ -90,8 +90,7 @@ def _packets(topic_bytes: int, size: int, part_bytes: int) -> int:
     total = 0
     for index in range(count):
         digits = len(str(index))  # the topic ends with a slash and the index
-        left = size - index * longest
-        payload = envelope + _growth([min(longest, left)])
+        payload = envelope + _growth([min(longest, size - index * longest)])
         total += publish_bytes(topic_bytes + 1 + digits, payload)
     return total
 

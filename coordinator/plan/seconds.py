@@ -123,8 +123,7 @@ def run_seconds(
         transfer_s = 0.0 if network is None else network.transfer_s(phase)
         work_of = sorted(work_s(scenario, phase.name, bench) for bench in benchmarks)
         too_slow = sum(1 for work in work_of if work + transfer_s > limit_s)
-        rank = math.ceil(percentile * len(work_of) - ROUNDING)
-        work = work_of[max(rank, 1) - 1]
+        work = work_of[max(math.ceil(percentile * len(work_of) - ROUNDING), 1) - 1]
         together = PhaseSeconds(
             name=phase.name,
             times=phase.times,

@@ -7,7 +7,6 @@ its memory and each child can be replaced by a program elsewhere. Children die w
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import secrets
 import zipfile
@@ -24,13 +23,13 @@ from covey.coordinator.run.folder import START
 from covey.coordinator.run.rules import listed_participants
 from covey.coordinator.run.start import read_start
 from covey.shared import json_text
+from covey.shared.child import end, environment, first_line, python
 from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.files import write_atomically
 from covey.shared.mqtt.broker_url import BrokerUrl, environment_of
 from covey.shared.mqtt.credentials import COORDINATOR, FLEET
 from covey.shared.numerics.vectors import Layout
-from covey.shared.python_process import environment, python
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import Setup
 
@@ -83,7 +82,10 @@ async def broker(
         command.append("--embedded")
     settings = {"COVEY_BROKER_PASSWORD": password, "COVEY_FLEET_PASSWORD": fleet_password}
     async with _child(command, folder / "broker.log", talks=True, settings=settings) as child:
-        ready = json_text.loads(await _first_line(child))
+        line = await first_line(child.process, READY_WITHIN_S)
+        if not line:
+            raise UserError(f"the broker did not start:\n{child.messages()}")
+        ready = json_text.loads(line)
         name = ready["broker"]
         address = BrokerUrl.parse(ready["url"])
         url = replace(address, user=COORDINATOR, password=password)
@@ -298,30 +300,4 @@ async def _child(
     try:
         yield _Child(child, log, since)
     finally:
-        await _end(child)
-
-
-async def _end(child: asyncio.subprocess.Process) -> None:
-    if child.stdin is not None:
-        child.stdin.close()
-    with contextlib.suppress(ProcessLookupError):
-        child.terminate()
-    try:
-        async with asyncio.timeout(END_WITHIN_S):
-            await child.wait()
-    except TimeoutError:
-        child.kill()
-        await child.wait()
-
-
-async def _first_line(child: _Child) -> bytes:
-    stdout = child.process.stdout
-    assert stdout is not None  # noqa: S101 - asked for with talks=True
-    try:
-        async with asyncio.timeout(READY_WITHIN_S):
-            line = await stdout.readline()
-    except TimeoutError:
-        line = b""
-    if not line:
-        raise UserError(f"the broker did not start:\n{child.messages()}")
-    return line
+        await end(child, END_WITHIN_S)

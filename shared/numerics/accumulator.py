@@ -173,8 +173,7 @@ class Accumulator:
     def to_bytes(self) -> bytes:
         """All of it, for another process: usually 16 bytes per value of each mean. Equal accumulators give equal bytes."""
         means = [_entry(key, self._means[key]) for key in self.keys]
-        everything = {"form": FORM, "means": means}
-        content = msgpack.packb(everything)
+        content = msgpack.packb({"form": FORM, "means": means})
         assert isinstance(content, bytes)  # noqa: S101 - msgpack has no types
         return content
 

@@ -65,8 +65,7 @@ def most_samples(
         limits.append(absolute)
     positive = [float(examples) for examples in claimed if examples > 0]
     if times_median is not None and positive:
-        usual = lower_median(positive)
-        limits.append(math.ceil(times_median * usual))
+        limits.append(math.ceil(times_median * lower_median(positive)))
     return min(limits, default=None)
 
 
@@ -192,8 +191,7 @@ class Average:
 
     def _robust(self, vectors: Sequence[Vector], weights: Matrix, *, soft: bool) -> Vector:
         if len(vectors) < MIN_REPORTS:
-            pairs = zip(vectors, weights.tolist(), strict=True)
-            return weighted_mean(list(pairs))
+            return weighted_mean(list(zip(vectors, weights.tolist(), strict=True)))
         match self.rule:
             case "trimmed_mean":
                 return trimmed_mean(vectors, weights, self._cut(weights, soft=soft))
@@ -207,16 +205,14 @@ class Average:
             )
         best = krum_order(vectors, self.liars)
         count = 1 if self.rule == "krum" else self._kept(len(vectors))
-        chosen = sorted(best[:count])
-        return weighted_mean([(vectors[place], 1.0) for place in chosen])
+        return weighted_mean([(vectors[place], 1.0) for place in sorted(best[:count])])
 
     def _cut(self, weights: Matrix, *, soft: bool) -> float:
         """The weight that is dropped on each side; that of whole reports where each counts as one."""
         if soft:
             return self.trim * float(weights.sum())
         count = len(weights)
-        most = (count - 1) // 2
-        return float(expected(self.trim, count, most))
+        return float(expected(self.trim, count, (count - 1) // 2))
 
     def _kept(self, count: int) -> int:
         """The number of reports that Multi-Krum averages, of `count`."""
@@ -253,12 +249,9 @@ def trimmed_mean(vectors: Sequence[Vector], weights: Matrix, cut: float) -> Vect
         own = weights[order]
         reached = np.cumsum(own, axis=0)
         # the part of each value's weight that lies between `cut` and `total - cut`
-        upper = np.minimum(reached, total - cut)
-        lower = np.maximum(reached - own, cut)
-        counted = np.maximum(upper - lower, 0.0)
+        counted = np.maximum(np.minimum(reached, total - cut) - np.maximum(reached - own, cut), 0.0)
         used = np.where(counted > 0, values, 0.0)
-        weighted = (counted * used).sum(axis=0)
-        result[span] = weighted / counted.sum(axis=0)
+        result[span] = (counted * used).sum(axis=0) / counted.sum(axis=0)
     return result
 
 
@@ -316,12 +309,10 @@ def krum_order(vectors: Sequence[Vector], liars: float) -> list[int]:
         liars: the share of expected liars.
     """
     n = len(vectors)
-    f = expected(liars, n, max((n - 3) // 2, 0))
-    neighbours = max(n - f - 2, 1)
+    neighbours = max(n - expected(liars, n, max((n - 3) // 2, 0)) - 2, 1)
     table = squared_distances(vectors)
     np.fill_diagonal(table, math.inf)
-    ascending = np.sort(table, axis=1)
-    scores = ascending[:, :neighbours].sum(axis=1)
+    scores = np.sort(table, axis=1)[:, :neighbours].sum(axis=1)
     return [int(place) for place in np.argsort(scores, kind="stable")]
 
 
@@ -342,8 +333,7 @@ def squared_distances(vectors: Sequence[Vector]) -> Matrix:
 
 def _tiles(vectors: Sequence[Vector]) -> Iterator[tuple[slice, Matrix]]:
     """Blocks of coordinates with the values (n, width) of all vectors there, in float64."""
-    width = max(TILE // len(vectors), 1024)
-    for span in blocks(vectors[0].size, width):
+    for span in blocks(vectors[0].size, max(TILE // len(vectors), 1024)):
         rows = [vector[span].astype(np.float64) for vector in vectors]
         yield span, np.stack(rows)
         release(*vectors)

@@ -90,15 +90,13 @@ def by_rotations(matrix: Matrix, linkage: Linkage = "ward", *, most: int = MAX_C
     ]
     turned = np.stack(of_clouds)  # W_K of each cloud (99, most + 1)
     mean = turned.mean(axis=0)
-    deviation = turned.std(axis=0) * np.sqrt(1 + 1 / ROTATIONS)
-    s = np.maximum(deviation, FLOOR)
+    s = np.maximum(turned.std(axis=0) * np.sqrt(1 + 1 / ROTATIONS), FLOOR)
     gaps = mean - own  # Gap(1), ..., Gap(most + 1)
 
     candidates = slice(1, most)  # K = 2, ..., most
     scores_of_clouds = ((mean - turned) / s)[:, candidates].max(axis=1)
     chance = float(np.sort(scores_of_clouds)[-BETTER])
-    scores = (gaps / s)[candidates]
-    score = float(scores.max())
+    score = float((gaps / s)[candidates].max())
     if score <= chance:
         return Choice(1, score, chance)
     for k in range(2, most):
@@ -132,8 +130,7 @@ def _points(matrix: Matrix) -> Matrix:
 def _rotated(points: Matrix, number: int) -> Matrix:
     """The cloud with its own axes and singular values, but random left singular vectors."""
     draw = generator(0, "rotation", number).standard_normal(points.shape)
-    centred = draw - draw.mean(axis=0)
-    directions, _ = np.linalg.qr(centred)
+    directions, _ = np.linalg.qr(draw - draw.mean(axis=0))
     singular_values = np.linalg.norm(points, axis=0)
     turned: Matrix = directions * singular_values
     return turned
@@ -226,10 +223,8 @@ def dimensions(matrix: Matrix) -> int:
     of its variances, (sum v)^2 / sum v^2. Clusters make it smaller, and so chance stronger: the
     error is on the side of one cluster.
     """
-    upper = np.triu_indices(len(matrix), 1)
-    squares = matrix[upper] ** 2
-    relative = squares / squares.mean()
-    estimate = 2 / max(float(relative.var()), 1e-9)
+    squares = matrix[np.triu_indices(len(matrix), 1)] ** 2
+    estimate = 2 / max(float((squares / squares.mean()).var()), 1e-9)
     return round(min(max(estimate, 1), 2048))
 
 
@@ -274,8 +269,7 @@ def _cuts(matrix: Matrix, linkage: Linkage) -> Iterator[tuple[Labels, Matrix, Ma
     for step, (a, b) in enumerate(tree[:, :2].astype(int).tolist()):
         last = count - step - 1
         current = nodes[: last + 1]
-        merging = (current == a) | (current == b)
-        keep, gone = np.flatnonzero(merging).tolist()
+        keep, gone = np.flatnonzero((current == a) | (current == b)).tolist()
         sums[:, keep] += sums[:, gone]
         sizes[keep] += sizes[gone]
         nodes[keep] = count + step
@@ -306,5 +300,4 @@ def _mean_silhouette(own: Labels, sums: Matrix, sizes: Matrix) -> float:
         b = np.minimum(b, to_single_rows)
     larger = np.maximum(a, b)
     counted = (size > 1) & (larger > 0)
-    gains = np.divide(b - a, larger, out=np.zeros(len(own)), where=counted)
-    return float(gains.mean())
+    return float(np.divide(b - a, larger, out=np.zeros(len(own)), where=counted).mean())

@@ -106,8 +106,7 @@ def refill(labels: Labels, apart: Matrix, clusters: int) -> Labels:
     apart = apart.copy()
     empty_clusters = set(range(clusters)) - set(labels.tolist())
     for empty in sorted(empty_clusters):
-        counts = np.bincount(labels, minlength=clusters)
-        has_company = counts[labels] > 1
+        has_company = np.bincount(labels, minlength=clusters)[labels] > 1
         free = np.where(has_company, apart, -math.inf)
         farthest = int(free.argmax())
         if free[farthest] == -math.inf:
@@ -193,8 +192,7 @@ def coordinates(rows: Rows, distance: Distance) -> Rows:
     if distance == "l2sq" and _rounded_away(products):
         return rows
     values, vectors = np.linalg.eigh(products)
-    lengths = np.sqrt(np.maximum(values, 0.0))
-    points: Matrix = vectors * lengths
+    points: Matrix = vectors * np.sqrt(np.maximum(values, 0.0))
     return points[_first_equal(rows)]
 
 
@@ -205,8 +203,7 @@ def _rounded_away(gram: Matrix) -> bool:
     usual = math.inf
     if apart.size:
         usual = max(float(np.median(apart)), 0.0)
-    rounding = np.finfo(np.float64).eps * own.max()
-    return bool(rounding > 1e-6 * usual)
+    return bool(np.finfo(np.float64).eps * own.max() > 1e-6 * usual)
 
 
 def _first_equal(rows: Rows) -> list[int]:
@@ -278,9 +275,7 @@ def _distinct(points: Rows, clusters: int, draw: np.random.Generator) -> list[in
         is_known = any(np.array_equal(points[i], points[j]) for j in chosen)
         if not is_known:
             chosen.append(i)
-    missing = clusters - len(chosen)
-    twins = [i for i in order if i not in chosen]
-    return chosen + twins[:missing]
+    return chosen + [i for i in order if i not in chosen][: clusters - len(chosen)]
 
 
 def sketch(rows: Sequence[Vector], size: int, seed: int) -> Vector:
@@ -398,8 +393,7 @@ def largest_gap(heights: Matrix) -> int:
     if len(heights) < 2 or heights[-1] <= 0:
         return len(heights)
     raised = np.maximum(heights, heights[-1] * 1e-12)
-    ratios = raised[1:] / raised[:-1]
-    return int(np.argmax(ratios)) + 1
+    return int(np.argmax(raised[1:] / raised[:-1])) + 1
 
 
 def _tree(matrix: Matrix, linkage: Linkage) -> Matrix:
@@ -481,8 +475,7 @@ def orthonormal(columns: npt.NDArray[Any]) -> Matrix:
     """
     left, values, _ = np.linalg.svd(np.asarray(columns, np.float64), full_matrices=False)
     largest = values.max(initial=0.0)
-    least = largest * max(columns.shape) * np.finfo(np.float32).eps
-    basis: Matrix = left[:, values > least]
+    basis: Matrix = left[:, values > largest * max(columns.shape) * np.finfo(np.float32).eps]
     return basis
 
 

@@ -375,8 +375,7 @@ def _blocks_of(section: slice) -> Iterator[slice]:
 
 def _working_memory(size: int) -> Sum:
     """Two rows as long as a block of a vector of this length: allocating them for each block costs more than the sum."""
-    width = min(BLOCK, size)
-    return np.empty((2, width), np.float64)
+    return np.empty((2, min(BLOCK, size)), np.float64)
 
 
 def _quotient(total: ExactSum, divisor: float) -> Vector:
@@ -430,9 +429,7 @@ def _largest(vector: Vector) -> float:
     """The largest absolute value; NaN where there is one."""
     if vector.size == 0:
         return 0.0
-    highest = vector.max()
-    lowest = vector.min()
-    return float(max(highest, -lowest))
+    return float(max(vector.max(), -vector.min()))
 
 
 def _exponents(largest: float) -> list[int]:
@@ -446,8 +443,7 @@ def _exponents(largest: float) -> list[int]:
     digits_above_anchor = least - ANCHOR
     coarsest = ANCHOR + math.ceil(digits_above_anchor / GRID_DIGITS) * GRID_DIGITS
     finest = min(ANCHOR, coarsest - GRID_DIGITS)
-    exponents = range(coarsest, finest - 1, -GRID_DIGITS)
-    return [max(exponent, FINEST) for exponent in exponents]
+    return [max(exponent, FINEST) for exponent in range(coarsest, finest - 1, -GRID_DIGITS)]
 
 
 def _round(values: Sum, exponent: int, out: Sum) -> None:
@@ -470,8 +466,7 @@ def _nearest(values: Sum, exponent: int) -> Sum:
 
 def _check_part(size: int, exponent: int, part: Sum) -> None:
     """Raises ValueError unless these are multiples (size,) of a grid's unit, half a unit of the next at most."""
-    digits = exponent - ANCHOR
-    is_on_a_grid = digits % GRID_DIGITS == 0 and FINEST <= exponent <= COARSEST
+    is_on_a_grid = (exponent - ANCHOR) % GRID_DIGITS == 0 and FINEST <= exponent <= COARSEST
     is_a_sum = part.shape == (size,) and part.dtype == np.float64
     if not is_on_a_grid or not is_a_sum:
         raise ValueError(

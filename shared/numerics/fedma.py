@@ -83,8 +83,7 @@ def match(
             places = _placed(j, rows, places, mean, prior)
     sums, counts = _gathered(rows, places, mean, prior)
     precision = 1 / prior.spread + counts / prior.noise
-    units = sums / precision[:, None]
-    return Matched(units, tuple(places[j] for j in range(len(rows))))
+    return Matched(sums / precision[:, None], tuple(places[j] for j in range(len(rows))))
 
 
 def scores(
@@ -111,14 +110,12 @@ def scores(
     # |A + s v|^2 for each unit v and each global unit's sum A
     own = s**2 * np.sum(rows**2, axis=1)
     theirs = np.sum(sums**2, axis=1)
-    joint = own[:, None] + theirs + 2 * s * rows @ sums.T
-    fit = joint / (precision + s) - theirs / precision
+    fit = (own[:, None] + theirs + 2 * s * rows @ sums.T) / (precision + s) - theirs / precision
     popular = np.minimum(counts, MAX_POPULARITY)
     known = fit + 2 * np.log(popular / (networks - popular))
 
     new_units = np.arange(1, most_new(len(rows), len(sums)) + 1)  # r
-    alone = np.sum((s0 * mean + s * rows) ** 2, axis=1)
-    fit_alone = alone / (s0 + s) - s0 * float(mean @ mean)
+    fit_alone = np.sum((s0 * mean + s * rows) ** 2, axis=1) / (s0 + s) - s0 * float(mean @ mean)
     new = fit_alone[:, None] - 2 * np.log(new_units) + 2 * math.log(prior.mass / networks)
     return np.hstack([known, new])
 
@@ -128,9 +125,7 @@ def most_new(units: int, known: int) -> int:
 
     It may found one for each of its units up to a width; beyond, as many as its units need places.
     """
-    room = max(MAX_WIDTH - known, 1)
-    needed = units - known
-    return max(min(units, room), needed)
+    return max(min(units, max(MAX_WIDTH - known, 1)), units - known)
 
 
 def match_layer(
@@ -193,8 +188,7 @@ def average_last(
 def raw_inputs(layout: Layout, networks: int) -> Inputs:
     """What the first layer reads: the features, which are the same for everybody."""
     width = layers_of(layout)[0].inputs
-    features = np.arange(width)
-    return Inputs(width, (features,) * networks)
+    return Inputs(width, (np.arange(width),) * networks)
 
 
 def _placed(
@@ -206,8 +200,7 @@ def _placed(
     """
     from scipy.optimize import linear_sum_assignment
 
-    without_j = {i: own for i, own in sorted(places.items()) if i != j}
-    others = _renumbered(without_j)
+    others = _renumbered({i: own for i, own in sorted(places.items()) if i != j})
     sums, counts = _gathered(rows, others, mean, prior)
     likelihoods = scores(rows[j], sums, counts, len(rows), mean, prior)
     _, chosen = linear_sum_assignment(likelihoods, maximize=True)
@@ -221,11 +214,9 @@ def _renumbered(places: Places) -> Places:
     """The same places without those global units to which no unit is matched any more."""
     if not places:
         return {}
-    joined = np.concatenate(list(places.values()))
-    _, dense = np.unique(joined, return_inverse=True)
+    _, dense = np.unique(np.concatenate(list(places.values())), return_inverse=True)
     ends = np.cumsum([len(own) for own in places.values()])[:-1]
-    parts = np.split(dense.astype(np.int64), ends)
-    return dict(zip(places, parts, strict=True))
+    return dict(zip(places, np.split(dense.astype(np.int64), ends), strict=True))
 
 
 def _gathered(
@@ -256,8 +247,7 @@ def _wide(models: Sequence[Vector], layer: Layer, layout: Layout, inputs: Inputs
         row[:, own] = weight
         columns = [row.reshape(layer.units, -1)]
         if layer.bias:
-            bias = tensors[f"{layer.name}.bias"]
-            columns.append(bias[:, None])
+            columns.append(tensors[f"{layer.name}.bias"][:, None])
         wide.append(np.hstack(columns))
     return wide
 

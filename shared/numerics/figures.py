@@ -87,11 +87,8 @@ def or_diverged(figures: Figures) -> Figures:
 
 def softmax(logits: Float32) -> Float64:
     """Probabilities (n, classes) from logits of the same shape, in float64."""
-    largest = logits.max(axis=1, keepdims=True)
-    shifted = logits.astype(np.float64) - largest
-    powers = np.exp(shifted)
-    probabilities = powers / powers.sum(axis=1, keepdims=True)
-    return np.asarray(probabilities)
+    powers = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
 
 def weighted_mean(weights: Sequence[float], arrays: Sequence[Float64]) -> Float64:

@@ -200,8 +200,7 @@ def fitted(counts: Matrix, sums: Matrix) -> tuple[Matrix, Matrix]:
         means = (totals_of_classes - counts.T @ style) / by_class
         style = (totals_of_agents - counts @ means) / by_agent
     own = sums / np.maximum(counts, 1.0)[..., None]
-    concept = np.where((counts > 0)[..., None], own - means - style[:, None], 0.0)
-    return style, concept
+    return style, np.where((counts > 0)[..., None], own - means - style[:, None], 0.0)
 
 
 def _surplus(counts: Matrix) -> Matrix:

@@ -145,8 +145,7 @@ def _rows(tensors: dict[str, npt.NDArray[np.float32]], layer: Layer) -> UnitRows
     rows = tensors[f"{layer.name}.weight"].reshape(layer.units, -1)
     if not layer.bias:
         return rows
-    bias = tensors[f"{layer.name}.bias"]
-    return np.column_stack([rows, bias])
+    return np.column_stack([rows, tensors[f"{layer.name}.bias"]])
 
 
 def _move(

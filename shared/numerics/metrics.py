@@ -93,8 +93,7 @@ def mutual_information(a: Sequence[Hashable], b: Sequence[Hashable]) -> float:
     second = _entropy(table.columns)
     if first + second == 0:
         return 1.0
-    information = first + second - joint
-    return max(2 * information / (first + second), 0.0)
+    return max(2 * (first + second - joint) / (first + second), 0.0)
 
 
 def purity(found: Sequence[Hashable], truth: Sequence[Hashable]) -> float:

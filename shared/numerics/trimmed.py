@@ -57,8 +57,7 @@ def trimmed_mean(rows: Rows, share: float) -> Matrix:
     for span in tiles(count, size):
         block = read(rows, span)
         if cut:
-            ascending = np.sort(block, axis=0)
-            block = ascending[cut : count - cut]
+            block = np.sort(block, axis=0)[cut : count - cut]
         result[span] = block.mean(axis=0)
     return result
 
@@ -90,10 +89,8 @@ def ball(rows: Rows, share: float) -> list[int]:
     All rows where none is.
     """
     points = read(coordinates(rows, "l2sq"), slice(None))
-    centre = geometric_median(points)
-    apart = np.linalg.norm(points - centre, axis=1)
-    radius = np.quantile(apart, 1 - share)
-    near = np.flatnonzero(apart < radius)
+    apart = np.linalg.norm(points - geometric_median(points), axis=1)
+    near = np.flatnonzero(apart < np.quantile(apart, 1 - share))
     if not near.size:
         return list(range(len(rows)))
     inside: list[int] = near.tolist()
@@ -168,8 +165,7 @@ def trimmed_kmeans(
     labels = by_first_member(partitions[best])
     centres: list[Vector] = []
     for k in range(labels.max() + 1):
-        places = np.flatnonzero(labels == k).tolist()
-        members = [rows[i] for i in places]
+        members = [rows[i] for i in np.flatnonzero(labels == k).tolist()]
         of_cluster = centre(members)
         centres.append(of_cluster.astype(np.float32))
     return KMeans(labels, tuple(centres), costs[best])

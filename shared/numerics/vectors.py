@@ -93,9 +93,7 @@ class Layout:
     def final_layer(self) -> slice:
         """The last parametrised module, weights and bias together."""
         spans = self.span_of(self.modules[-1])
-        first = spans[0]
-        last = spans[-1]
-        return slice(first.start, last.stop)
+        return slice(spans[0].start, spans[-1].stop)
 
     @cached_property
     def outputs(self) -> int:
@@ -116,8 +114,7 @@ class Layout:
     def fits(self, named: Mapping[str, npt.NDArray[Any]]) -> bool:
         """Whether these arrays are the layout's tensors, by name and shape."""
         actual = {name: array.shape for name, array in named.items()}
-        expected = {tensor.name: tensor.shape for tensor in self.tensors}
-        return actual == expected
+        return actual == {tensor.name: tensor.shape for tensor in self.tensors}
 
     def vector(self, named: Mapping[str, npt.NDArray[Any]]) -> Vector:
         """The inverse of `named`: one float32 array (size,) from arrays by tensor name.
@@ -195,8 +192,7 @@ def release(*arrays: npt.NDArray[Any]) -> None:
 
 def widened(vector: Vector, span: slice) -> npt.NDArray[np.float64]:
     """A block of a vector in float64."""
-    block = vector[span]
-    return block.astype(np.float64)
+    return vector[span].astype(np.float64)
 
 
 def mean(pairs: Sequence[tuple[Vector, float]]) -> Vector:
@@ -223,8 +219,7 @@ def combine(pairs: Sequence[tuple[Vector, float]]) -> Vector:
     first, _ = pairs[0]
     result = np.empty(first.shape, np.float32)
     for span in blocks(result.size):
-        width = span.stop - span.start
-        total = np.zeros(width, np.float64)
+        total = np.zeros(span.stop - span.start, np.float64)
         for vector, coefficient in pairs:
             total += widened(vector, span) * coefficient
             # now, not after the block: a hundred mapped blocks are a hundred megabytes
@@ -245,19 +240,14 @@ def squared_distance(a: Vector, b: Vector) -> float:
 
 def dot(a: Vector, b: Vector) -> float:
     """The inner product of two vectors (d,), in float64."""
-    sums: list[float] = []
-    for span in blocks(a.size):
-        products = widened(a, span) * widened(b, span)
-        sums.append(float(np.sum(products)))
+    sums = [float(np.sum(widened(a, span) * widened(b, span))) for span in blocks(a.size)]
     return math.fsum(sums)
 
 
 def cosine(a: Vector, b: Vector) -> float:
     """Cosine similarity of two vectors (d,); 0 where one of them is zero."""
     length_a = math.sqrt(dot(a, a))
-    length_b = math.sqrt(dot(b, b))
-    lengths = length_a * length_b
+    lengths = length_a * math.sqrt(dot(b, b))
     if not lengths > 0:
         return 0.0
-    product = dot(a, b)
-    return product / lengths
+    return dot(a, b) / lengths

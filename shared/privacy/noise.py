@@ -49,20 +49,17 @@ class Noise:
     @classmethod
     def simulated(cls, seed: int, purpose: str, *keys: str | int) -> Noise:
         """A stream for simulations. It protects nothing: anyone who knows the seed can repeat it."""
-        bits = entropy(seed, purpose, *keys)
-        return cls(bits.to_bytes(SIMULATED_KEY_BYTES, "little"))
+        return cls(entropy(seed, purpose, *keys).to_bytes(SIMULATED_KEY_BYTES, "little"))
 
     def uniform(self, count: int) -> Float64:
         """Numbers in [0, 1), float64 (count,)."""
-        whole = self._bits(count) >> UNUSED_BITS
-        return whole.astype(np.float64) * UNIT
+        return (self._bits(count) >> UNUSED_BITS).astype(np.float64) * UNIT
 
     def normal(self, count: int) -> Float64:
         """Standard normal numbers, float64 (count,)."""
         result = np.empty(count, np.float64)
         for span in blocks(count):
-            width = span.stop - span.start
-            result[span] = self._normal_block(width)
+            result[span] = self._normal_block(span.stop - span.start)
         return result
 
     def _normal_block(self, width: int) -> Float64:
@@ -71,13 +68,10 @@ class Noise:
         logarithm = np.log1p(-self.uniform(pairs))
         radius = np.sqrt(-2.0 * logarithm)
         angle = 2.0 * math.pi * self.uniform(pairs)
-        first = radius * np.cos(angle)
-        second = radius * np.sin(angle)
-        return np.concatenate([first, second])[:width]
+        return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:width]
 
     def _bits(self, count: int) -> Bits:
         """64 random bits for each of `count` numbers, never used before."""
         self._drawn += 1
         stream = hashlib.shake_256(self._key + self._drawn.to_bytes(COUNTER_BYTES, "little"))
-        bits = np.frombuffer(stream.digest(8 * count), "<u8")
-        return bits.astype(np.uint64)
+        return np.frombuffer(stream.digest(8 * count), "<u8").astype(np.uint64)

@@ -159,5 +159,4 @@ def _plain_words(name: str) -> str:
     has_letters = name.upper() != name.lower()
     if not has_letters:
         return ""
-    spaced = name.casefold().replace("-", " ").replace("_", " ")
-    return " ".join(spaced.split())
+    return " ".join(name.casefold().replace("-", " ").replace("_", " ").split())

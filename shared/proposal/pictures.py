@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from covey.shared.errors import UserError
-from covey.shared.proposal.choices import Choice, Proposal
+from covey.shared.proposal.choices import Choice, Proposal, image_model
 from covey.shared.proposal.description import ColumnFacts, DataDescription, ImageFacts
 from covey.shared.proposal.features import Features, key_reason
 from covey.shared.proposal.fleet_columns import FleetColumn, fleet_columns, spelled_alike
-from covey.shared.proposal.model_choice import image_model
 from covey.shared.proposal.targets import find_target
 from covey.shared.proposal.task_of_table import ignored_columns
 from covey.shared.sentences import counted, some
@@ -198,8 +197,7 @@ def _usual_shape(devices: Sequence[DataDescription]) -> Shape:
     for facts in images:
         sides += [*facts.heights, *facts.widths]
         channels = max(channels, *facts.channels)
-    enlarged = min(LEAST_SIDE, max(sides))
-    side = max(min(sides), enlarged)
+    side = max(min(sides), min(LEAST_SIDE, max(sides)))
     side = min(side, USUAL_SIDE)
     return (channels, side, side)
 

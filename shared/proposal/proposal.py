@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 from covey.shared.errors import UserError
-from covey.shared.proposal.choices import Choice, Proposal
+from covey.shared.proposal.choices import Choice, Proposal, image_model, table_model, window_model
 from covey.shared.proposal.description import DataDescription
 from covey.shared.proposal.fleet_columns import FleetColumn
-from covey.shared.proposal.model_choice import image_model, table_model, window_model
 from covey.shared.proposal.pictures import BYTE_SCALE, picture_task
 from covey.shared.proposal.targets import Target, classes_of
 from covey.shared.proposal.task_of_table import table_task
@@ -113,8 +112,7 @@ def scenario_name(devices: Sequence[DataDescription]) -> str:
     folders = {PurePath(device.source).parent.name for device in devices}
     if without_number in GENERAL_NAMES and len(folders) == 1:
         word = folders.pop() or word
-    plain = re.sub(r"[^A-Za-z0-9]+", "-", word).strip("-").lower()
-    return plain[:40] or "my-data"
+    return re.sub(r"[^A-Za-z0-9]+", "-", word).strip("-").lower()[:40] or "my-data"
 
 
 def _beginning(words: Sequence[str]) -> str:
@@ -192,8 +190,7 @@ def _model(shape: tuple[int, ...], devices: Sequence[DataDescription]) -> Choice
             return image_model(channels, min(height, width))
         case (_, length):
             return window_model(length)
-    samples = sum(device.samples for device in devices)
-    return table_model(math.prod(shape), samples)
+    return table_model(math.prod(shape), sum(device.samples for device in devices))
 
 
 # -- the other sections --------------------------------------------------------------------------------------

@@ -42,8 +42,7 @@ def find_window(devices: Sequence[DataDescription], target: Target) -> SeriesWin
     if has_groups and group is None:
         return None
     run = min([facts.runs.get(target.name, 0.0) for facts in found])
-    longest = min(facts.shortest for facts in found) / WINDOWS_PER_SERIES
-    rows = _power_of_two(min(run, longest))
+    rows = _power_of_two(min(run, min(facts.shortest for facts in found) / WINDOWS_PER_SERIES))
     if rows < LEAST_ROWS:
         return None
     time = found[0].time

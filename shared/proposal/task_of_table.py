@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from covey.shared.proposal.choices import Choice, Proposal
+from covey.shared.proposal.choices import Choice, Proposal, table_model, window_model
 from covey.shared.proposal.description import DataDescription
 from covey.shared.proposal.features import Features, find_features
 from covey.shared.proposal.fleet_columns import FleetColumn, fleet_columns, spelled_alike
-from covey.shared.proposal.model_choice import table_model, window_model
 from covey.shared.proposal.series_window import find_window
 from covey.shared.proposal.targets import Target, find_target
 from covey.shared.scenario.columns import EVERYTHING_ELSE, table_columns, width_of

@@ -36,8 +36,7 @@ def drift_round(scenario: Scenario) -> int | None:
     fleet = scenario.fleet
     if fleet is None or fleet.drift is None:
         return None
-    exact = fleet.drift.at * scenario.rounds.count
-    return math.ceil(exact - ROUNDING)
+    return math.ceil(fleet.drift.at * scenario.rounds.count - ROUNDING)
 
 
 def holders_of(scenario: Scenario, groups: Groups | None) -> Holders:
@@ -58,8 +57,7 @@ def holders_of(scenario: Scenario, groups: Groups | None) -> Holders:
         return Holders()
     drift = fleet.drift
     federated = fleet.agents - fleet.newcomers
-    exact = drift.share * federated
-    number = round(exact)
+    number = round(drift.share * federated)
     drawn: list[int] = generator(scenario.seed, "drift").permutation(federated)[:number].tolist()
     group_of: dict[int, int] = {}
     for agent in drawn:
@@ -67,12 +65,10 @@ def holders_of(scenario: Scenario, groups: Groups | None) -> Holders:
         if groups is not None and groups.ndim == 1:
             group_of[agent] = int(groups[agent])
     circle = sorted(drawn, key=group_of.__getitem__)
-    groups_of_drawn = group_of.values()
-    step = max(Counter(groups_of_drawn).values(), default=0)
+    step = max(Counter(group_of.values()).values(), default=0)
     drifts: dict[int, int] = {}
     for place, agent in enumerate(circle):
-        further = place + step
-        giver = circle[further % number]
+        giver = circle[(place + step) % number]
         if giver != agent:
             drifts[agent] = giver
     return Holders(round_, drifts)

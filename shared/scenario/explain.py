@@ -124,11 +124,7 @@ def _key_path(item: ErrorDetails, data: Any) -> tuple[Path, bool]:
 
 def _any_below(path: Path, others: Iterable[Path]) -> bool:
     depth = len(path)
-    for other in others:
-        beginning = other[:depth]
-        if beginning == path != other:
-            return True
-    return False
+    return any(other[:depth] == path != other for other in others)
 
 
 # -- words -------------------------------------------------------------------------------------------------------------

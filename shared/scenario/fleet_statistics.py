@@ -43,12 +43,6 @@ def asked_statistics(task: Task) -> tuple[str, ...]:
     return tuple(names)
 
 
-def asks_for_more_than_moments(task: Task) -> bool:
-    """Whether agents send other statistics than sums per channel of their features."""
-    asked = set(task.asks_fleet_for) - {"standardise"}
-    return bool(asked) or task.has_own_columns
-
-
 def resolved(task: Task, statistics: Mapping[str, Any] | None) -> Task:
     """The task with the fleet's statistics in place of its questions.
 

@@ -37,8 +37,7 @@ def load(path: str | File, overrides: Sequence[str] = ()) -> Scenario:
     """
     file = File(path)
     source = with_overrides(_read(file), overrides)
-    missing_files = _resolve_files(source, file)
-    return _validated(file, source, missing_files)
+    return _validated(file, source, _resolve_files(source, file))
 
 
 def load_without_files(path: str | File) -> Scenario:
@@ -62,8 +61,7 @@ def from_mapping(content: Mapping[str, Any]) -> Scenario:
         expected = "expected plain values such as numbers, text and lists"
         raise UserError(f"{file}: {expected}: {error}") from None
     source = Source(parse(text).data, {})  # a mapping has no lines
-    missing_files = _resolve_files(source, file)
-    return _validated(file, source, missing_files)
+    return _validated(file, source, _resolve_files(source, file))
 
 
 def _validated(file: File, source: Source, missing_files: list[str]) -> Scenario:
@@ -110,8 +108,7 @@ def _user_error(file: File, errors: Sequence[str]) -> UserError:
     if count == 1:
         only = errors[0]
         return UserError(f"{file}: {only}")
-    headline = f"{file}: {count} errors"
-    return UserError("\n  ".join([headline, *errors]))
+    return UserError("\n  ".join([f"{file}: {count} errors", *errors]))
 
 
 # -- files -------------------------------------------------------------------------------------------------------------

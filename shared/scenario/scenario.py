@@ -13,9 +13,9 @@ from typing import Annotated, Any, Self
 from pydantic import Field, ValidationError, model_validator
 
 from covey.shared.privacy.settings import AUGMENT_UNDER_DP_SGD, Privacy
-from covey.shared.scenario import privacy_checks
+from covey.shared.scenario import checks
 from covey.shared.scenario.aggregation import Aggregation
-from covey.shared.scenario.buffered_checks import check_buffered
+from covey.shared.scenario.checks import check_buffered
 from covey.shared.scenario.compare import Compare, Method
 from covey.shared.scenario.evaluation import Evaluation, Tune
 from covey.shared.scenario.explain import unknown
@@ -193,7 +193,7 @@ class Scenario(Section):
                 "set rounds.mode to synchronous"
             )
         if self.privacy is not None:
-            privacy_checks.check_fallback(self.privacy)
+            checks.check_fallback(self.privacy)
         return self
 
     @model_validator(mode="after")
@@ -239,9 +239,9 @@ class Scenario(Section):
     @model_validator(mode="after")
     def _check_privacy(self) -> Self:
         if self.privacy is not None:
-            privacy_checks.check_data_stays_private(self.privacy, self.task, self.records.sketch)
-            privacy_checks.check_aggregation(self.privacy, self.aggregation)
-            privacy_checks.check_methods(self.privacy, self._strategies)
+            checks.check_data_stays_private(self.privacy, self.task, self.records.sketch)
+            checks.check_aggregation(self.privacy, self.aggregation)
+            checks.check_methods(self.privacy, self._strategies)
         return self
 
     @model_validator(mode="after")
@@ -304,8 +304,7 @@ class Scenario(Section):
     @property
     def tuning(self) -> Training:
         """The training settings of mode E-tuned, which trains for `evaluation.tune_epochs` on unchanged images."""
-        changes = self.evaluation.tune.model_dump()
-        return self._training_with({**changes, "augment": "none"})
+        return self._training_with({**self.evaluation.tune.model_dump(), "augment": "none"})
 
     @property
     def fine_tuning(self) -> dict[str, float] | None:

@@ -85,8 +85,7 @@ class Message(BaseModel):
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
         reason = "not json" if first["type"] == "json_invalid" else "fields"
-        detail = f"{cls.__name__}.{where}: {first['msg']}"
-        return DecodeError(reason, detail[:MAX_DETAIL])
+        return DecodeError(reason, f"{cls.__name__}.{where}: {first['msg']}"[:MAX_DETAIL])
 
 
 class Packed(Message):
@@ -98,8 +97,7 @@ class Packed(Message):
     def to_bytes(self) -> bytes:
         """Version, checksum and body."""
         body = self._body()
-        version = bytes([VERSION])
-        return b"".join((version, checksum_of(body), body))
+        return b"".join((bytes([VERSION]), checksum_of(body), body))
 
     @classmethod
     def from_bytes(cls, payload: bytes, *, verified: bool = False) -> Self:

@@ -79,8 +79,7 @@ def _lower_bound(difference: Difference, count: int) -> np.float32:
     np.abs(sample, out=sample)
     expected = math.ceil(sample_size * (count / max(length, 1)))
     # how many of the largest a sample has varies by about the root of their number
-    spread = 1 + math.isqrt(expected)
-    rank = sample_size - expected - 4 * spread
+    rank = sample_size - expected - 4 * (1 + math.isqrt(expected))
     if rank <= 0:
         return np.float32(0)
     in_part = np.partition(sample, rank)

@@ -111,8 +111,7 @@ def to_float16(values: Vector) -> bytes:
 
 def from_float16(data: bytes) -> Vector:
     """The values (d,) in `data`."""
-    halves = np.frombuffer(data, FLOAT16)
-    return halves.astype(np.float32)
+    return np.frombuffer(data, FLOAT16).astype(np.float32)
 
 
 def to_bfloat16(values: Vector) -> bytes:
@@ -126,8 +125,7 @@ def to_bfloat16(values: Vector) -> bytes:
 
 def from_bfloat16(data: bytes) -> Vector:
     """The values (d,) in `data`."""
-    halves = np.frombuffer(data, UINT16)
-    bits = halves.astype(np.uint32)
+    bits = np.frombuffer(data, UINT16).astype(np.uint32)
     bits <<= HALF_BITS
     return bits.view(np.float32)
 
@@ -250,8 +248,7 @@ def to_int8(values: Vector, block: int, rng: Generator) -> tuple[bytes, bytes]:
             first = span.start // block
             end = first + scale.size
             scales[first:end] = scale
-            factors = FRACTIONS / scale
-            _multiply_blocks(chunk, factors, block, out=fractions)
+            _multiply_blocks(chunk, FRACTIONS / scale, block, out=fractions)
             _round_steps(fractions, random_bits, steps[span], scratch)
 
     steps = _written(values.size, UINT8, write)
@@ -266,8 +263,7 @@ def from_int8(data: bytes, scale: Vector) -> Vector:
         for span in _spans(values.size, block):
             chunk = values[span]
             first = span.start // block
-            end = block_count(span.stop, block)
-            _multiply_blocks(chunk, scale[first:end], block, out=chunk)
+            _multiply_blocks(chunk, scale[first : block_count(span.stop, block)], block, out=chunk)
     return values
 
 
@@ -290,8 +286,7 @@ def scales_of(content: bytes, length: int) -> Vector:
 
 def _spans(length: int, block: int) -> Iterator[slice]:
     """Slices of whole blocks, about IN_CACHE values each."""
-    whole_blocks = max(1, IN_CACHE // block)
-    return blocks(length, block * whole_blocks)
+    return blocks(length, block * max(1, IN_CACHE // block))
 
 
 def _scale_of_blocks(magnitude: Vector, block: int) -> Vector:

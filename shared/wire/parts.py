@@ -298,8 +298,7 @@ class Assembler:
             )
         if partial.have[part.index]:
             return None
-        offset = part.index * part_length(part.size, part.count)
-        partial.sink.write(offset, part.data)
+        partial.sink.write(part.index * part_length(part.size, part.count), part.data)
         partial.have[part.index] = 1
         partial.received += 1
         partial.touched = now

@@ -18,8 +18,7 @@ WORDS = 2.0 ** (8 * WORD_BYTES)
 def spread_s(agents: int) -> float:
     """The time (s) over which this many agents spread their answers."""
     needed_s = agents / ANSWERS_PER_S
-    bounded_s = min(needed_s, MAX_SPREAD_S)
-    return max(bounded_s, ROLL_SPREAD_S)
+    return max(min(needed_s, MAX_SPREAD_S), ROLL_SPREAD_S)
 
 
 def extra_s(agents: int) -> float:

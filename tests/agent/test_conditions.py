@@ -17,9 +17,9 @@ from covey.agent.device.readings import read
 from covey.agent.device.session import Session
 from covey.agent.policy import Policy, PolicyError, Rules, memory_mb
 from covey.agent.worker.memory_limit import strictest_limit
-from covey.agent.worker.process import prepared
+from covey.agent.worker.process import Options, prepared
+from covey.shared.child import environment
 from covey.shared.errors import UserError
-from covey.shared.python_process import environment
 from tests.agent.orders import order, ref
 from tests.agent.test_session import up
 
@@ -168,7 +168,7 @@ def test_data_that_does_not_fit_into_memory_is_a_refusal_with_a_name() -> None:
         "from covey.agent.policy import Policy, PolicyError, Rules\n"
         "from covey.agent.worker.memory_limit import memory_limited\n"
         "try:\n"
-        "    with memory_limited(Rules(Policy(memory_limit_mb=200)), learner_first=False):\n"
+        "    with memory_limited(Rules(Policy(memory_limit_mb=200)), threads=None):\n"
         "        bytearray(1 << 30)\n"
         "except PolicyError as error:\n"
         "    print(error, len(bytearray(1 << 28)))\n"
@@ -193,8 +193,7 @@ def test_threads_are_the_cores_but_one_and_one_without_an_option(
     before = torch.get_num_threads()
     try:
         for words, threads in ((["--threads", "2"], 2), ([], 1)):
-            monkeypatch.setattr("sys.argv", ["worker", *words])
-            prepared(Rules())
+            prepared(Rules(), Options.parse(words).threads)
             assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)

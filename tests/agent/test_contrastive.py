@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from covey.agent.cli.program import app
 from covey.agent.training.architectures import Headed
-from covey.agent.training.contrastive import contrastive_loss
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import build, initial
+from covey.agent.training.objective import contrastive_loss
 from covey.shared.errors import UserError
 from covey.shared.scenario.task import Model, Standardise, Task
 from covey.shared.seeds import generator

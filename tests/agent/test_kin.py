@@ -10,7 +10,7 @@ import pytest
 
 from covey.agent.data.dataset import Dataset
 from covey.agent.data.kin import units_of
-from covey.agent.light.numpy_local import NumpyLocal
+from covey.agent.light.numpy_learner import NumpyLocal
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import initial
 from covey.shared.scenario.task import Task

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from covey.agent.data.dataset import Dataset, dataset
+from covey.agent.data.survey import DataSurvey
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import build, initial, layout_of
 from covey.shared.errors import DataError, UserError
@@ -365,14 +366,16 @@ def test_scaling_for_another_number_of_channels_is_refused() -> None:
 
 
 def test_moments_are_sums_after_the_tasks_scale_and_before_standardisation() -> None:
-    task = Task(features=(2, 4), classes=4, model=Model(name="linear"), scale=0.5)
+    task = Task(
+        features=(2, 4), classes=4, model=Model(name="linear"), scale=0.5, standardise="federated"
+    )
     raw = np.random.default_rng(0).integers(-3000, 3000, (700, 2, 4)).astype(np.int16)
-    moments = local_of(task, dataset(raw, np.arange(700) % 4, source="x"))[0].moments()
+    moments = DataSurvey(dataset(raw, np.arange(700) % 4, source="x"), task).statistics()
     values = raw.astype(np.float64).transpose(1, 0, 2).reshape(2, -1) * 0.5
-    assert moments.count.tolist() == [2800, 2800]
-    assert np.allclose(moments.total, values.sum(axis=1))
-    assert np.allclose(moments.square, (values**2).sum(axis=1))
-    assert moments.square.dtype == np.float64
+    assert moments["count"].tolist() == [2800, 2800]
+    assert np.allclose(moments["sum"], values.sum(axis=1))
+    assert np.allclose(moments["square"], (values**2).sum(axis=1))
+    assert moments["square"].dtype == np.float64
 
 
 def test_inputs_are_as_their_file_has_them() -> None:

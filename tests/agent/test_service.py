@@ -13,10 +13,10 @@ import pytest
 
 from covey.agent.device.identity import Identity
 from covey.agent.device.service import Agent, NameTakenError
-from covey.agent.worker import frames
 from covey.agent.worker.pool import WorkerLost
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.shared.mqtt.link import Message, Up
+from covey.shared.wire import frames
 from covey.shared.wire.documents import AgentStatus
 from covey.shared.wire.messages import OrderMessage, Part, ReportContent, digest
 from covey.shared.wire.parts import part_count

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from covey.agent.data import load
 from covey.agent.data.check import inspect, load_local
 from covey.agent.data.inputs import prepared
+from covey.agent.data.scaling import in_units_of_the_data, standardised_targets
 from covey.agent.data.survey import DataSurvey
-from covey.agent.data.target_scale import in_units_of_the_data, standardised_targets
 from covey.agent.data.unlabelled import load_unlabelled
 from covey.shared.errors import DataError, PublicError
 from covey.shared.scenario.fleet_statistics import resolved

@@ -17,15 +17,14 @@ import pytest
 import torch
 
 from covey.agent.data import Dataset
-from covey.agent.training import nets, torch_learner
+from covey.agent.training import learner, torch_learner
 from covey.agent.training.models import build, initial, layout_of
 from covey.agent.training.torch_learner import COMPILER_FLAG, configure_torch
-from covey.agent.worker import frames
 from covey.agent.worker.memory_file import MemoryDamaged, StoredMemory, load_memory, save_memory
-from covey.agent.worker.model_cache import ModelCache
 from covey.agent.worker.pool import Pool, WorkerLost
+from covey.agent.worker.process import Options
 from covey.agent.worker.sources import _Shares
-from covey.agent.worker.worker import answer
+from covey.agent.worker.worker import ModelCache, answer
 from covey.shared import files
 from covey.shared.client import _with_array, encode_model
 from covey.shared.consent import AllowedCode
@@ -33,6 +32,7 @@ from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.scenario.task import Model, Task
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import LAST_MODEL
+from covey.shared.wire import frames
 from covey.shared.wire.codec import Codec, decode
 from covey.shared.wire.messages import ModelRef, ReportContent, digest
 from tests.agent.orders import TASK, order
@@ -42,7 +42,7 @@ ECHO = (
     sys.executable,
     "-u",
     "-c",
-    "import covey.agent.worker.frames as w, sys, time, os\n"
+    "import covey.shared.wire.frames as w, sys, time, os\n"
     + """
 while (job := w.read(sys.stdin.buffer)) is not None:
     if job.get("die"): os._exit(3)
@@ -60,8 +60,8 @@ import sys
 from pathlib import Path
 from covey.agent.worker import worker
 answer = worker.answer
-def watched(job, **options):
-    done = answer(job, **options)
+def watched(job, *options):
+    done = answer(job, *options)
     Path(sys.argv[1]).write_text(" ".join(sys.modules))
     return done
 worker.answer = watched
@@ -280,7 +280,7 @@ def test_a_model_is_built_for_the_first_of_its_orders_alone(
         built.append(task.model.name)
         return build(task, *arguments, **options)
 
-    monkeypatch.setattr(nets, "build", counted)
+    monkeypatch.setattr(learner, "build", counted)
     monkeypatch.setattr(torch_learner, "LEARNER", torch_learner.TorchLearner())
     for _ in range(3):
         assert answer(job(tmp_path))["failed"] is None
@@ -293,7 +293,7 @@ def test_a_model_of_the_users_own_is_built_for_each_order() -> None:
     )
     allowed = AllowedCode(frozenset({task.model.name}))
     layout = layout_of(build(task, 0, allowed))
-    kept = nets.Nets()
+    kept = learner.Nets()
     first, second = (kept.net(task, layout, torch.device("cpu"), allowed) for _ in range(2))
     assert first is not second
 
@@ -508,3 +508,8 @@ def test_shares_of_simulated_agents_are_kept_as_far_as_there_is_room() -> None:
     shares.add((3, "task"), share(11))
     kept = [index for index in range(4) if shares.get((index, "task")) is not None]
     assert kept == [1, 2]
+
+
+def test_a_worker_reads_the_options_that_its_pool_wrote() -> None:
+    for options in (Options(), Options(3, warm=True, verbose=True, allow=("my.models", "tiny"))):
+        assert Options.parse(["wrapper", *options.words()]) == options

@@ -22,11 +22,11 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from covey.agent.worker import frames
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.run.result import write_all
 from covey.coordinator.run.run import Run
 from covey.shared.strategies.base import ClientId
+from covey.shared.wire import frames
 from covey.shared.wire.framing import REPORT_VERSION, VERSION, checksum_of
 from covey.shared.wire.messages import OrderMessage, ReportContent, digest
 from tests import clock

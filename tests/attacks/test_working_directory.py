@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from covey.shared.python_process import HOME, environment, python
+from covey.shared.child import HOME, environment, python
 from tests.attacks import rogue
 from tests.e2e.conftest import scenario
 from tests.processes import Program, until
@@ -125,4 +125,4 @@ def test_no_file_of_ours_starts_python_without_the_safe_path() -> None:
         for file in (HOME / "covey" / room).rglob("*.py")
     ]
     starters = [file.name for file in files if "sys.executable" in file.read_text(encoding="utf-8")]
-    assert starters == ["python_process.py"]
+    assert starters == ["child.py"]

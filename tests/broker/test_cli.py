@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 
 from covey.broker.cli.program import app
 from covey.broker.limits import MAX_PACKET_BYTES, Limits
-from covey.broker.programs import ports
+from covey.broker.programs import process
 from covey.broker.programs.embedded import EmbeddedBroker
 from covey.broker.programs.mosquitto import Mosquitto, answers
 from covey.broker.programs.options import Options
-from covey.broker.programs.start import FALLBACK, available_broker
+from covey.broker.programs.run import FALLBACK, available_broker
 from covey.broker.programs.websocket_gateway import WebsocketGateway
 from covey.shared.errors import UserError
 from tests import brokers
@@ -151,7 +151,7 @@ async def test_a_free_port_that_is_taken_meanwhile_is_replaced_by_another(
         taken = other.getsockname()[1]
         free, free_too = free_ports(2)
         found = iter([taken, free, taken, free_too])
-        monkeypatch.setattr(ports, "free_port", lambda options, option: next(found))
+        monkeypatch.setattr(process, "free_port", lambda options, option: next(found))
         async with kind() as broker:
             assert broker.url.port == free
             async with WebsocketGateway(Options(), 0, broker.url) as gateway:
@@ -169,7 +169,7 @@ async def test_a_requested_port_that_is_taken_meanwhile_is_named(
     monkeypatch.setattr(asyncio.subprocess.Process, "terminate", terminate)
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
-        monkeypatch.setattr(ports, "free_port", lambda options, option: options.port)
+        monkeypatch.setattr(process, "free_port", lambda options, option: options.port)
         with pytest.raises(UserError, match=f"port {taken} on 127.0.0.1: .* --port "):
             await EmbeddedBroker(Options(port=taken)).__aenter__()
 
@@ -207,7 +207,7 @@ async def test_a_tls_listener_counts_as_ready_only_once_it_shakes_hands() -> Non
 def test_without_mosquitto_the_embedded_broker_takes_its_place_with_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("covey.broker.programs.start.find", lambda: None)
+    monkeypatch.setattr("covey.broker.programs.run.find", lambda: None)
     said: list[str] = []
     assert available_broker(said.append) is EmbeddedBroker
     assert said == [FALLBACK]
@@ -217,7 +217,7 @@ def test_without_mosquitto_the_embedded_broker_takes_its_place_with_one_line(
 def test_a_broker_without_storage_refuses_a_folder_for_data(
     options: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("covey.broker.programs.start.find", lambda: None)
+    monkeypatch.setattr("covey.broker.programs.run.find", lambda: None)
     result = doctor(app, ["up", "--data", str(tmp_path / "kept"), *options])
     assert result.exit_code == 2
     assert "keeps nothing on disk" in result.stderr

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from covey.broker.doctor import Doctor
-from covey.broker.doctor_disk import examine_disk, judged
+from covey.broker.doctor import Doctor, examine_disk, judged
 from covey.broker.programs.mosquitto import Mosquitto, check_last_save
 from covey.broker.programs.options import Options
 from covey.broker.testing.memory_broker import MemoryBroker, MemoryLink

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from covey.agent.worker import frames
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.engine.events import Joined, Reported
 from covey.coordinator.run import spool
@@ -29,6 +28,7 @@ from covey.coordinator.simulate.simulation import GivenUpError, InProcess, Work
 from covey.shared.errors import UserError
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId, Phase
+from covey.shared.wire import frames
 from covey.shared.wire.messages import OrderMessage
 from tests import clock, small_run, timed_run
 from tests.small_fleet import Fleet, Numpy

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from covey.agent.worker import frames
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.run.run import Run
+from covey.shared.wire import frames
 from tests import clock
 from tests.small_fleet import PATIENT, Fleet, Numpy
 from tests.small_run import clients, fingerprint, in_process, rules, scenario

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from covey.agent.worker import frames
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.deploy.finished import publish_finished
 from covey.coordinator.deploy.log import publications
@@ -27,6 +26,7 @@ from covey.shared.mqtt.link import Message, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.numerics.vectors import Layout, Tensor
 from covey.shared.strategies.base import ClientId
+from covey.shared.wire import frames
 from covey.shared.wire.deployments import Deployment, DeploymentShare
 from covey.shared.wire.messages import OrderMessage, Part
 from covey.shared.wire.topics import Topics, deployed_key

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from covey.agent.worker import frames
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.commands.story import story_of
 from covey.coordinator.engine.events import (
@@ -39,6 +38,7 @@ from covey.coordinator.serve.roster import Roster
 from covey.coordinator.view.lines import EventLine, reduced
 from covey.coordinator.view.state import agent_state, reason
 from covey.shared.strategies.base import Phase
+from covey.shared.wire import frames
 from covey.shared.wire.documents import AgentStatus
 from tests import clock, small_run
 from tests.coordinator.engines import TRAIN, feed, opened, restarted

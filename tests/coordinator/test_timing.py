@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covey.agent.worker import frames
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.dashboard.folder_reader import plan_of
 from covey.coordinator.engine.deadline import DeadlineRule
@@ -31,6 +30,7 @@ from covey.coordinator.engine.timing import KEPT, Timing
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
 from covey.shared.scenario.scenario import Scenario
+from covey.shared.wire import frames
 from tests import clock, small_run
 from tests.coordinator.engines import EVERYBODY, TRAIN, cohort, feed, gathered, restarted
 from tests.small_fleet import Fleet, Numpy

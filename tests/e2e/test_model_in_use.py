@@ -21,9 +21,8 @@ from covey.agent.device.identity import Identity
 from covey.agent.device.keeper import KeepOptions
 from covey.agent.device.service import Agent
 from covey.agent.kept.model_dir import Index, read_index
+from covey.agent.training.models import write_start
 from covey.agent.training.predict import model_in_use, predict
-from covey.agent.training.start_models import write_start
-from covey.agent.worker import frames
 from covey.agent.worker.worker import answer
 from covey.coordinator.commands import promote, status
 from covey.coordinator.commands import run as command
@@ -36,6 +35,7 @@ from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.scenario.load import load
 from covey.shared.seeds import generator
+from covey.shared.wire import frames
 from tests.agent.conftest import single_thread  # noqa: F401  a fixture
 from tests.kit.scenes import Scenes
 from tests.processes import free_port, mosquitto, needs_mosquitto

@@ -17,7 +17,6 @@ from typing import Any
 
 from covey.agent.device.identity import Identity
 from covey.agent.device.service import Agent
-from covey.agent.worker import frames
 from covey.agent.worker.memory_file import DiskFull, MemoryDamaged, load_memory, save_memory
 from covey.coordinator.aggregate.service import AggregatorService
 from covey.coordinator.aggregate.service import last_will as aggregator_will
@@ -35,6 +34,7 @@ from covey.shared.files import obstacle, write_atomically
 from covey.shared.mqtt.shards import shard_of
 from covey.shared.numerics.vectors import Layout
 from covey.shared.strategies.base import ClientId
+from covey.shared.wire import frames
 from covey.shared.wire.documents import CoordinatorStatus
 from covey.shared.wire.messages import OrderMessage, ReportContent, digest
 from covey.shared.wire.topics import AgentTopic, PlainTopic, Topics
