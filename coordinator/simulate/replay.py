@@ -40,6 +40,8 @@ class ReplayDriver(AnsweringDriver):
         self._arrivals = arrivals
         self.run.samples |= clients
         for place, arrival in enumerate(arrivals):
+            if isinstance(arrival.event, Restarted):
+                self._hand_in(arrival.event.reported)
             self._advance(arrival.at)
             self._take_note(self._play(place, arrival))
         engine = self.run.engine
@@ -84,18 +86,25 @@ class ReplayDriver(AnsweringDriver):
             work.append(asked)
         return work
 
-    def _restart(self, restarted: Restarted) -> Sequence[Effect]:
-        """The run from its checkpoint, with the reports that its spool had."""
-        engine = self.run.engine
-        number = 0 if engine.step is None else engine.step.number
-        for client in restarted.reported:
+    @property
+    def _open_step(self) -> int:
+        step = self.run.engine.step
+        return 0 if step is None else step.number
+
+    def _hand_in(self, reported: Sequence[ClientId]) -> None:
+        """Reports of the open step that came after the last checkpoint: before the restart, so no deadline is over."""
+        number = self._open_step
+        for client in reported:
             order = self._orders.pop((client, number), None)
-            is_known = bool(engine.refusal(client, number))
+            is_known = bool(self.run.engine.refusal(client, number))
             if order is None or is_known:
                 continue
             self.prepare([(client, order)])
             self._take_note(self.deliver(client, order))
-        before = self.run
+
+    def _restart(self, restarted: Restarted) -> Sequence[Effect]:
+        """The run from its checkpoint, with the reports that its spool had."""
+        before, number = self.run, self._open_step
         for client in set(before.spool.who(number)) - set(restarted.reported):
             before.spool.discard(number, client)
         self.run, first = Run.resume(

@@ -59,6 +59,11 @@ def test_a_report_that_waits_over_a_restart_is_part_of_the_replay() -> None:
     assert play(Plan(1020, "fedavg", "buffered", 1, False, (rotten,))).failure == ""
 
 
+def test_reports_before_a_long_absence_of_the_coordinator_are_in_time_in_the_replay() -> None:
+    killed = Fault("kill coordinator", 5.0, 16.0, 0)
+    assert play(Plan(2744, "fesem", "buffered", 1, False, (killed,))).failure == ""
+
+
 def test_a_plan_survives_its_text() -> None:
     for seed in range(20):
         this = plan(seed, METHODS)
