@@ -159,7 +159,9 @@ class DryRun:
                 yield self._cost(phase, invited, orders, reports)
             done = replace(phase, cohort=names)
             by_client = list(zip(names, reports, strict=True))
-            self.state = folded(self.strategy, self.state, done, by_client)
+            self.state = folded(
+                self.strategy, self.state, done, by_client, parameters=self.setup.layout.parameters
+            )
             if phase.ends_round:
                 return
         method = self.scenario.strategy.name

@@ -16,7 +16,7 @@ from covey.shared.numerics.votes import Vote
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies import phase_names
 from covey.shared.strategies.base import ClientId, Phase, Report, Reports, Sums
-from covey.shared.strategies.reading import sums_of, without_vectors
+from covey.shared.strategies.reading import fold, sums_of
 
 MAX_REASON = 300  # characters of a fold's failure that are kept
 
@@ -48,6 +48,9 @@ class FoldTrial:
     trained: Collection[ClientId]  # agents that a training round has drawn so far
     privacy: PrivateSums | None
     step: int  # number of the step that the phase was
+    parameters: int | None = (
+        None  # P, the values at the front of a model that are trained; None: all
+    )
 
     def outcome(self, reports: Reports, arrivals: Arrivals | None = None) -> Outcome:
         """The fold of these reports. Raises whatever a report makes it raise.
@@ -128,8 +131,7 @@ class FoldTrial:
                 )
             else:
                 sums = sums_of(strategy, self.state, self.phase, reports, settings.average)
-        whole = without_vectors(strategy, self.state, self.phase, reports)
-        return strategy.fold(self.state, self.phase, sums, whole)
+        return fold(strategy, self.state, self.phase, sums, reports, self.parameters)
 
     def _means(self, reports: Reports) -> Means:
         means = records.means(

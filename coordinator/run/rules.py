@@ -14,7 +14,7 @@ from covey.shared.scenario.fleet import Fleet
 from covey.shared.scenario.rounds import AdaptiveDeadline
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name, newcomers, starting_agents
-from covey.shared.strategies.base import ClientId
+from covey.shared.strategies.base import ClientId, TaskData
 
 Rows = TypeAdapter(list[list[StrictInt]])  # of rounds.participants: agents by index
 Indices = list[list[int]]
@@ -27,7 +27,7 @@ def rules_of(scenario: Scenario) -> Rules:
     """
     task = scenario.task
     strategy = scenario.strategy
-    refusal = strategy.refuses_task(task.features, regression=task.classes is None)
+    refusal = strategy.refuses(TaskData(task.features, regression=task.classes is None))
     if refusal:
         raise UserError(f"method {strategy.name} is not for this task: {refusal}")
     rounds = scenario.rounds

@@ -774,6 +774,7 @@ class Run:
             trained=self.facts.trained,
             privacy=self.privacy,
             step=step.number,
+            parameters=self.setup.layout.parameters,
         )
 
     def _take(

@@ -322,9 +322,7 @@ class Scenario(Section):
 
 def _check_schedule(strategy: AnyStrategy, training: Training, place: str, remedy: str) -> None:
     """ValueError if `training` has a schedule by rounds and the method has no rounds to count."""
-    if not training.lr_steps:
-        return
-    if why := strategy.refuses_schedule():
+    if why := strategy.refuses(training):
         raise ValueError(f"{place}training.lr_steps is not for {strategy.name}: {why}; {remedy}")
 
 

@@ -52,11 +52,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from covey.shared.numerics.averages import Average
 from covey.shared.numerics.clustering import Linkage
@@ -72,6 +79,8 @@ from covey.shared.strategies.phase_names import MOMENTS as MOMENTS
 from covey.shared.strategies.phase_names import SIGNATURE as SIGNATURE
 from covey.shared.strategies.phase_names import TRAIN as TRAIN
 from covey.shared.strategies.phase_names import WARMUP as WARMUP
+from covey.shared.strategies.server import Moving as Moving
+from covey.shared.strategies.server import Server as Server
 from covey.shared.strategies.sums import GRADIENT as GRADIENT
 from covey.shared.strategies.sums import MODEL as MODEL
 from covey.shared.strategies.sums import Sums as Sums
@@ -122,6 +131,17 @@ class Setup:
     participation: float  # C, the expected share of agents in a round
     training: Training  # the run's settings of local SGD
     private: bool = False  # the scenario has a privacy section
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """The form of a task's data."""
+
+    features: Sequence[int]  # shape of a sample
+    regression: bool
+
+
+Settings = Average | Server | Training | TaskData
 
 
 @dataclass(frozen=True)
@@ -447,8 +467,32 @@ class Strategy(BaseModel, Generic[S]):
     # Fields of the state that name clients: dicts by client id, or tuples of ids. `forget` uses them.
     client_fields: ClassVar[tuple[str, ...]] = ()
 
+    # Options that a scenario's text leaves out where they are None: it keeps the digest that its runs have stored.
+    unset: ClassVar[tuple[str, ...]] = ("server",)
+
     summary: ClassVar[str] = ""  # one line for `coordinator methods`
     source: ClassVar[str] = ""  # paper, year
+
+    server: Server | None = Field(
+        None,
+        description="The server's optimiser, which moves each model towards the mean of its reports. null: the "
+        "model is the mean.",
+    )
+
+    @model_serializer(mode="wrap")
+    def _only_what_is_set(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        settings: dict[str, Any] = serialize(self)
+        return {
+            name: value
+            for name, value in settings.items()
+            if value is not None or name not in self.unset
+        }
+
+    @model_validator(mode="after")
+    def _has_models_to_move(self) -> Self:
+        if self.server is not None and (why := self.refuses(self.server)):
+            raise ValueError(f"server is not for {_name_of(self)}: {why}; leave it out")
+        return self
 
     @property
     def starts(self) -> int:
@@ -630,16 +674,15 @@ class Strategy(BaseModel, Generic[S]):
 
     # -- robust aggregation: docs/aggregation.md ---------------------------------------------------
 
-    def refuses(self, rule: Average) -> str:
-        """Why a rule of the aggregation section makes no sense with this method; empty: it does."""
-        return ""
+    def refuses(self, settings: Settings) -> str:
+        """Why a setting makes no sense with this method; empty: it does.
 
-    def refuses_task(self, features: Sequence[int], *, regression: bool) -> str:
-        """Why this method cannot train on samples of this shape, or on a regression; empty: it can."""
-        return ""
-
-    def refuses_schedule(self) -> str:
-        """Why `training.lr_steps` makes no sense with this method; empty: it does."""
+        Args:
+            settings: a rule of the section `aggregation`, the server's optimiser, the training
+                section, or the form of the task's data.
+        """
+        if isinstance(settings, Server) and self.individual:
+            return "its models are not means of reports that the server could move on from"
         return ""
 
     # -- buffered rounds: docs/asynchronous.md -----------------------------------------------------

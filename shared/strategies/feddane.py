@@ -37,6 +37,8 @@ from covey.shared.strategies.base import (
     Phase,
     Report,
     Reports,
+    Server,
+    Settings,
     Setup,
     Sums,
     Terms,
@@ -91,6 +93,11 @@ class FedDane(SingleModel[DaneState]):
 
     def init(self, setup: Setup) -> DaneState:
         return DaneState(setup.starts[0])
+
+    def refuses(self, settings: Settings) -> str:
+        if isinstance(settings, Server):
+            return "the gradients of its first phase belong to the model that agents correct"
+        return super().refuses(settings)
 
     def plan(self, state: DaneState, view: View) -> Phase:
         size = state.model.size

@@ -23,6 +23,8 @@ from covey.shared.strategies.base import (
     Report,
     Reports,
     Routes,
+    Server,
+    Settings,
     Setup,
     Sums,
     Terms,
@@ -56,6 +58,11 @@ class PartOfTheWay(SingleModel[DistState]):
 
     def init(self, setup: Setup) -> DistState:
         return DistState(setup.starts[0], 0, setup.rounds)
+
+    def refuses(self, settings: Settings) -> str:
+        if isinstance(settings, Server):
+            return "epsilon is the server's step already"
+        return super().refuses(settings)
 
     def fold(self, state: DistState, phase: Phase, sums: Sums, reports: Reports) -> DistState:
         step = self.epsilon

@@ -31,10 +31,13 @@ from covey.shared.strategies.base import (
     Local,
     Mixture,
     Models,
+    Moving,
     Order,
     Phase,
     Report,
     Reports,
+    Server,
+    Settings,
     Setup,
     Shares,
     Strategy,
@@ -59,7 +62,7 @@ Losses = npt.NDArray[np.float32]  # of each sample (n_i,)
 
 
 @dataclass(frozen=True)
-class FedEmState:
+class FedEmState(Moving):
     """The components and what clients have reported."""
 
     components: Models  # K models (d,)
@@ -103,6 +106,11 @@ class FedEm(Strategy[FedEmState]):
 
     def init(self, setup: Setup) -> FedEmState:
         return FedEmState(setup.starts)
+
+    def refuses(self, settings: Settings) -> str:
+        if isinstance(settings, Server) and self.damped:
+            return "a damped mean goes a part of the way already (damped)"
+        return super().refuses(settings)
 
     def plan(self, state: FedEmState, view: View) -> Phase:
         if self.damped and not state.counted:

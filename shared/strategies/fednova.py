@@ -36,6 +36,8 @@ from covey.shared.strategies.base import (
     Phase,
     Report,
     Reports,
+    Server,
+    Settings,
     Setup,
     Sums,
     Term,
@@ -117,6 +119,11 @@ class FedNova(SingleModel[NovaState]):
         if self.server_momentum:
             at_rest = np.zeros(parameters, np.float32)
         return NovaState(start, parameters, at_rest, setup.training.momentum, setup.training.lr)
+
+    def refuses(self, settings: Settings) -> str:
+        if isinstance(settings, Server) and self.server_momentum:
+            return "server_momentum is the momentum of the same step"
+        return super().refuses(settings)
 
     def plan(self, state: NovaState, view: View) -> Phase:
         phase = super().plan(state, view)

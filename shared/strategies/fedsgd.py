@@ -29,6 +29,8 @@ from covey.shared.strategies.base import (
     Report,
     Reports,
     Schedule,
+    Server,
+    Settings,
     Setup,
     Sums,
     Terms,
@@ -65,6 +67,11 @@ class FedSgd(SingleModel[SgdState]):
 
     def plan(self, state: SgdState, view: View) -> Phase:
         return Phase(sizes={GRADIENT: state.model.size})
+
+    def refuses(self, settings: Settings) -> str:
+        if isinstance(settings, Server):
+            return "agents send gradients, and the step is training.lr"
+        return super().refuses(settings)
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         model = job.models[0]

@@ -41,10 +41,12 @@ from covey.shared.strategies.base import (
     Local,
     Mixture,
     Models,
+    Moving,
     Order,
     Phase,
     Report,
     Reports,
+    Settings,
     Setup,
     Shares,
     Strategy,
@@ -64,7 +66,7 @@ OWN = "@"  # key of a client's anchor; its id follows
 
 
 @dataclass(frozen=True)
-class FedSoftState:
+class FedSoftState(Moving):
     """The centres and what is known of the clients."""
 
     start: Vector  # the common initial model (d,)
@@ -126,8 +128,10 @@ class FedSoft(Strategy[FedSoftState]):
     def starts(self) -> int:
         return self.n_clusters
 
-    def refuses(self, rule: Average) -> str:
-        return SOFT if rule.picks else ""
+    def refuses(self, settings: Settings) -> str:
+        if isinstance(settings, Average) and settings.picks:
+            return SOFT
+        return super().refuses(settings)
 
     def init(self, setup: Setup) -> FedSoftState:
         starts = setup.starts

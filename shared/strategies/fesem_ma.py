@@ -60,6 +60,7 @@ from covey.shared.strategies.base import (
     Phase,
     Report,
     Reports,
+    Settings,
     Setup,
     Sums,
     View,
@@ -162,10 +163,10 @@ class FesemMa(HardClustered[FesemMaState]):
         "layer; otherwise their number of samples does (matching: fedma).",
     )
 
-    def refuses(self, rule: Average) -> str:
-        if not rule.single or self.matching == "fixed":
-            return ""
-        return "matching: fedma makes global layers out of all members' units; take matching: fixed"
+    def refuses(self, settings: Settings) -> str:
+        if isinstance(settings, Average) and settings.single and self.matching == "fedma":
+            return "matching: fedma makes global layers out of all members' units; take matching: fixed"
+        return super().refuses(settings)
 
     def init(self, setup: Setup) -> FesemMaState:
         """The state at the start.

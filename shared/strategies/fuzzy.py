@@ -35,14 +35,17 @@ from covey.shared.strategies.base import (
     Expected,
     Job,
     Local,
+    Moving,
     Order,
     Phase,
     Report,
     Reports,
+    Settings,
     Setup,
     Shares,
     Strategy,
     Sums,
+    TaskData,
     Term,
     Terms,
     View,
@@ -61,7 +64,7 @@ Variant = Literal["full", "fedavg+clu", "fedavg+clusteredFL"]
 
 
 @dataclass(frozen=True)
-class FuzzyState:
+class FuzzyState(Moving):
     """The cluster models and the clients' counts."""
 
     models: tuple[Vector, ...]  # K cluster models (d,)
@@ -142,8 +145,16 @@ class Fuzzy(Strategy[FuzzyState]):
         """The number of models on the server."""
         return 1 if self.variant == "fedavg+clu" else self.n_clusters
 
-    def refuses(self, rule: Average) -> str:
-        return SOFT if rule.picks and self._models > 1 else ""
+    def refuses(self, settings: Settings) -> str:
+        match settings:
+            case Average() if settings.picks and self._models > 1:
+                return SOFT
+            case TaskData(features) if self._contrast() is not None and not _is_image(features):
+                return (
+                    f"its contrastive loss needs images [1, height, width] or [3, height, width], and task.features is "
+                    f"{list(features)}; set strategy.beta to 0, or strategy.variant to fedavg+clusteredFL"
+                )
+        return super().refuses(settings)
 
     def continued(self, state: FuzzyState, fresh: FuzzyState) -> FuzzyState:
         return replace(state, asked=())
@@ -245,15 +256,6 @@ class Fuzzy(Strategy[FuzzyState]):
             )
         return facts
 
-    def refuses_task(self, features: Sequence[int], *, regression: bool) -> str:
-        is_image = len(features) == 3 and features[0] in (1, 3)
-        if is_image or self._contrast() is None:
-            return ""
-        return (
-            f"its contrastive loss needs images [1, height, width] or [3, height, width], and task.features is "
-            f"{list(features)}; set strategy.beta to 0, or strategy.variant to fedavg+clusteredFL"
-        )
-
     def _contrast(self) -> Contrast | None:
         """The contrastive loss; None without weight, so that training is exactly FedAvg's."""
         if self.beta == 0 or self.head == 0:
@@ -269,6 +271,10 @@ class Fuzzy(Strategy[FuzzyState]):
             return [share * local.examples for share in self.known.get(job.client, equal)]
         counts = local.memberships(model, self.n_clusters)
         return [float(count) for count in counts]
+
+
+def _is_image(features: Sequence[int]) -> bool:
+    return len(features) == 3 and features[0] in (1, 3)
 
 
 def _by_counts(report: Report, base: str) -> Terms:

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, model_validator
 
 from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.seeds import generator
@@ -46,6 +46,8 @@ from covey.shared.strategies.base import (
     Reports,
     Routes,
     Schedule,
+    Server,
+    Settings,
     Setup,
     Sums,
     Term,
@@ -107,6 +109,7 @@ class Ifca(ManyModels[IfcaState]):
     """The server clusters nothing: clients choose again in every round."""
 
     client_fields: ClassVar[tuple[str, ...]] = ("assign", "asked", "kept")
+    unset: ClassVar[tuple[str, ...]] = ("server", "freeze_after")
 
     summary: ClassVar[str] = "K models; each client trains the one with its lowest training loss"
     source: ClassVar[str] = "Ghosh et al. 2020, Mansour et al. 2020"
@@ -164,14 +167,6 @@ class Ifca(ManyModels[IfcaState]):
         "null: agents choose again in every round.",
     )
 
-    @model_serializer(mode="wrap")
-    def _only_what_is_set(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without `freeze_after`, which is left out then, a scenario has the digest that its runs have stored."""
-        settings: dict[str, Any] = serialize(self)
-        if self.freeze_after is None:
-            settings.pop("freeze_after", None)
-        return settings
-
     @model_validator(mode="before")
     @classmethod
     def _short_warmup_unless_asked_for(cls, data: Any) -> Any:
@@ -209,6 +204,14 @@ class Ifca(ManyModels[IfcaState]):
     @property
     def starts(self) -> int:
         return self.n_clusters * self.restarts
+
+    def refuses(self, settings: Settings) -> str:
+        if isinstance(settings, Server):
+            if self.averaging == "gradient":
+                return "agents send gradients, and the step is training.lr (averaging: gradient)"
+            if self.shared_trunk:
+                return "all hypotheses move the shared trunk (shared_trunk)"
+        return super().refuses(settings)
 
     def init(self, setup: Setup) -> IfcaState:
         final_layer = setup.layout.final_layer

@@ -38,6 +38,8 @@ from covey.shared.strategies.base import (
     Phase,
     Report,
     Reports,
+    Server,
+    Settings,
     Setup,
     Strategy,
     Sums,
@@ -87,6 +89,11 @@ class LgFedAvg(Strategy[LgState]):
         spans = _shared_spans(setup.layout, self.shared_layers)
         own, shared = _split(setup.starts[0], spans)
         return LgState(own, shared, spans)
+
+    def refuses(self, settings: Settings) -> str:
+        if isinstance(settings, Server):
+            return "the mean is a part of a model"
+        return super().refuses(settings)
 
     def plan(self, state: LgState, view: View) -> Phase:
         sizes = {VECTOR: state.shared.size} if state.shared.size else {}

@@ -30,9 +30,11 @@ from covey.shared.strategies.base import (
     Report,
     Reports,
     Routes,
+    Settings,
     Setup,
     Strategy,
     Sums,
+    Training,
     View,
 )
 from covey.shared.strategies.bases.hard import START
@@ -99,8 +101,10 @@ class LocalOnly(Strategy[LocalState]):
         trained.update(client for client, _ in reports)
         return replace(state, opened=True, trained=tuple(sorted(trained)))
 
-    def refuses_schedule(self) -> str:
-        return "it counts rounds, and here every agent trains once, for its whole budget"
+    def refuses(self, settings: Settings) -> str:
+        if isinstance(settings, Training) and settings.lr_steps:
+            return "it counts rounds, and here every agent trains once, for its whole budget"
+        return super().refuses(settings)
 
     def serve(self, state: LocalState, client: ClientId) -> Order:
         return Order() if client in state.trained else Order(models=(START,))

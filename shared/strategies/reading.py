@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.strategies.base import GRADIENT, MODEL, ClientId, Phase, Report, Reports, Strategy
+from covey.shared.strategies.server import Moving, Served
 from covey.shared.strategies.sums import Sums, SumsAtHand
 
 S = TypeVar("S")
@@ -58,9 +59,45 @@ def without_vectors(
     ]
 
 
+def fold(
+    strategy: Strategy[S],
+    state: S,
+    phase: Phase,
+    sums: Sums,
+    reports: Reports,
+    parameters: int | None = None,
+) -> S:
+    """The strategy's state after a phase, whose models the server's optimiser has moved.
+
+    Args:
+        strategy: the method.
+        state: before the phase.
+        phase: with the ids of those who were invited.
+        sums: of all reports.
+        reports: of the phase; those with vectors that the fold does not need may have them.
+        parameters: P, the values at the front of a model that are trained; None: all of them.
+    """
+    known = without_vectors(strategy, state, phase, reports)
+    server = strategy.server
+    if server is None or server.takes_the_mean:
+        return strategy.fold(state, phase, sums, known)
+    if not isinstance(state, Moving):
+        kind = type(state).__name__
+        raise TypeError(f"strategy.server: {kind} has no moments; make it a subclass of Moving")
+    served = Served(sums, server, state.moments, parameters)
+    after: Any = strategy.fold(state, phase, served, known)
+    moved: S = replace(after, moments=served.moments)
+    return moved
+
+
 def folded(
-    strategy: Strategy[S], state: S, phase: Phase, reports: Reports, average: Average = MEAN
+    strategy: Strategy[S],
+    state: S,
+    phase: Phase,
+    reports: Reports,
+    average: Average = MEAN,
+    parameters: int | None = None,
 ) -> S:
     """The strategy's state after a phase whose reports are all at hand."""
     sums = sums_of(strategy, state, phase, reports, average)
-    return strategy.fold(state, phase, sums, without_vectors(strategy, state, phase, reports))
+    return fold(strategy, state, phase, sums, reports, parameters)

@@ -17,7 +17,7 @@ Our deviations.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -42,8 +42,10 @@ from covey.shared.strategies.base import (
     Report,
     Reports,
     Schedule,
+    Settings,
     Setup,
     Sums,
+    TaskData,
     TrainingResult,
     View,
     factor_in,
@@ -135,15 +137,13 @@ class Robust(ClusteredOnce[RobustState]):
         description="The coordinator refuses coefficients with more values (features: logreg).",
     )
 
-    def refuses_task(self, features: Sequence[int], *, regression: bool) -> str:
-        if regression and self.features == LOGREG:
-            return "strategy.features: logreg needs classes, and the task is a regression; use full"
-        return ""
-
-    def refuses(self, rule: Average) -> str:
-        if not rule.single:
-            return ""
-        return "it has robust means of its own: strategy.trim, beta and round_beta"
+    def refuses(self, settings: Settings) -> str:
+        match settings:
+            case TaskData(regression=True) if self.features == LOGREG:
+                return "strategy.features: logreg needs classes, and the task is a regression; use full"
+            case Average() if settings.single:
+                return "it has robust means of its own: strategy.trim, beta and round_beta"
+        return super().refuses(settings)
 
     @property
     def cut(self) -> Cut:

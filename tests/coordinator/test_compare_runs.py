@@ -36,7 +36,7 @@ from covey.shared.errors import UserError
 from covey.shared.numerics.vectors import Layout, Tensor
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
-from covey.shared.strategies.base import Setup
+from covey.shared.strategies.base import Setup, TaskData
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.fuzzy import Fuzzy
 from covey.shared.wire.frames import Job
@@ -349,9 +349,9 @@ def test_a_method_that_cannot_train_on_the_task_is_named_before_anything_runs(
 
 def test_a_contrastive_loss_needs_images() -> None:
     fuzzy = Fuzzy(n_clusters=2)
-    assert "needs images" in fuzzy.refuses_task((5,), regression=False)
-    assert fuzzy.refuses_task((1, 8, 8), regression=False) == ""
-    assert Fuzzy(n_clusters=2, beta=0).refuses_task((5,), regression=False) == ""
+    assert "needs images" in fuzzy.refuses(TaskData((5,), regression=False))
+    assert fuzzy.refuses(TaskData((1, 8, 8), regression=False)) == ""
+    assert Fuzzy(n_clusters=2, beta=0).refuses(TaskData((5,), regression=False)) == ""
 
 
 def test_a_comparison_prints_its_tables_before_it_names_the_cells_that_failed(

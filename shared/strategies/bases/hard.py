@@ -25,6 +25,7 @@ from covey.shared.strategies.base import (
     Job,
     Local,
     Mixture,
+    Moving,
     Order,
     Phase,
     Report,
@@ -45,7 +46,7 @@ Features = Literal["full", "last_kernel", "last_layer"]
 
 
 @dataclass(frozen=True)
-class Clustered:
+class Clustered(Moving):
     """The state of a hard-clustered method."""
 
     start: Vector  # the common initial model (d,)

@@ -14,6 +14,7 @@ from covey.shared.strategies.base import (
     ClientState,
     Job,
     Local,
+    Moving,
     Order,
     Phase,
     PrivacyFacet,
@@ -33,7 +34,7 @@ KEY = "0"  # of the only model
 
 
 @dataclass(frozen=True)
-class Single:
+class Single(Moving):
     """The state of a method with one model."""
 
     model: Vector  # w_t (d,)
