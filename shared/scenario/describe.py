@@ -89,8 +89,11 @@ def _installed_methods() -> tuple[list[str], list[str]]:
 def _method(kind: type[Strategy[Any]]) -> dict[str, Any]:
     parameters = []
     for name, info in fields(kind).items():
-        if name != "name":  # chooses the method, and is no parameter of it
+        # the first chooses the method, and is no parameter of it
+        if name not in ("name", "server"):
             parameters.append(_parameter(name, info))
+    if not kind.individual and not kind.no_server:
+        parameters.append(_parameter("server", kind.model_fields["server"]))
     return {
         "name": name_of(kind),
         "summary": kind.summary,

@@ -111,6 +111,11 @@ CHOICE = "choice"
 
 LARGEST = 1e100  # no honest number of a report is larger; sums of such numbers stay finite
 
+# why the server's optimiser is not for methods that look at single reports
+INDIVIDUAL = (
+    "its models are made of single reports, and not of a mean that the server could move to"
+)
+
 ALTERNATIVE = (
     "alternative"  # number of an order to evaluate: compare the last model with the others
 )
@@ -467,6 +472,9 @@ class Strategy(BaseModel, Generic[S]):
     # Fields of the state that name clients: dicts by client id, or tuples of ids. `forget` uses them.
     client_fields: ClassVar[tuple[str, ...]] = ()
 
+    # Why the server's optimiser makes no sense with this method, whatever its options; empty: it may.
+    no_server: ClassVar[str] = ""
+
     # Options that a scenario's text leaves out where they are None: it keeps the digest that its runs have stored.
     unset: ClassVar[tuple[str, ...]] = ("server",)
 
@@ -475,8 +483,9 @@ class Strategy(BaseModel, Generic[S]):
 
     server: Server | None = Field(
         None,
-        description="The server's optimiser, which moves each model towards the mean of its reports. null: the "
-        "model is the mean.",
+        description="The optimiser with which the server moves each model to the mean of its reports, for example "
+        "{name: adam, lr: 0.03}. name: sgd, adam, yogi or adagrad; further keys: lr, momentum, beta2, tau. null: the "
+        "model becomes the mean.",
     )
 
     @model_serializer(mode="wrap")
@@ -681,8 +690,8 @@ class Strategy(BaseModel, Generic[S]):
             settings: a rule of the section `aggregation`, the server's optimiser, the training
                 section, or the form of the task's data.
         """
-        if isinstance(settings, Server) and self.individual:
-            return "its models are not means of reports that the server could move on from"
+        if isinstance(settings, Server):
+            return self.no_server or (INDIVIDUAL if self.individual else "")
         return ""
 
     # -- buffered rounds: docs/asynchronous.md -----------------------------------------------------

@@ -37,8 +37,6 @@ from covey.shared.strategies.base import (
     Phase,
     Report,
     Reports,
-    Server,
-    Settings,
     Setup,
     Sums,
     Terms,
@@ -73,6 +71,10 @@ class FedDane(SingleModel[DaneState]):
 
     client_fields = ("gave",)
 
+    no_server: ClassVar[str] = (
+        "the gradients of its first phase belong to the model that agents correct"
+    )
+
     summary: ClassVar[str] = (
         "two exchanges a round: gradients first, then training corrected by their mean"
     )
@@ -93,11 +95,6 @@ class FedDane(SingleModel[DaneState]):
 
     def init(self, setup: Setup) -> DaneState:
         return DaneState(setup.starts[0])
-
-    def refuses(self, settings: Settings) -> str:
-        if isinstance(settings, Server):
-            return "the gradients of its first phase belong to the model that agents correct"
-        return super().refuses(settings)
 
     def plan(self, state: DaneState, view: View) -> Phase:
         size = state.model.size

@@ -23,8 +23,6 @@ from covey.shared.strategies.base import (
     Report,
     Reports,
     Routes,
-    Server,
-    Settings,
     Setup,
     Sums,
     Terms,
@@ -43,6 +41,8 @@ class DistState(Single):
 class PartOfTheWay(SingleModel[DistState]):
     """w + epsilon * (target - w). The target is the mean of the reports; `terms` weighs them, here by samples."""
 
+    no_server: ClassVar[str] = "epsilon is the server's step already"
+
     epsilon: float = Field(
         0.6,
         gt=0,
@@ -58,11 +58,6 @@ class PartOfTheWay(SingleModel[DistState]):
 
     def init(self, setup: Setup) -> DistState:
         return DistState(setup.starts[0], 0, setup.rounds)
-
-    def refuses(self, settings: Settings) -> str:
-        if isinstance(settings, Server):
-            return "epsilon is the server's step already"
-        return super().refuses(settings)
 
     def fold(self, state: DistState, phase: Phase, sums: Sums, reports: Reports) -> DistState:
         step = self.epsilon

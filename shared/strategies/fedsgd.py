@@ -29,8 +29,6 @@ from covey.shared.strategies.base import (
     Report,
     Reports,
     Schedule,
-    Server,
-    Settings,
     Setup,
     Sums,
     Terms,
@@ -52,6 +50,8 @@ class SgdState(Single):
 class FedSgd(SingleModel[SgdState]):
     """The most rounds, the least local work."""
 
+    no_server: ClassVar[str] = "agents send gradients, and the step is training.lr"
+
     summary: ClassVar[str] = "clients send one gradient, the server takes the step"
     source: ClassVar[str] = "McMahan et al. 2017"
 
@@ -67,11 +67,6 @@ class FedSgd(SingleModel[SgdState]):
 
     def plan(self, state: SgdState, view: View) -> Phase:
         return Phase(sizes={GRADIENT: state.model.size})
-
-    def refuses(self, settings: Settings) -> str:
-        if isinstance(settings, Server):
-            return "agents send gradients, and the step is training.lr"
-        return super().refuses(settings)
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         model = job.models[0]

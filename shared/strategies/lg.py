@@ -38,8 +38,6 @@ from covey.shared.strategies.base import (
     Phase,
     Report,
     Reports,
-    Server,
-    Settings,
     Setup,
     Strategy,
     Sums,
@@ -71,6 +69,8 @@ class LgFedAvg(Strategy[LgState]):
 
     client_fields = ("trained",)
 
+    no_server: ClassVar[str] = "the mean is a part of a model"
+
     summary: ClassVar[str] = "own lower layers, shared last layers; only the shared ones travel"
     source: ClassVar[str] = "Liang et al. 2020"
 
@@ -89,11 +89,6 @@ class LgFedAvg(Strategy[LgState]):
         spans = _shared_spans(setup.layout, self.shared_layers)
         own, shared = _split(setup.starts[0], spans)
         return LgState(own, shared, spans)
-
-    def refuses(self, settings: Settings) -> str:
-        if isinstance(settings, Server):
-            return "the mean is a part of a model"
-        return super().refuses(settings)
 
     def plan(self, state: LgState, view: View) -> Phase:
         sizes = {VECTOR: state.shared.size} if state.shared.size else {}

@@ -85,6 +85,9 @@ STOPS: dict[str, Any] = {"stop": "assignments", "stop_after": 1}
         ("fesem", {}, set()),
         ("fesem", STOPS, {"agent-7"}),
         ("fesem_ma-fedma", {}, set()),
+        ("fedavg", {"server": {"name": "adam", "lr": 0.1}}, set()),
+        ("ifca", {"server": {"name": "sgd", "momentum": 0.9}, "shared_trunk": False}, set()),
+        ("fedclust", {"server": {"name": "yogi", "lr": 0.1}}, set()),
     ],
 )
 def test_a_kill_between_any_two_reports_changes_no_byte_and_no_count(

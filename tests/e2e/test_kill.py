@@ -6,6 +6,7 @@ import random
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,6 +51,27 @@ def test_a_coordinator_killed_ten_times_ends_with_the_same_bytes(
     assert (
         audited.events["resume"] >= kills - 1
     )  # a kill may come before the run's first line of that life
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        {"name": "fedavg", "server": {"name": "sgd", "momentum": 0.9}},
+        {"name": "fedavg", "server": {"name": "adam", "lr": 0.03}},
+        {"name": "ifca", "n_clusters": 2, "server": {"name": "sgd", "momentum": 0.5}},
+    ],
+    ids=["fedavgm", "fedadam", "ifca"],
+)
+def test_a_servers_moments_survive_a_kill(tmp_path: Path, strategy: dict[str, Any]) -> None:
+    """FedAvgM and FedAdam by YAML alone, over MQTT: killed in the middle, the run ends with the same bytes."""
+    port, sections = free_port(), {"strategy": strategy, "rounds": {"count": 5}}
+    with mosquitto(tmp_path, port), fleet(tmp_path, port, **sections):
+        finish(coordinator(tmp_path, port, out="whole", **sections))
+        this = coordinator(tmp_path, port, **sections)
+        until(lambda: this.output.count('"event": "phase"') >= 2, of=this)
+        this.kill()
+        finish(coordinator(tmp_path, port, "--resume", **sections))
+    assert model_bytes(tmp_path / "run") == model_bytes(tmp_path / "whole")
 
 
 def at_work(this: Program) -> bool:
