@@ -47,7 +47,8 @@ def scenario(folder: Path, *, simulated: bool, **sections: Any) -> Path:
     if not simulated:
         sections.pop("fleet", None)
     for section, values in sections.items():
-        data[section] = {**data.get(section, {}), **values} if isinstance(values, dict) else values
+        is_part = isinstance(values, dict) and "name" not in values  # a method has its own keys
+        data[section] = {**data.get(section, {}), **values} if is_part else values
     path = folder / ("fleet.yaml" if simulated else "scenario.yaml")
     path.write_text(yaml.safe_dump(data))
     return path
