@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ from tests.small_fleet import over_the_wire
 from tests.small_run import fingerprint, in_process, scenario
 
 registry: TypeAdapter[Any] = TypeAdapter(AnyStrategy)
-REFUSE = {
+REFUSE: dict[str, dict[str, Any]] = {
     "fedsgd": {},
     "feddane": {},
     "feddist": {},
@@ -160,7 +160,7 @@ def test_options_that_an_optimiser_does_not_have_are_refused() -> None:
 def test_a_state_of_another_kind_is_named() -> None:
     strategy = FedAvg(server=Server(name="adam"))
     with pytest.raises(TypeError, match="int has no moments"):
-        folded(strategy, 3, Phase(), [])  # type: ignore[arg-type]
+        folded(strategy, cast(Single, 3), Phase(), [])
     assert issubclass(Single, Moving)
 
 
@@ -169,10 +169,11 @@ def test_a_state_of_another_kind_is_named() -> None:
 def test_over_the_wire_a_served_run_has_the_bytes_of_the_run_without_a_network(
     tmp_path: Path, method: str, optimiser: str
 ) -> None:
-    options: dict[str, Any] = {
-        "server": {"name": optimiser, "momentum": 0.5},
-        **{"fednova": {"server_momentum": 0}, "ifca": {"shared_trunk": False}}.get(method, {}),
-    }
+    options: dict[str, Any] = {"server": {"name": optimiser, "momentum": 0.5}}
+    if method == "fednova":
+        options["server_momentum"] = 0
+    if method == "ifca":
+        options["shared_trunk"] = False
     scene = scenario(method, strategy=options)
     reference = in_process(tmp_path / "in-process", scene)
     assert fingerprint(over_the_wire(tmp_path / "wire", scene)) == fingerprint(reference)
