@@ -64,7 +64,8 @@ def test_a_coordinator_killed_ten_times_ends_with_the_same_bytes(
 )
 def test_a_servers_moments_survive_a_kill(tmp_path: Path, strategy: dict[str, Any]) -> None:
     """FedAvgM and FedAdam by YAML alone, over MQTT: killed in the middle, the run ends with the same bytes."""
-    port, sections = free_port(), {"strategy": strategy, "rounds": {"count": 5}}
+    port = free_port()
+    sections: Any = {"strategy": strategy, "rounds": {"count": 5}}
     with mosquitto(tmp_path, port), fleet(tmp_path, port, **sections):
         finish(coordinator(tmp_path, port, out="whole", **sections))
         this = coordinator(tmp_path, port, **sections)
