@@ -33,7 +33,9 @@ from covey.shared.files import (
     sync_folder,
     write_atomically,
 )
+from covey.shared.wire.framing import REPORT_VERSION
 from covey.shared.wire.messages import DIGEST_BYTES
+from covey.shared.wire.parts import split
 
 
 class Outbox:
@@ -102,6 +104,21 @@ class Outbox:
     def report(self) -> Path | None:
         """The file of the report in hand; None for none."""
         return self._folder / self.state.report if self.state.report else None
+
+    def report_parts(self, topic: str, step: int) -> Iterator[tuple[str, bytes]]:
+        """The messages of the report in hand, with one part in memory at a time."""
+        path, state = self.report, self.state
+        assert path is not None  # noqa: S101 - the caller has looked
+        with path.open("rb") as file:
+            parts = split(
+                file,
+                digest=bytes.fromhex(state.digest),
+                size=state.size,
+                part_bytes=state.part_bytes,
+                about=step,
+            )
+            for part in parts:
+                yield topic, part.to_bytes(REPORT_VERSION)
 
     def places(self, step: int) -> tuple[Path, Path]:
         """The files to which the worker writes the report and the memory of a step, before `put` names them."""

@@ -1,13 +1,15 @@
-"""The jobs that an agent gives to its workers: inspect the data, do the work of an order.
+"""The jobs that an agent gives to its workers: inspect the data, do the work of an order, judge a model.
 
-Each job ends with the event that the session has to know. Reports, models and memories are only handed around by path:
-the worker reads and writes them, this process never holds them.
+A job takes long and changes nothing of this agent. Its answer is settled at once, with the event that the session has to
+know, unless the job was given up meanwhile. Reports, models and memories are only handed around by path: the
+worker reads and writes them, this process never holds them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ from covey.agent.policy import Rules
 from covey.agent.worker.pool import PoolLike, WorkerLost
 from covey.shared.files import obstacle, write_atomically
 from covey.shared.wire.deployments import Deployment
-from covey.shared.wire.messages import OrderMessage, ReportContent, Work, digest
+from covey.shared.wire.messages import OrderMessage, ReportContent, digest
 
 BeforeReport = Callable[[OrderMessage], Awaitable[None]]
 FULL_NOTICE_S = 60.0  # between two notices about a full disk
@@ -54,42 +56,54 @@ class DiskWait:
         await asyncio.sleep(FULL_PAUSE_S)
 
 
+@dataclass(frozen=True)
+class Device:
+    """What an agent has on its device."""
+
+    identity: Identity  # who the agent is, and whose data the worker reads
+    rules: Rules  # what a coordinator may ask
+    outbox: Outbox  # where reports and memories go
+    store: ModelStore  # where models come from
+    deployed: ModelStore | None  # models that were published for use; None if it keeps none
+    keeper: Keeper | None  # names the model that the device uses; None if it keeps none
+    observer: DeviceObserver  # receives notices
+
+
+@dataclass(frozen=True)
+class Done:
+    """A worker's answer to an order: {"failure"}, {"model_damaged"} or what the report is."""
+
+    order: OrderMessage
+    answer: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A worker's answer about a model that was published for use."""
+
+    deployment: Deployment
+    answer: Mapping[str, Any]
+
+
 class Performer:
     """Turns orders and tasks into jobs, and answers into reports and events.
 
     Args:
-        identity: whose data the worker reads.
+        device: of the agent.
         pool: the workers.
-        rules: what a coordinator may ask of this device.
-        outbox: where reports and memories go.
-        store: where models come from.
-        disk: waits while the disk has no room for a report.
-        observer: receives notices.
         before_report: awaited between the work and its report, for drills.
-        keeper: names the model that the device uses; None if the device keeps none.
     """
 
-    def __init__(
-        self,
-        identity: Identity,
-        pool: PoolLike,
-        rules: Rules,
-        outbox: Outbox,
-        store: ModelStore,
-        disk: DiskWait,
-        observer: DeviceObserver,
-        before_report: BeforeReport,
-        keeper: Keeper | None = None,
-    ) -> None:
-        self._identity = identity
+    def __init__(self, device: Device, pool: PoolLike, before_report: BeforeReport) -> None:
+        self._identity = device.identity
+        self._rules = device.rules
+        self._outbox = device.outbox
+        self._store = device.store
+        self._keeper = device.keeper
+        self._observer = device.observer
         self._pool = pool
-        self._rules = rules
-        self._outbox = outbox
-        self._store = store
-        self._disk = disk
-        self._observer = observer
+        self.disk = DiskWait(device.observer)  # while it has no room for a report
         self._before_report = before_report
-        self._keeper = keeper
         self._samples = 0.0  # training samples of the newest inspection: the weight of later jobs
 
     async def inspect(self, task: dict[str, Any], task_digest: str) -> e.Inspected:
@@ -114,8 +128,8 @@ class Performer:
         self._observer(DataFits(samples, test_samples))
         return e.Inspected(task_digest, samples, test_samples, labels)
 
-    async def perform(self, order: OrderMessage) -> e.WorkDone | e.WorkFailed | e.ModelDamaged:
-        """Do the work of an order and put its report into the outbox."""
+    async def perform(self, order: OrderMessage) -> Done:
+        """Do the work of an order."""
         limit_s = self._rules.policy.max_seconds
         try:
             async with asyncio.timeout(limit_s):
@@ -123,6 +137,23 @@ class Performer:
         except TimeoutError:
             rule = "policy of this device: max_seconds"
             answer = {"failure": f"{rule}: the work took longer than {limit_s:g} s"}
+        if "digest" in answer:
+            await self._before_report(order)
+        return Done(order, answer)
+
+    async def write_failure(self, order: OrderMessage, why: str) -> Done:
+        """Write a report that names why there is no result."""
+        failure = ReportContent.failed(order, self._identity.agent, why[:MAX_FAILURE_CHARACTERS])
+        content = failure.to_bytes()
+        report, _ = self._outbox.places(order.step)
+        while why := self._obstacle_to(report, content):
+            await self.disk.wait(why)
+        answer = {"digest": digest(content), "size": len(content), "fresh": False, "failed": None}
+        return Done(order, answer)
+
+    def settle(self, done: Done) -> e.WorkDone | e.WorkFailed | e.ModelDamaged:
+        """Put the report of an order into the outbox."""
+        order, answer = done.order, done.answer
         if "model_damaged" in answer:
             damaged = answer["model_damaged"]
             self._observer(Damaged(self._store.remove(damaged)))
@@ -135,70 +166,49 @@ class Performer:
             self._observer(WorkFailed(order.step, answer["failed"]))
         if self._keeper is not None:
             self._keeper.settle(answer.get("kept"))
-        await self._before_report(order)
+        assert order.work is not None  # noqa: S101 - only work makes a report
         self._outbox.put(
             order.step,
             answer["digest"],
             answer["size"],
-            work=_work_of(order).digest,
-            part_bytes=_work_of(order).part_bytes,
+            work=order.work.digest,
+            part_bytes=order.work.part_bytes,
             with_memory=answer["fresh"],
             memory_digest=answer.get("memory_digest", b""),
         )
         return e.WorkDone(order.step)
 
-    async def adopt(
-        self, deployment: Deployment, clusters: Sequence[int], store: ModelStore
-    ) -> e.DeploymentSettled | e.DeployedModelDamaged:
-        """Let the worker judge a model that was published for use, and take it over if it is good enough."""
-        keeper = self._keeper
-        settled = e.DeploymentSettled(deployment.serial)
-        if keeper is None:
-            return settled
-        if keeper.has_settled(deployment):
-            keeper.deployment_settled(deployment)
-            return settled
-        models: list[str] = []
-        for cluster in clusters:
-            ref = deployment.models[cluster]
-            models.append(str(store.path(ref.digest)))
+    async def judge(
+        self, keeper: Keeper, store: ModelStore, deployment: Deployment, clusters: Sequence[int]
+    ) -> Judged:
+        """Let the worker judge a model that was published for use."""
+        refs = [deployment.models[cluster] for cluster in clusters]
         job = {
             "job": "adopt",
             "source": dict(self._identity.source),
             "deployment": deployment.to_bytes(),
             "clusters": list(clusters),
-            "models": models,
+            "models": [str(store.path(ref.digest)) for ref in refs],
             "keep": keeper.place(),
             **self._rules.to_wire(),
         }
-        answer = await self._call(job, weight=self._samples)
+        return Judged(deployment, await self._call(job, weight=self._samples))
+
+    def settle_deployment(
+        self, keeper: Keeper, store: ModelStore, judged: Judged
+    ) -> e.DeploymentSettled | e.DeployedModelDamaged:
+        """Take a published model over if it is good enough."""
+        deployment, answer = judged.deployment, judged.answer
         if "model_damaged" in answer:
             damaged = answer["model_damaged"]
             self._observer(Damaged(store.remove(damaged)))
             return e.DeployedModelDamaged(damaged)
         if "failure" in answer:  # the next start tries again
             keeper.settle(answer)
-            return settled
-        keeper.settle(answer["kept"])
-        keeper.deployment_settled(deployment)
-        return settled
-
-    async def put_failure(self, order: OrderMessage, why: str) -> e.WorkDone:
-        """Put a report into the outbox that names why there is no result."""
-        failure = ReportContent.failed(order, self._identity.agent, why[:MAX_FAILURE_CHARACTERS])
-        content = failure.to_bytes()
-        report, _ = self._outbox.places(order.step)
-        while why := self._obstacle_to(report, content):
-            await self._disk.wait(why)
-        self._outbox.put(
-            order.step,
-            digest(content),
-            len(content),
-            work=_work_of(order).digest,
-            part_bytes=_work_of(order).part_bytes,
-            with_memory=False,
-        )
-        return e.WorkDone(order.step)
+        else:
+            keeper.settle(answer["kept"])
+            keeper.deployment_settled(deployment)
+        return e.DeploymentSettled(deployment.serial)
 
     async def _work(self, order: OrderMessage) -> dict[str, Any]:
         """The worker's answer to an order. If its memory is damaged, the work begins again without it."""
@@ -207,7 +217,7 @@ class Performer:
             if answer.get("memory_damaged"):
                 self._observer(Damaged(self._outbox.set_memory_aside()))
             elif answer.get("disk_full"):
-                await self._disk.wait(answer["disk_full"])
+                await self.disk.wait(answer["disk_full"])
             else:
                 return answer
 
@@ -255,8 +265,3 @@ class Performer:
                 raise
             return why
         return ""
-
-
-def _work_of(order: OrderMessage) -> Work:
-    assert order.work is not None  # noqa: S101 - only work makes a report
-    return order.work

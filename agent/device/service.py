@@ -1,7 +1,7 @@
-"""The async shell of one agent: a link, a session, an outbox, a store of models, and a pool that does the work.
+"""The machine of one agent: messages become events of its session, and the session's actions become effects.
 
-The shell decides nothing. Messages and timers become events of the session, and the session's actions are carried out.
-Contents stay in files: of a report or a model never more than one part is in memory.
+It works in the event loop, and decides nothing but the order of things. Contents stay in files: of a report or a model never
+more than one part is in memory.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import contextlib
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from importlib import metadata
-from typing import Any
 
 from covey.agent.conditions import unmet
 from covey.agent.data_watch import DataWatch
@@ -27,17 +27,18 @@ from covey.agent.device.identity import Identity
 from covey.agent.device.keeper import Keeper, KeepOptions
 from covey.agent.device.model_store import ModelStore
 from covey.agent.device.outbox import Outbox
-from covey.agent.device.performing import BeforeReport, DiskWait, Performer
+from covey.agent.device.performing import BeforeReport, Device, Done, Judged, Performer
 from covey.agent.device.received_models import MAX_MODEL_BYTES, ReceivedModels
-from covey.agent.device.sending import ReportSender
 from covey.agent.device.session import Session
 from covey.agent.policy import DEFAULT_RULES, Rules
 from covey.agent.worker.pool import PoolLike
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.files import obstacle
+from covey.shared.mqtt import program as shell
 from covey.shared.mqtt.duplicate_ids import session_id
 from covey.shared.mqtt.link import Down, Incoming, Link, Message, Up, Will
-from covey.shared.mqtt.subscriptions import SubscriptionKeeper
+from covey.shared.mqtt.program import Cancel, Effect, End, Items, Publish, Refused, Start
+from covey.shared.timers import earliest
 from covey.shared.waiting import Waiting
 from covey.shared.wire.brief_work import SharedParts
 from covey.shared.wire.deployments import Deployment, DeploymentShare
@@ -45,14 +46,43 @@ from covey.shared.wire.documents import AgentStatus, CoordinatorStatus
 from covey.shared.wire.messages import MAX_SETTINGS_BYTES, SETTINGS, OrderMessage, Part
 from covey.shared.wire.topics import AgentTopic, ClusterTopic, PlainTopic, Topics, is_deployed
 
+MAX_WAITING = 64  # messages that were read and not dealt with; beyond this the link's bounds count
 STATUS_CACHE = 4  # statuses of coordinators that are kept as they were read
 SENT_STATUSES = 4  # that may be on their way back to us
 WATCH_S = 5.0  # between two looks at the data
 GOODBYE_S = 2.0  # how long a broker that does not answer may delay the end
+# names of work
+WORK, INSPECT, ADOPT, SEND, FLUSH = "work", "inspect", "adopt", "send", "flush"
 
 
 class NameTakenError(UserError):
     """Another agent uses this id, and started earlier."""
+
+
+@dataclass(frozen=True)
+class Begin:
+    """The agent begins to live."""
+
+
+@dataclass(frozen=True)
+class Stop:
+    """The agent ends."""
+
+
+@dataclass(frozen=True)
+class Whole:
+    """The report of a step was read again before it is sent: its file still holds what the worker wrote, or not."""
+
+    step: int
+    is_whole: bool
+
+
+@dataclass(frozen=True)
+class Written:
+    """The disk can be written to again."""
+
+
+Item = Incoming | Refused | Begin | Stop | Whole | Written | Done | Judged | e.Event
 
 
 async def _at_once(order: OrderMessage) -> None:
@@ -109,7 +139,7 @@ class Agent:
         self._deployed: ModelStore | None = None  # models that were published for use
         deployments: Deployments | None = None
         if keep is not None:
-            self.keeper = Keeper(keep, observer, self._feed, durable=identity.durable)
+            self.keeper = Keeper(keep, observer, self._happens, durable=identity.durable)
             deployed = identity.state / "deployed"
             self._deployed = ModelStore(deployed, max_model_bytes, durable=identity.durable)
             deployments = Deployments(
@@ -136,34 +166,25 @@ class Agent:
         self.vanished = False  # True from `vanish` on: nothing is published any more
         self._observer = observer
         self._dies = dies
-        self._sender = ReportSender(self.outbox, self.topics.report(identity.agent))
-        self._disk = DiskWait(observer)
-        self._performer = Performer(
-            identity,
-            pool,
-            rules,
-            self.outbox,
-            self.store,
-            self._disk,
-            observer,
-            before_report,
-            self.keeper,
+        device = Device(
+            identity, rules, self.outbox, self.store, self._deployed, self.keeper, observer
         )
+        self._performer = Performer(device, pool, before_report)
         self._conditions = rules.policy.only_when
         self._unmet = ""  # the first of them that does not hold, for people; empty if all hold
         self._link: Link | None = None  # None before `run`
-        self._subscriptions: SubscriptionKeeper | None = None  # None before `run`
-        self._outgoing: asyncio.Queue[e.Action] = asyncio.Queue()  # what must be sent in order
         # the newest of our statuses, which the broker sends back
         self._sent_statuses: deque[bytes] = deque(maxlen=SENT_STATUSES)
-        self._timer: asyncio.TimerHandle | None = None  # the session's `wake_at`
-        self._work: asyncio.Task[None] | None = None  # the newest; at most one is not done
-        self._inspecting: asyncio.Task[None] | None = None
-        self._adopting: asyncio.Task[None] | None = None
-        self._sending: asyncio.Task[None] | None = None
-        self._flushing: asyncio.Task[None] | None = None  # None unless the outbox waits for room
-        self._fault: BaseException | None = None  # the first error of a task; it ends `run`
-        self._over = asyncio.Event()
+        self._items = Items(MAX_WAITING)
+        self._events: deque[e.Event] | None = None  # to be handled now; None between two items
+        self._effects: list[Effect] = []  # of the item that is handled now
+        self._waiting = Waiting()
+        self._watch_at: float | None = None  # when to look at data and conditions; None: never
+        self._is_inspected = asyncio.Event()  # cleared while the data is compared with a task
+        self._just_written = 0  # step of a report that was written and not sent yet; 0 for none
+        self._is_flushing = False  # the outbox waits for room
+        self._is_inspected.set()
+        self._is_over = False  # it was stopped
 
     def __repr__(self) -> str:
         return f"<Agent {self.identity.agent!r} of {self.identity.federation!r}: {self.session!r}>"
@@ -193,63 +214,17 @@ class Agent:
             NameTakenError: another agent uses this id, and started earlier.
         """
         self._link = link
-        for why in [*self.outbox.damaged, *self.store.damaged]:
-            self._observer(n.Damaged(why))
-        if self.keeper is not None:
-            self.keeper.report_damage()
-        self._look_at_conditions()
-        tasks = [
-            asyncio.create_task(self._receive(link)),
-            asyncio.create_task(self._publish(link)),
-            asyncio.create_task(self._wait_until_over()),
-        ]
-        if self.identity.data is not None:
-            tasks.append(asyncio.create_task(self._watch()))
+        self._items.add(Begin())
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-            if self._fault is not None:
-                raise self._fault
+            await shell.program(self, link, items=self._items, ahead=True)
         finally:
-            self._drop_everything()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
             self.outbox.close()
             if self.keeper is not None:
                 await self.keeper.close()
-            if not self.vanished:
+            if self.vanished:
+                await link.abort()
+            else:
                 await self._say_goodbye(link)
-
-    async def _watch(self) -> None:
-        """Look from time to time whether data or conditions have changed, and whether there is still nothing to do."""
-        waiting = Waiting()
-        while True:
-            shown = waiting.reason(self.session.waits_for, _now())
-            if shown is not None:
-                why, waited_s = shown
-                self._observer(n.WaitsForCoordinator(why, round(waited_s)))
-            await asyncio.sleep(WATCH_S)
-            self._look_at_conditions()
-            if self._data_watch.has_changed():
-                self._read_data_again()
-
-    def _look_at_conditions(self) -> None:
-        """Compare the device with its owner's conditions for work, if there are any."""
-        if not self._conditions:
-            return
-        why = unmet(self._conditions, readings.read())
-        if why != self._unmet:
-            self._unmet = why
-            self._feed(e.ConditionsSeen(why))
-
-    def _read_data_again(self) -> None:
-        self._observer(n.DataChanged())
-        self._feed(e.DataChanged())
-
-    async def _wait_until_over(self) -> None:
-        await self._over.wait()
 
     async def _say_goodbye(self, link: Link) -> None:
         will = self.will
@@ -259,15 +234,15 @@ class Agent:
 
     def stop(self) -> None:
         """End `run` with a goodbye."""
-        self._over.set()
+        self._is_over = True
+        self._items.add(Stop())
 
     async def vanish(self) -> None:
         """End `run` as a power cut would: the broker publishes the last will."""
         self.vanished = True
-        self._drop_everything()
         if self._link is not None:
             await self._link.abort()
-        self._over.set()
+        self.stop()
 
     def show_story(self) -> None:
         """Give notice of everything that happened to this agent so far."""
@@ -283,36 +258,138 @@ class Agent:
 
     # what arrives
 
-    async def _receive(self, link: Link) -> None:
-        async for incoming in link.incoming():
-            try:
-                event = self._understand(incoming)
-            except DecodeError as error:
-                dropped = self.session.dropped
-                dropped[error.reason] = dropped.get(error.reason, 0) + 1
-                self._observer(n.MessageRefused(str(error)))
-                continue
-            if event is not None:
-                self._feed(event)
+    @property
+    def wake_at(self) -> float | None:
+        return earliest(self.session.wake_at, self._watch_at)
 
-    def _understand(self, incoming: Incoming) -> e.Event | None:
-        """What an incoming message means; None for nothing. Raises DecodeError if it makes no sense."""
-        match incoming:
+    def read(self, incoming: Incoming, now: float) -> tuple[Incoming, ...]:
+        return (incoming,)
+
+    def handle(self, items: Sequence[Item], now: float) -> list[Effect]:
+        self._effects = []
+        self._events = deque()
+        try:
+            if not items:
+                self._woken(now)
+            for item in items:
+                self._take(item, now)
+            while self._events and not self._ends:
+                for action in self.session.handle(self._events.popleft(), now):
+                    self._carry_out(action, now)
+        finally:
+            self._events = None
+        if self.outbox.unwritten and not self._is_flushing:
+            self._is_flushing = True
+            self._effects.append(Start(FLUSH, self._flush))
+        if self._ends:
+            return [End()]
+        return self._effects
+
+    @property
+    def _ends(self) -> bool:
+        return self._is_over or self.vanished
+
+    def _happens(self, event: e.Event) -> None:
+        """Let the session handle an event, after those that wait."""
+        if self._events is None:
+            self._items.add(event)
+        else:
+            self._events.append(event)
+
+    def _take(self, item: Item, now: float) -> None:
+        match item:
+            case Begin():
+                self._begin(now)
+            case Message():
+                try:
+                    event = self._decode(item, now)
+                except DecodeError as error:
+                    dropped = self.session.dropped
+                    dropped[error.reason] = dropped.get(error.reason, 0) + 1
+                    self._observer(n.MessageRefused(str(error)))
+                else:
+                    if event is not None:
+                        self._happens(event)
+            case Refused(topics):
+                self._happens(e.SubscriptionsRefused(topics))
+            case Done(order):
+                event = self._performer.settle(item)
+                if isinstance(event, e.WorkDone):
+                    self._just_written = order.step
+                self._happens(event)
+            case Judged():
+                if self.keeper is not None and self._deployed is not None:
+                    settle = self._performer.settle_deployment
+                    self._happens(settle(self.keeper, self._deployed, item))
+            case Whole(step, is_whole):
+                if is_whole:
+                    self._send(step)
+                else:
+                    self._observer(n.Damaged(self.outbox.set_report_aside()))
+                    self._happens(e.ReportDamaged(step))
+            case Written():
+                self._is_flushing = False
+                self._observer(n.DiskFull("the disk can be written to again"))
+            case Stop():
+                self._is_over = True
+            case _:
+                self._notice(item)
+                self._happens(item)
+
+    def _notice(self, event: e.Event) -> None:
+        """Give notice of an event."""
+        match event:
             case Up(broker):
-                if self._subscriptions is not None:
-                    self._subscriptions.connected()
                 self._observer(n.Connected(broker=broker))
-                return incoming
             case Down(why):
                 self._observer(n.Disconnected(why))
-                return incoming
-            case Message(payload=b""):  # a retained topic was cleared
-                return None
-            case Message():
-                return self._decode(incoming)
+            case e.Sent(step, whole):
+                self._observer(n.ReportSent(step, whole))
+            case e.Inspected():
+                self._is_inspected.set()
 
-    def _decode(self, message: Message) -> e.Event | None:
+    def _begin(self, now: float) -> None:
+        for why in [*self.outbox.damaged, *self.store.damaged]:
+            self._observer(n.Damaged(why))
+        if self.keeper is not None:
+            self.keeper.report_damage()
+        self._look_at_conditions()
+        if self.identity.data is not None:
+            self._watch_at = now + WATCH_S
+
+    def _woken(self, now: float) -> None:
+        """Look from time to time whether data or conditions have changed, and whether there is still nothing to do."""
+        if self._watch_at is not None and now >= self._watch_at:
+            self._watch_at = now + WATCH_S
+            shown = self._waiting.reason(self.session.waits_for, now)
+            if shown is not None:
+                why, waited_s = shown
+                self._observer(n.WaitsForCoordinator(why, round(waited_s)))
+            self._look_at_conditions()
+            if self._data_watch.has_changed():
+                self._read_data_again()
+        wake_at = self.session.wake_at
+        if wake_at is not None and now >= wake_at:
+            self._happens(e.Tick())
+
+    def _look_at_conditions(self) -> None:
+        """Compare the device with its owner's conditions for work, if there are any."""
+        if not self._conditions:
+            return
+        why = unmet(self._conditions, readings.read())
+        if why != self._unmet:
+            self._unmet = why
+            self._happens(e.ConditionsSeen(why))
+
+    def _read_data_again(self) -> None:
+        self._observer(n.DataChanged())
+        self._happens(e.DataChanged())
+
+    def _decode(self, message: Message, now: float) -> e.Event | None:
+        """The event of a message; None for nothing. Raises DecodeError if it makes no sense."""
         payload = message.payload
+        if not payload:  # a retained topic was cleared
+            return None
         match self.topics.parse(message.topic):
             case PlainTopic("coordinator/status"):
                 return e.CoordinatorSeen(_coordinator_status(payload), message.retained)
@@ -323,33 +400,37 @@ class Agent:
             case AgentTopic(agent, "order") if agent == self.identity.agent:
                 return e.OrderSeen(OrderMessage.from_bytes(payload))
             case AgentTopic(agent, "model"):
-                return self._store_part(self.store, f"@{agent}", payload)
+                return self._store_part(self.store, f"@{agent}", payload, now)
             case ClusterTopic(key, _) if key == SETTINGS:
                 part = Part.from_bytes(payload)
                 shared = self._shared_parts.feed(part)
                 return None if shared is None else e.SettingsReady(part.digest, shared)
             case ClusterTopic(key, _) if self._deployed is not None and is_deployed(key):
-                return self._store_deployed_part(self._deployed, key, payload)
+                return self._store_deployed_part(self._deployed, key, payload, now)
             case ClusterTopic(key, _):
-                return self._store_part(self.store, key, payload)
+                return self._store_part(self.store, key, payload, now)
             case PlainTopic("deployment"):
                 return e.DeploymentSeen(Deployment.from_bytes(payload), time.time())
             case AgentTopic(agent, "deployment") if agent == self.identity.agent:
                 return e.DeploymentShareSeen(DeploymentShare.from_bytes(payload))
         raise DecodeError("topic", f"{message.topic!r} is not for {self.identity.agent}")
 
-    def _store_deployed_part(self, store: ModelStore, key: str, payload: bytes) -> e.Event | None:
-        match self._store_part(store, key, payload):
+    def _store_deployed_part(
+        self, store: ModelStore, key: str, payload: bytes, now: float
+    ) -> e.Event | None:
+        match self._store_part(store, key, payload, now):
             case e.ModelReady(_, digest):
                 return e.DeployedModelReady(digest)
             case e.PartSeen():
                 return e.DeployedPartSeen()
         return None
 
-    def _store_part(self, store: ModelStore, key: str, payload: bytes) -> e.Event | None:
+    def _store_part(
+        self, store: ModelStore, key: str, payload: bytes, now: float
+    ) -> e.Event | None:
         part = store.decode(payload)
         try:
-            is_complete = store.feed(part, _now())
+            is_complete = store.feed(part, now)
         except OSError as error:  # the session asks the broker for the parts again
             why = obstacle(error, self.identity.state)
             if not why:
@@ -359,81 +440,51 @@ class Agent:
             return None
         return e.ModelReady(key, part.digest) if is_complete else e.PartSeen()
 
-    # the session and its timer
+    # what follows
 
-    def _feed(self, event: e.Event) -> None:
-        """Let the session handle an event, and carry out its actions."""
-        if self._over.is_set() or self.vanished:
-            return
-        for action in self.session.handle(event, _now()):
-            self._carry_out(action)
-        if self.outbox.unwritten and self._flushing is None:
-            self._flushing = self._spawn(self._flush())
-        self._set_timer()
-
-    def _set_timer(self) -> None:
-        _cancel_timer(self._timer)
-        self._timer = None
-        wake_at = self.session.wake_at
-        if wake_at is not None:
-            self._timer = asyncio.get_running_loop().call_at(wake_at, self._tick)
-
-    def _tick(self) -> None:
-        try:
-            self._feed(e.Tick())
-        except Exception as error:
-            self._fail(error)
-
-    def _fail(self, error: BaseException) -> None:
-        """End `run` with this error. An agent with a dead task would look alive to the others."""
-        self._fault = self._fault or error
-        self._over.set()
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Start a task whose error ends `run`."""
-        task = asyncio.create_task(work)
-        task.add_done_callback(self._task_ended)
-        return task
-
-    def _task_ended(self, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._fail(error)
-
-    def _carry_out(self, action: e.Action) -> None:
+    def _carry_out(self, action: e.Action, now: float) -> None:
+        effects = self._effects
         match action:
-            case e.Subscribe() | e.Unsubscribe() | e.PublishStatus():
-                self._outgoing.put_nowait(action)
+            case e.Subscribe(topics):
+                effects.append(shell.Subscribe(topics))
+            case e.Unsubscribe(topics):
+                effects.append(shell.Unsubscribe(topics))
+            case e.PublishStatus(status):
+                payload = status.to_bytes()
+                self._sent_statuses.append(payload)
+                effects.append(Publish([(self._status_topic, payload)]))
             case e.Inspect(task, task_digest):
-                _cancel(self._inspecting)
-                self._inspecting = self._spawn(self._inspect(task, task_digest))
+                self._is_inspected.clear()
+                inspect = self._performer.inspect
+                effects.append(Start(INSPECT, partial(inspect, task, task_digest)))
             case e.StartWork(order):
-                phase = order.work.phase if order.work is not None else ""
-                self._observer(n.WorkStarted(order.step, phase))
-                self._work = self._spawn(self._perform(order))
+                self._start_work(order)
             case e.CancelWork():
-                _cancel(self._work)
+                effects.append(Cancel(WORK))
             case e.OrderRefused(step, why):
                 self._observer(n.WorkFailed(step, why))
             case e.ReportFailure(order, why):
-                self._work = self._spawn(self._report_failure(order, why))
-            case e.SendReport(step):
-                self._sending = self._spawn(self._send(step))
+                write = self._performer.write_failure
+                effects.append(Start(WORK, partial(write, order, why)))
+            case e.SendReport(step) if self._just_written == step:
+                self._just_written = 0
+                self._send(step)
+            case e.SendReport(step):  # it is read again before every sending but the first
+                effects.append(Start(SEND, partial(self._read_report, step)))
             case e.StopSending():
-                _cancel(self._sending)
+                effects.append(Cancel(SEND))
             case e.KeepModels(digests):
-                self.store.keep(digests, _now())
+                self.store.keep(digests, now)
             case e.KeepDeployed(digests) if self._deployed is not None:
-                self._deployed.keep(digests, _now())
+                self._deployed.keep(digests, now)
             case e.Adopt(deployment, clusters):
-                _cancel(self._adopting)
-                self._adopting = self._spawn(self._adopt(deployment, clusters))
+                self._adopt(deployment, clusters)
             case e.DeploymentRefused(deployment) if self.keeper is not None:
                 self.keeper.deployment_refused(deployment)
             case e.Notify(text):
                 self._observer(n.Problem(text))
             case e.YieldId():
-                self._fail(self._name_taken())
+                raise self._name_taken()
             case _:
                 self._change_outbox(action)
 
@@ -466,93 +517,59 @@ class Agent:
             "choose another id with --id (the default is the host's name)"
         )
 
-    # what goes out
-
-    async def _publish(self, link: Link) -> None:
-        """Send what must stay in order, one after another. What a broken link swallows comes again after `Up`."""
-        subscriptions = SubscriptionKeeper(link, self._subscriptions_refused)
-        self._subscriptions = subscriptions
-        while True:
-            match await self._outgoing.get():
-                case e.Subscribe(topics):
-                    await subscriptions.add(topics)
-                case e.Unsubscribe(topics):
-                    await subscriptions.remove(topics)
-                case e.PublishStatus(status):
-                    payload = status.to_bytes()
-                    self._sent_statuses.append(payload)
-                    await link.publish(self._status_topic, payload, retain=True)
-
-    def _subscriptions_refused(self, topics: tuple[str, ...]) -> None:
-        self._feed(e.SubscriptionsRefused(topics))
-
-    async def _perform(self, order: OrderMessage) -> None:
+    def _start_work(self, order: OrderMessage) -> None:
+        self._observer(n.WorkStarted(order.step, order.work.phase if order.work else ""))
         if self._dies(order):
             self._observer(n.CutOff(order.step))
-            await self.vanish()
+            self.vanished = True
             return
+        perform = self._performer.perform
         if self._data_watch.has_changed(at_once=True):
             self._read_data_again()
-            if self._inspecting is not None:  # others must know how many samples there are now
-                await asyncio.wait({self._inspecting})
-        event = await self._performer.perform(order)
-        if isinstance(event, e.WorkDone):
-            self._sender.just_written = event.step
-        self._feed(event)
+            perform = self._perform_once_inspected
+        self._effects.append(Start(WORK, partial(perform, order)))
 
-    async def _report_failure(self, order: OrderMessage, why: str) -> None:
-        event = await self._performer.put_failure(order, why)
-        self._sender.just_written = event.step
-        self._feed(event)
+    async def _perform_once_inspected(self, order: OrderMessage) -> Done:
+        """Do the work once others know how many samples there are now."""
+        await self._is_inspected.wait()
+        return await self._performer.perform(order)
 
-    async def _adopt(self, deployment: Deployment, clusters: tuple[int, ...]) -> None:
-        if self._deployed is not None:
-            self._feed(await self._performer.adopt(deployment, clusters, self._deployed))
+    def _adopt(self, deployment: Deployment, clusters: tuple[int, ...]) -> None:
+        keeper, store = self.keeper, self._deployed
+        if keeper is None or store is None:
+            return
+        if keeper.has_settled(deployment):
+            self._effects.append(Cancel(ADOPT))
+            keeper.deployment_settled(deployment)
+            self._happens(e.DeploymentSettled(deployment.serial))
+            return
+        judge = self._performer.judge
+        self._effects.append(Start(ADOPT, partial(judge, keeper, store, deployment, clusters)))
 
-    async def _inspect(self, task: dict[str, Any], task_digest: str) -> None:
-        self._feed(await self._performer.inspect(task, task_digest))
-
-    async def _flush(self) -> None:
+    async def _flush(self) -> Written:
         """Write what the outbox could not write, as soon as the disk takes it."""
         while why := self.outbox.flush():
-            await self._disk.wait(why)
-        self._observer(n.DiskFull("the disk can be written to again"))
-        self._flushing = None
+            await self._performer.disk.wait(why)
+        return Written()
 
-    async def _send(self, step: int) -> None:
-        if not await self._sender.is_whole(step):
-            self._sending = None
-            self._observer(n.Damaged(self.outbox.set_report_aside()))
-            self._feed(e.ReportDamaged(step))
+    async def _read_report(self, step: int) -> Whole:
+        return Whole(step, await asyncio.to_thread(self.outbox.report_is_whole))
+
+    def _send(self, step: int) -> None:
+        """Send all parts of the report, each after the broker acknowledged the one before: a stock broker drops none then."""
+        size = self.outbox.state.size
+        if self.outbox.report is None:
+            self._happens(e.Sent(step, False, size))
             return
-        whole = self._link is not None and await self._sender.send(self._link, step)
-        self._sending = None
-        self._observer(n.ReportSent(step, whole))
-        self._feed(e.Sent(step, whole, self.outbox.state.size))
-
-    def _drop_everything(self) -> None:
-        _cancel_timer(self._timer)
-        if self._subscriptions is not None:
-            self._subscriptions.close()
-        tasks = (self._work, self._inspecting, self._adopting, self._sending, self._flushing)
-        for task in tasks:
-            _cancel(task)
+        messages = self.outbox.report_parts(self.topics.report(self.identity.agent), step)
+        publish = Publish(messages, retain=False, then=lambda whole: e.Sent(step, whole, size))
+        self._effects.append(Start(SEND, publish))
 
 
 @lru_cache(STATUS_CACHE)
 def _coordinator_status(payload: bytes) -> CoordinatorStatus:
     """The status in a payload, which never changes: all agents of a process share it. Raises DecodeError."""
     return CoordinatorStatus.from_bytes(payload)
-
-
-def _cancel(task: asyncio.Task[None] | None) -> None:
-    if task is not None and task is not asyncio.current_task():
-        task.cancel()
-
-
-def _cancel_timer(timer: asyncio.TimerHandle | None) -> None:
-    if timer is not None:
-        timer.cancel()
 
 
 def _now() -> float:

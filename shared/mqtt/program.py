@@ -1,7 +1,8 @@
 """The one shell of agent, coordinator and aggregator: it moves messages between a link and a machine, which decides.
 
-The machine never waits. It gets what came in and the time, and returns effects; the shell carries them out, and only then
-hands over what came meanwhile. So a slow broker slows a machine down instead of filling the memory.
+The machine never waits. It gets what came in and the time, and returns effects. The shell carries them out, and only then
+hands over what came meanwhile, so a slow broker slows a machine down instead of filling the memory. A machine that publishes
+little is handed the next item at once.
 """
 
 from __future__ import annotations
@@ -99,6 +100,7 @@ class End:
     result: Any = None
 
 
+Outgoing = Publish | Subscribe | Unsubscribe | Look
 Effect = Publish | Subscribe | Unsubscribe | Look | Start | Cancel | Show | End
 
 
@@ -187,6 +189,7 @@ async def program(
     shards: Sequence[Link] = (),
     show: Callable[[Any], object] = lambda notice: None,
     off_loop: bool = False,
+    ahead: bool = False,
 ) -> Any:
     """Run a machine over a link, until it ends or the link is closed. Returns the result of its `End`.
 
@@ -199,13 +202,23 @@ async def program(
         shards: the links to the single brokers, if `link` leads to several.
         show: gets the notices.
         off_loop: `handle` takes long, and is called in a thread. The machine guards what `read` shares with it.
+        ahead: do not wait until the broker has taken what `handle` returns. The order stays.
     """
     shell = _Shell(machine, link, items or Items(), shards or (link,), show)
-    return await shell.run(off_loop=off_loop)
+    return await shell.run(off_loop=off_loop, ahead=ahead)
 
 
 class _Closed:
     """The link brings nothing any more."""
+
+
+@dataclass(frozen=True)
+class _Result:
+    """Some work has ended."""
+
+    name: str
+    task: asyncio.Task[Any] | None  # counts as long as the name means this task
+    item: Item
 
 
 class _Shell:
@@ -225,15 +238,19 @@ class _Shell:
         self._shards = shards
         self._show = show
         self._keepers = [SubscriptionKeeper(shard, self._refused) for shard in shards]
-        self._works: dict[str, asyncio.Task[Any]] = {}
+        self._works: dict[str, asyncio.Task[Any]] = {}  # until their results are handled
+        self._outgoing: list[Effect] = []  # what goes to the broker in a task of its own
+        self._has_outgoing = asyncio.Event()
         self._main: asyncio.Task[Any] | None = None
         self._error: BaseException | None = None  # the first of a task
 
-    async def run(self, *, off_loop: bool) -> Any:
+    async def run(self, *, off_loop: bool, ahead: bool) -> Any:
         self._main = asyncio.current_task()
-        reading = self._spawn(self._read())
+        aside = [self._spawn(self._read())]
+        if ahead:
+            aside.append(self._spawn(self._send()))
         try:
-            return await self._live(off_loop=off_loop)
+            return await self._live(off_loop=off_loop, ahead=ahead)
         except asyncio.CancelledError:
             if self._error is None or self._main is None or self._main.uncancel():
                 raise
@@ -242,21 +259,33 @@ class _Shell:
             self._main = None
             for keeper in self._keepers:
                 keeper.close()
-            tasks = [reading, *self._works.values()]
+            tasks = [*aside, *self._works.values()]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _live(self, *, off_loop: bool) -> Any:
+    async def _live(self, *, off_loop: bool, ahead: bool) -> Any:
         machine, loop = self._machine, asyncio.get_running_loop()
         while True:
             items = await self._items.take(machine.wake_at)
-            if items and isinstance(items[0], _Closed):
-                return None
+            match items:
+                case [_Closed()]:
+                    return None
+                case [_Result() as result]:
+                    if self._works.get(result.name) is not result.task:
+                        continue  # it was given up after it had ended
+                    del self._works[result.name]
+                    if result.item is None:
+                        continue
+                    items = [result.item]
             if off_loop:
                 effects = await asyncio.to_thread(machine.handle, items, loop.time())
             else:
                 effects = machine.handle(items, loop.time())
+            if ahead:
+                self._outgoing += [effect for effect in effects if isinstance(effect, Outgoing)]
+                self._has_outgoing.set()
+                effects = [effect for effect in effects if not isinstance(effect, Outgoing)]
             end = await self._carry_out(effects)
             if end is not None:
                 return end.result
@@ -272,6 +301,13 @@ class _Shell:
                 if not isinstance(one, Effect):
                     await self._items.put(one)
         await self._items.put(_Closed())
+
+    async def _send(self) -> None:
+        while True:
+            await self._has_outgoing.wait()
+            self._has_outgoing.clear()
+            outgoing, self._outgoing = self._outgoing, []
+            await self._carry_out(outgoing)
 
     async def _carry_out(self, effects: Sequence[Effect]) -> End | None:
         lanes: dict[Hashable, list[Publish]] = {}
@@ -295,7 +331,7 @@ class _Shell:
                     await (self._link.unsubscribe if ends else self._link.subscribe)(topics)
                 case Start(name, work):
                     self._cancel(name)
-                    self._works[name] = self._spawn(self._perform(work))
+                    self._works[name] = self._spawn(self._perform(name, work))
                 case Cancel(name):
                     self._cancel(name)
                 case Show(notice):
@@ -333,8 +369,11 @@ class _Shell:
                     break
         return None if effect.then is None else effect.then(taken)
 
-    async def _perform(self, work: Publish | Callable[[], Coroutine[Any, Any, Item]]) -> None:
-        self._add(await (self._publish(work) if isinstance(work, Publish) else work()))
+    async def _perform(
+        self, name: str, work: Publish | Callable[[], Coroutine[Any, Any, Item]]
+    ) -> None:
+        item = await (self._publish(work) if isinstance(work, Publish) else work())
+        self._items.add(_Result(name, asyncio.current_task(), item))
 
     def _add(self, item: Item) -> None:
         if item is not None:

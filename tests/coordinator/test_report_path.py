@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from covey.agent.device.outbox import Outbox
-from covey.agent.device.sending import ReportSender
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.run.effects import Effect, SendOrder
 from covey.coordinator.run.run import Run
@@ -172,7 +171,8 @@ def test_an_agent_that_sends_a_report_hashes_none_of_it(
         broker = MemoryBroker()
         async with broker.link("pi") as link:
             hashes.watch(monkeypatch)
-            assert await ReportSender(outbox, "report").send(link, 1)
+            for topic, payload in outbox.report_parts("report", 1):
+                assert await link.publish(topic, payload)
             monkeypatch.undo()
 
     asyncio.run(act())

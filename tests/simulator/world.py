@@ -228,7 +228,7 @@ class World:
             if life.killed or self.ended.done():
                 return
             self.say(f"{life.name} ends: {error!r}")
-            if not _is_of_disk(error):
+            if not isinstance(error, OSError):  # the disk is to blame
                 self._fail(error)
         except BaseException:
             if not life.killed:
@@ -555,13 +555,6 @@ class World:
             raise BrokenError("the bytes are not those of the calm run")
 
 
-def _is_of_disk(error: BaseException) -> bool:
-    """Whether only the disk is to blame."""
-    if isinstance(error, BaseExceptionGroup):
-        return all(_is_of_disk(one) for one in error.exceptions)
-    return isinstance(error, OSError)
-
-
 def _has_lost_memory(folder: Path) -> bool:
     return '"client_state"' in (folder / "rounds.jsonl").read_text()
 
@@ -595,7 +588,7 @@ def replayed(folder: Path, run: Run) -> Run:
 
 def _unless_dead(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Report errors that nobody awaits, but not those that end a killed process."""
-    if not isinstance(context.get("exception"), DeadError | BaseExceptionGroup):
+    if not isinstance(context.get("exception"), DeadError):
         loop.default_exception_handler(context)
 
 
