@@ -18,8 +18,6 @@ Every cell is written to --out as soon as it is finished, and a second start res
 
 from __future__ import annotations
 
-import argparse
-import json
 import tempfile
 import time
 from collections import Counter
@@ -32,6 +30,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.measuring import record_options, resumed
 from covey.agent.data import Dataset, fit
 from covey.agent.data.partition import Split, client_dataset, fleet_data
 from covey.agent.training.learner import TorchLocal
@@ -43,7 +42,6 @@ from covey.coordinator.run.rules import rules_of
 from covey.coordinator.simulate.simulation import InProcess, Work
 from covey.coordinator.simulate.virtual_clock import TimedDriver
 from covey.shared.client import shuffle
-from covey.shared.files import write_atomically
 from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.drift import drift_round, holders_of
 from covey.shared.scenario.scenario import Scenario
@@ -364,33 +362,22 @@ def drift_table(found: dict[str, Figures], seeds: Sequence[int]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser = record_options(__doc__, OUT, [1])
     parser.add_argument("--data-root", default="../shared/data")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
-    parser.add_argument("--out", type=Path, default=OUT)
-    parser.add_argument("--table", action="store_true", help="run nothing, print finished cells")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True, warn_only=True)
-    found: dict[str, Figures] = {}
-    if options.out.exists():
-        found = json.loads(options.out.read_text())["cells"]
-    planned = [] if options.table else list(cells(options.seeds))
-    for cell in planned:
-        if cell.key in found:
-            continue
-        found[cell.key] = measured(cell, options.data_root)
-        print(cell.key, found[cell.key]["curve"][-1], found[cell.key]["cpu_s"], flush=True)
-        save(options.out, found)
+    found = resumed(
+        options,
+        cells(options.seeds),
+        lambda cell: measured(cell, options.data_root),
+        {"agents": AGENTS, "samples": SAMPLES, "groups": GROUPS, "buffer": BUFFER},
+        shown=lambda figures: (figures["curve"][-1], figures["cpu_s"]),
+        indent=None,
+    )
     for table in (speed_table, end_table, staleness_table, drift_table):
         text = table(found, options.seeds)
         print(f"\n{text}")
-
-
-def save(out: Path, found: dict[str, Figures]) -> None:
-    """Write the finished cells with the settings that all of them share."""
-    settings = {"agents": AGENTS, "samples": SAMPLES, "groups": GROUPS, "buffer": BUFFER}
-    write_atomically(out, json.dumps({"settings": settings, "cells": found}).encode())
 
 
 if __name__ == "__main__":

@@ -18,9 +18,7 @@ nothing and prints the finished cells.
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.measuring import Found, record_options, resumed
 from benchmarks.poisoning import bent, mean_and_spread
 from covey.agent.data import Dataset, fit
 from covey.agent.data.dataset import hold_back
@@ -42,7 +41,6 @@ from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.simulate.simulation import InProcess
 from covey.shared.client import VOTE, decode_model, execute_order, shuffle
-from covey.shared.files import write_atomically
 from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name
@@ -292,9 +290,6 @@ def costs(seeds: Sequence[int]) -> Iterator[Cell]:
             yield Cell("fedclust", fallback=fallback, seed=seed, fleet=name, agents=agents)
 
 
-Found = dict[str, dict[str, Any]]
-
-
 def percent(found: Found, cell: Cell, seeds: Sequence[int], group: str) -> str:
     """A cell of a table over the finished seeds."""
     values: list[float] = []
@@ -347,26 +342,14 @@ def cost_table(found: Found, seeds: Sequence[int]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
-    parser.add_argument("--out", type=Path, default=OUT)
+    parser = record_options(__doc__, OUT, [1])
     parser.add_argument("--cost", action="store_true", help="honest fleets only")
-    parser.add_argument("--table", action="store_true", help="run nothing, print finished cells")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True, warn_only=True)
-    found: Found = {}
-    if options.out.exists():
-        found = json.loads(options.out.read_text())["cells"]
+    settings = {"agents": AGENTS, "groups": GROUPS, "hostile": HOSTILE, "rounds": ROUNDS}
     planned = costs(options.seeds) if options.cost else attacks(options.seeds)
-    for cell in [] if options.table else planned:
-        if cell.key in found:
-            continue
-        found[cell.key] = measured(cell)
-        print(cell.key, found[cell.key], flush=True)
-        settings = {"agents": AGENTS, "groups": GROUPS, "hostile": HOSTILE, "rounds": ROUNDS}
-        content = json.dumps({"settings": settings, "cells": found}, indent=1)
-        write_atomically(options.out, content.encode())
+    found = resumed(options, planned, measured, settings)
     print(table(found, options.seeds))
     print()
     print(cost_table(found, options.seeds))

@@ -1,4 +1,4 @@
-"""What all benchmarks of speed share: measure a floor and a product in turns, and print their ratio.
+"""What benchmarks share: records that resume, and, for speed, a floor and a product measured in turns with their ratio.
 
 Seconds differ from machine to machine and from hour to hour. The ratio of two things that were measured in turns does
 not. `foreign` is the share of the machine that other programs used meanwhile: above a tenth, figures are marked.
@@ -6,26 +6,80 @@ not. `foreign` is the share of the machine that other programs used meanwhile: a
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import resource
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import psutil
 from rich.console import Console
 from rich.table import Table
+
+from covey.shared.files import write_atomically
 
 BUSY = 0.1  # share of the machine that others may use before figures are marked
 OUT = Path("runs/bench")
 WIDTH = 118  # columns of a table
 
 Measure = Callable[[], "Cost"]
+Found = dict[str, dict[str, Any]]  # what was measured in each cell, by the cell's key
+
+
+class Keyed(Protocol):
+    """A cell of a table: one run."""
+
+    @property
+    def key(self) -> str:
+        """Its name in the record."""
+
+
+CellT = TypeVar("CellT", bound=Keyed)
+
+
+def record_options(doc: str | None, out: Path, seeds: Sequence[int]) -> argparse.ArgumentParser:
+    """The options of a benchmark whose cells are kept."""
+    parser = argparse.ArgumentParser(description=(doc or "").split("\n")[0])
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(seeds))
+    parser.add_argument("--out", type=Path, default=out)
+    parser.add_argument("--table", action="store_true", help="run nothing, print finished cells")
+    return parser
+
+
+def resumed(
+    options: argparse.Namespace,
+    cells: Iterable[CellT],
+    measured: Callable[[CellT], dict[str, Any]],
+    settings: Mapping[str, Any],
+    shown: Callable[[dict[str, Any]], object] = dict,
+    indent: int | None = 1,
+) -> Found:
+    """The cells of a record; those that it lacks are measured, and each is written as soon as it is finished.
+
+    Args:
+        options: of `record_options`.
+        measured: runs a cell.
+        settings: what all cells have in common, kept with them.
+        shown: what is printed of a finished cell.
+        indent: of the file.
+    """
+    found: Found = {}
+    if options.out.exists():
+        found = json.loads(options.out.read_text())["cells"]
+    for cell in [] if options.table else cells:
+        if cell.key in found:
+            continue
+        found[cell.key] = measured(cell)
+        print(cell.key, shown(found[cell.key]), flush=True)
+        content = json.dumps({"settings": settings, "cells": found}, indent=indent)
+        write_atomically(options.out, content.encode())
+    return found
 
 
 @dataclass(frozen=True)

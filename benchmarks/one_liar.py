@@ -16,7 +16,6 @@ Accuracies are macro averages over the honest agents, the record's figure is the
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 from collections.abc import Sequence
@@ -27,6 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.measuring import record_options, resumed
 from benchmarks.poisoning import bent
 from covey.agent.data import Dataset, fit
 from covey.agent.data.partition import client_dataset, fleet_data
@@ -37,7 +37,6 @@ from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.simulate.simulation import InProcess
 from covey.shared.client import decode_model, execute_order, shuffle
-from covey.shared.files import write_atomically
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.seeds import generator
@@ -251,26 +250,16 @@ def table(found: dict[str, dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser = record_options(__doc__, OUT, [1, 2, 3])
     parser.add_argument("--data-root", default="../shared/data")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--out", type=Path, default=OUT)
-    parser.add_argument("--table", action="store_true", help="run nothing, print finished cells")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True, warn_only=True)
-    found: dict[str, dict[str, Any]] = {}
-    if options.out.exists():
-        found = json.loads(options.out.read_text())["cells"]
-    for cell in [] if options.table else cells(options.seeds):
-        if cell.key in found:
-            continue
-        found[cell.key] = measured(cell, options.data_root)
-        print(cell.key, found[cell.key], flush=True)
-        settings = {"agents": AGENTS, "rounds": ROUNDS, "claim": CLAIM}
-        content = json.dumps({"settings": settings, "cells": found}, indent=1)
-        write_atomically(options.out, content.encode())
-    print(table(found))
+    settings = {"agents": AGENTS, "rounds": ROUNDS, "claim": CLAIM}
+    planned = cells(options.seeds)
+    print(
+        table(resumed(options, planned, lambda cell: measured(cell, options.data_root), settings))
+    )
 
 
 if __name__ == "__main__":

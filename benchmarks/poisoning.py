@@ -16,9 +16,7 @@ the tables in a Markdown page that has them already.
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 import re
 import tempfile
 import time
@@ -31,6 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.measuring import record_options, resumed
 from covey.agent.data import Dataset, fit
 from covey.agent.data.partition import client_dataset, fleet_data
 from covey.agent.training.learner import TorchLocal
@@ -286,35 +285,12 @@ def put_into(page: Path, found: dict[str, dict[str, Any]], seeds: Sequence[int])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser = record_options(__doc__, OUT, [1])
     parser.add_argument("--data-root", default="../shared/data")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
-    parser.add_argument("--out", type=Path, default=OUT)
-    parser.add_argument("--table", action="store_true", help="run nothing, print finished cells")
     parser.add_argument("--page", type=Path, help="a Markdown page whose two tables are replaced")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True, warn_only=True)
-    found: dict[str, dict[str, Any]] = {}
-    if options.out.exists():
-        found = json.loads(options.out.read_text())["cells"]
-    planned = [] if options.table else list(cells(options.seeds))
-    for cell in planned:
-        if cell.key in found:
-            continue
-        found[cell.key] = measured(cell, options.data_root)
-        print(cell.key, found[cell.key], flush=True)
-        save(options.out, found)
-    if options.page is not None:
-        seeds = {int(key.rpartition(" ")[2]) for key in found}
-        put_into(options.page, found, sorted(seeds))
-    for mode in ("server", "tuned"):
-        text = table(found, mode, options.seeds)
-        print(f"\nE-{mode} of the honest agents, percent\n\n{text}")
-
-
-def save(out: Path, found: dict[str, dict[str, Any]]) -> None:
-    """Write the finished cells with the settings that all of them share."""
     settings = {
         "agents": AGENTS,
         "hostile": HOSTILE,
@@ -322,7 +298,14 @@ def save(out: Path, found: dict[str, dict[str, Any]]) -> None:
         "rounds": ROUNDS,
         "times": TIMES,
     }
-    write_atomically(out, json.dumps({"settings": settings, "cells": found}, indent=1).encode())
+    planned = cells(options.seeds)
+    found = resumed(options, planned, lambda cell: measured(cell, options.data_root), settings)
+    if options.page is not None:
+        seeds = {int(key.rpartition(" ")[2]) for key in found}
+        put_into(options.page, found, sorted(seeds))
+    for mode in ("server", "tuned"):
+        text = table(found, mode, options.seeds)
+        print(f"\nE-{mode} of the honest agents, percent\n\n{text}")
 
 
 if __name__ == "__main__":

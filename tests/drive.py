@@ -95,7 +95,7 @@ class Run:
         while self.round < count:
             assert attempt < 20, "the phase is void again and again"
             assert len(self.phases) < 5 * (count + 2), "phases are folded, but no round ends"
-            attempt = 0 if self._phase(attempt) else attempt + 1
+            attempt = 0 if self.phase(attempt) else attempt + 1
         return self
 
     def present(self) -> tuple[ClientId, ...]:
@@ -104,10 +104,11 @@ class Run:
         )
 
     def personal(self, client: ClientId) -> Mixture:
-        job = self._job("evaluate", client, self.strategy.serve(self.state, client))
-        return self.strategy.personal(job, self._local(job), self.client_states.get(client, {}))
+        job = self.job("evaluate", client, self.strategy.serve(self.state, client))
+        return self.strategy.personal(job, self.local(job), self.client_states.get(client, {}))
 
-    def _phase(self, attempt: int) -> bool:
+    def phase(self, attempt: int) -> bool:
+        """One attempt at the phase that comes next; whether it counts."""
         phase = self.strategy.plan(
             self.state, View(self.round, self.setup.rounds, attempt, self.present())
         )
@@ -115,9 +116,9 @@ class Run:
         done: dict[ClientId, tuple[Report, ClientState]] = {}
         for client in generator(self.shuffle, "arrival").permutation(list(phase.cohort)).tolist():
             if not self.drop(phase.name, self.round, client):
-                job = self._job(phase.name, client, self.strategy.order(self.state, phase, client))
+                job = self.job(phase.name, client, self.strategy.order(self.state, phase, client))
                 done[client] = self.strategy.work(
-                    job, self._local(job), self.client_states.get(client, {})
+                    job, self.local(job), self.client_states.get(client, {})
                 )
                 _promised(done[client][0], phase)
         if len(done) < max(phase.quorum * len(phase.cohort), 1) and not phase.may_be_empty:
@@ -144,13 +145,13 @@ class Run:
             return tuple(sorted(order[:m]))
         return present if phase.cohort == "all" else tuple(c for c in phase.cohort if c in present)
 
-    def _job(self, phase: str, client: ClientId, order: Order) -> Job:
+    def job(self, phase: str, client: ClientId, order: Order) -> Job:
         models = tuple(self.strategy.model(self.state, key) for key in order.models)
         numbers = msgpack.unpackb(msgpack.packb(dict(order.numbers)))
         training = self.setup.training.in_round(self.round, self.setup.rounds)
         plain = (numbers, order.cluster, self.setup.layout, training)
         return Job(phase, self.round, client, self.setup.seed, models, *plain)
 
-    def _local(self, job: Job) -> Trainer:
+    def local(self, job: Job) -> Trainer:
         seed = entropy(job.seed, "job", job.phase, job.round, job.client)
         return replace(self.locals[job.client], training=job.training, seed=seed)

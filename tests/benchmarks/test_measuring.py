@@ -1,16 +1,27 @@
-"""What all benchmarks of speed share."""
+"""What benchmarks share."""
 
 from __future__ import annotations
 
 import json
 import math
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks import measuring
 from benchmarks.encoding import CODECS, rows
-from benchmarks.measuring import Cost, Row, cost_of, foreign_load, in_turns, show
+from benchmarks.measuring import (
+    Cost,
+    Row,
+    cost_of,
+    foreign_load,
+    in_turns,
+    record_options,
+    resumed,
+    show,
+)
 from benchmarks.rounds import KINDS, PART_BYTES, parts_of
 
 
@@ -64,3 +75,31 @@ def test_a_tick_of_the_clock_in_a_short_block_is_no_load_beyond_the_whole_machin
     with foreign_load() as load:
         pass
     assert load["foreign"] == 1.0
+
+
+@dataclass(frozen=True)
+class Cell:
+    key: str
+
+
+def test_a_record_resumes_after_the_last_finished_cell(tmp_path: Path) -> None:
+    options = record_options("A table.", tmp_path / "record.json", [1]).parse_args([])
+    ran: list[str] = []
+
+    def measured(cell: Cell) -> dict[str, Any]:
+        if cell.key == "b" and len(ran) == 1:
+            raise KeyboardInterrupt
+        ran.append(cell.key)
+        return {"figure": len(ran)}
+
+    cells = [Cell("a"), Cell("b"), Cell("c")]
+    with pytest.raises(KeyboardInterrupt):
+        resumed(options, cells, measured, {"agents": 3})
+    kept = json.loads(options.out.read_text())
+    assert kept == {"settings": {"agents": 3}, "cells": {"a": {"figure": 1}}}
+    ran.append("resumed")
+    found = resumed(options, cells, measured, {"agents": 3})
+    assert ran == ["a", "resumed", "b", "c"]
+    assert found == json.loads(options.out.read_text())["cells"]
+    options.table = True
+    assert resumed(options, [Cell("d")], measured, {}) == found

@@ -161,8 +161,8 @@ def test_the_gate_answers_from_the_cards_that_came_and_fit() -> None:
     reports = []
     for client in clients:
         order = strategy.order(state, phase, client)
-        job = whole._job(phase.name, client, order)
-        report, _ = strategy.work(job, whole._local(job), {})
+        job = whole.job(phase.name, client, order)
+        report, _ = strategy.work(job, whole.local(job), {})
         reports.append((client, report))
     short = replace(
         reports[0][1],

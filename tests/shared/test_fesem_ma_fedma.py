@@ -43,7 +43,7 @@ def started(
 def stepped(run: Run, phases: int) -> FesemMaState:
     """The state after this many further phases."""
     for _ in range(phases):
-        assert run._phase(0)
+        assert run.phase(0)
     state: FesemMaState = run.state
     return state
 
@@ -159,7 +159,7 @@ def test_the_order_of_arrival_does_not_change_a_byte(options: dict[str, Any]) ->
     runs = [started(lossy, share=0.7, shuffle=shuffle, **options) for shuffle in (0, 1, 2)]
     for run in runs:
         while run.round < 3:  # nobody answers layer 2 in the second round
-            run._phase(0) or run._phase(1)
+            run.phase(0) or run.phase(1)
     first, *others = (fingerprint(run.state) for run in runs)
     assert all(other == first for other in others)
 

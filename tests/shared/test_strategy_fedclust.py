@@ -48,7 +48,7 @@ def test_fedclust_finds_label_groups_of_real_classifiers_and_trains_them() -> No
 def test_fedclust_clusters_start_at_the_common_start_and_end_at_their_groups() -> None:
     locals_ = two_groups()
     at = Run(FedClust(n_clusters=2), setup(locals_, ONE, flat(1, -1)), locals_)
-    at._phase(0)
+    at.phase(0)
     assert [model.tolist() for model in at.state.models] == [[1, -1], [1, -1]]
     at.rounds(20)
     assert at.state.models[0] == pytest.approx([5, 5.3], rel=1e-4)

@@ -100,7 +100,7 @@ def test_fesem_moves_clients_only_in_rounds_with_an_e_step() -> None:
 def test_fesem_spread_is_the_mean_distance_to_the_own_centre() -> None:
     locals_ = bowls((0, 0), (2, 0), (1, 3))
     at = Run(Fesem(n_clusters=1, mu=0.0), setup(locals_, WHOLE), locals_)
-    at._phase(0)
+    at.phase(0)
     around = (1 + 1 + 1 + 1 + 0 + 4) / 3  # squared, around (1, 1)
     assert at.strategy.notes(at.state)["J"] == pytest.approx(around)
     assert at.rounds(1).strategy.notes(at.state)["J"] == pytest.approx(around)
@@ -175,14 +175,14 @@ def test_fesem_warm_up_is_clustered_by_the_distance_that_was_asked_for(
     # two directions, one short and one long each
     locals_ = bowls((2, 1), (20, 10), (1, 2), (16, 18))
     at = Run(Fesem(mu=0.0, distance=distance), setup(locals_, WHOLE), locals_)
-    at._phase(0)
+    at.phase(0)
     assert [*at.state.assign.values()] == groups
 
 
 def test_fesem_warm_up_takes_epochs_of_its_own() -> None:
     for warmup_epochs, left in ((None, 0.5), (3, 0.5**3)):
         at = Run(Fesem(mu=0.0, warmup_epochs=warmup_epochs), setup(two_groups()), two_groups())
-        at._phase(0)
+        at.phase(0)
         assert at.state.stored["c00"] == pytest.approx([5 * (1 - left)] * 2)
         assert at.rounds(1).state.stored["c00"][0] > 5 * (1 - left)
 
@@ -200,7 +200,7 @@ def test_fesem_weighted_centre_of_members_without_samples_stays() -> None:
 def test_fesem_seeds_an_empty_cluster_with_the_client_farthest_from_its_centre() -> None:
     strategy = Fesem(n_clusters=2, mu=0.0)
     at = Run(strategy, setup(two_groups(2)), bowls((1, 1), (1.2, 1), (0.9, 1), (9, 9))).rounds(0)
-    at._phase(0)
+    at.phase(0)
     far_away = (at.state.models[0], flat(500, 500))
     at.state = replace(at.state, models=far_away, assign=dict.fromkeys(at.state.assign, 0))
     at.rounds(1)

@@ -93,7 +93,7 @@ def after_warmup(warmup_start: Any) -> tuple[Run, list[Vector]]:
     locals_ = {f"c{i}": perceptron_client(((0, 1), (2, 3))[i % 2], seed=i) for i in range(6)}
     start = generator(1, "start").normal(0, 0.5, locals_["c0"].layout.size).astype(np.float32)
     at = Run(FesemMa(n_clusters=2, warmup_start=warmup_start), setup(locals_, TWO, start), locals_)
-    at._phase(0)
+    at.phase(0)
     return at, list(at.state.stored.values())
 
 

@@ -151,7 +151,7 @@ def test_ifca_kmeans_plus_plus_passes_over_who_does_not_answer_and_begins_anywhe
     for seed in range(12):
         begun = replace(setup(locals_, WHOLE, count=2), seed=seed)
         at = Run(strategy, begun, locals_)
-        at._phase(0)
+        at.phase(0)
         firsts.add(float(at.state.models[0][0]))
         silent, there = at.state.candidates[:2]
         answer = Report({}, 10, {"losses": [0.25]})
@@ -169,7 +169,7 @@ def test_ifca_rates_a_restart_by_samples_and_keeps_the_first_of_two_that_are_as_
         strategy = Ifca(n_clusters=1, initial="restarts", restarts=2, restart_rounds=1)
         at = Run(strategy, setup(locals_, ONE, first, second), locals_)
         for _ in range(4):
-            at._phase(0)
+            at.phase(0)
         # after a step of the half: (2 * 10 - 2 * 30) / 40 = -1, next to the remainder of the start
         assert at.state.models[0].tolist() == [-1, first[1] / 2]
         assert at.state.best_loss == pytest.approx((10 * (25 + 16) / 2 + 30 * (9 + 16) / 2) / 40)
