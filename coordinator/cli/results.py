@@ -180,8 +180,8 @@ def export(
     a regression task.
     """
     from covey.coordinator.processes import launch
-    from covey.coordinator.report.text_table import json_line
     from covey.coordinator.run.records import finished
+    from covey.coordinator.view.printed import json_line
     from covey.shared.model_files import model_files
 
     allowed = AllowedCode.parse(allow)

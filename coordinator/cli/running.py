@@ -105,16 +105,11 @@ def run(
         results,
         unevaluated,
     )
-    from covey.coordinator.report.text_table import (
-        json_line,
-        json_notice,
-        results_table,
-        show_words,
-    )
     from covey.coordinator.run.notices import Observer
     from covey.coordinator.run.options import Options
     from covey.coordinator.simulate import driver
     from covey.coordinator.track.tracking import check_trackers, tracking
+    from covey.coordinator.view.printed import json_line, json_notice, results_table, show_words
     from covey.shared.scenario.load import load
 
     refuse_contradictions(context)
@@ -193,10 +188,10 @@ def replay(
     Only runs of a simulated fleet can be repeated: other data stays on its devices. The exit code is 1 if models differ.
     """
     from covey.coordinator.report.progress import ProgressBar
-    from covey.coordinator.report.text_table import json_line
     from covey.coordinator.run.notices import ignore
     from covey.coordinator.run.options import Options
     from covey.coordinator.simulate.replaying import replay as command
+    from covey.coordinator.view.printed import json_line
     from covey.shared.scenario.load import load
 
     beside = record.with_name(f"{record.name}.replay")

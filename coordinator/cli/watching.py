@@ -40,8 +40,8 @@ def status(
         _watch(folder, connection, federation, as_json=as_json)
         return
     from covey.coordinator.commands import status as command
-    from covey.coordinator.report.roster import roster_table, status_lines
-    from covey.coordinator.report.text_table import json_line, show
+    from covey.coordinator.report.roster import STYLES, roster_table, status_lines
+    from covey.coordinator.view.printed import json_line, show
 
     if folder is not None:
         seen = command.from_folder(folder)
@@ -54,14 +54,14 @@ def status(
     for line in status_lines(seen):
         show_line(line)
     roster = seen["roster"]
-    show(out, roster_table(roster, regression=seen["regression"]))
+    show(out, roster_table(roster, regression=seen["regression"]), STYLES)
     counts = [f"{reason}: {count}" for reason, count in roster["refusals"].items()]
     show_line(f"refused messages: {', '.join(counts) or 'none'}")
 
 
 def _watch(folder: Path | None, connection: Connection, federation: str, *, as_json: bool) -> None:
     from covey.coordinator.commands import watch as command
-    from covey.coordinator.report.text_table import json_line
+    from covey.coordinator.view.printed import json_line
 
     url = None
     if connection.broker is not None or folder is None:
@@ -123,8 +123,8 @@ def audit(
 ) -> None:
     """Check a run's audit log line by line. If it was changed, print the first wrong line and exit with code 1."""
     from covey.coordinator.report.audit import audit_lines, audit_table
-    from covey.coordinator.report.text_table import json_line, show
     from covey.coordinator.run import audit_trail
+    from covey.coordinator.view.printed import json_line, show
     from covey.shared.audit import read_key
 
     secret = read_key(key) if key is not None else None
@@ -148,7 +148,7 @@ def story(
 ) -> None:
     """Print what happened to one agent in a run, in order: invitations, reports, refusals, quarantine."""
     from covey.coordinator.commands.story import story_of
-    from covey.coordinator.report.text_table import json_line
+    from covey.coordinator.view.printed import json_line
 
     found = story_of(agent, folder)
     if as_json:

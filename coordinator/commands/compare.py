@@ -41,7 +41,6 @@ from covey.coordinator.compare.verdict import verdicts
 from covey.coordinator.processes.workers import WorkerPool
 from covey.coordinator.report.progress import ProgressBar
 from covey.coordinator.report.tables import nobody_evaluated
-from covey.coordinator.report.text_table import comparison_table, json_line, show_words
 from covey.coordinator.run.checkpoint import Checkpoint
 from covey.coordinator.run.folder import alone_in
 from covey.coordinator.run.notices import Notice, Observer
@@ -49,6 +48,7 @@ from covey.coordinator.run.options import Options
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.simulate.driver import simulate
 from covey.coordinator.track.tracking import check_trackers, tracking
+from covey.coordinator.view.printed import comparison_table, json_line, show_words
 from covey.shared.errors import UserError
 from covey.shared.scenario.code import check_code
 from covey.shared.scenario.scenario import Scenario

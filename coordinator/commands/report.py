@@ -12,8 +12,8 @@ from rich.console import Console
 from covey.coordinator.commands import comparison_files
 from covey.coordinator.commands.compare import show
 from covey.coordinator.report.tables import labels, results
-from covey.coordinator.report.text_table import json_line, results_table, show_words
 from covey.coordinator.run.records import finished
+from covey.coordinator.view.printed import json_line, results_table, show_words
 from covey.shared import json_text
 from covey.shared.errors import UserError
 from covey.shared.files import write_atomically

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from covey.coordinator.compare.grid import section, splits
@@ -11,6 +10,7 @@ from covey.coordinator.compare.metrics import METRICS, TITLES, measure_of
 from covey.coordinator.compare.mixture_columns import mixture_columns
 from covey.coordinator.compare.rows import TUNING
 from covey.coordinator.compare.summaries import Summary
+from covey.coordinator.view.table import NONE, Table, columns_of
 from covey.shared.numerics.measures import (
     ACCURACY,
     MEASURES,
@@ -25,31 +25,10 @@ from covey.shared.scenario.scenario import Scenario
 Column = Callable[[Summary], str]  # the words of a summary in one column
 Columns = dict[str, Column]  # by header, in order
 
-NONE = "–"
 TUNED = ("tuned", "newcomers_tuned")  # modes after fine-tuning
 
 
-@dataclass(frozen=True)
-class TextTable:
-    """Words in columns."""
-
-    title: str
-    headers: list[str]
-    lines: list[list[str]]  # the words of each line, one for each header
-
-    def markdown(self) -> str:
-        """The table in Markdown: the first column to the left, the others to the right."""
-        rule = ["--:"] * len(self.headers)
-        rule[0] = ":--"
-        rows = [f"**{self.title}**", ""]
-        for words in (self.headers, rule, *self.lines):
-            joined = " | ".join(words)
-            rows.append(f"| {joined} |")
-        rows.append("")
-        return "\n".join(rows)
-
-
-def tables(scenario: Scenario, found: Sequence[Summary], average: str = "macro") -> list[TextTable]:
+def tables(scenario: Scenario, found: Sequence[Summary], average: str = "macro") -> list[Table]:
     """A table of the methods for each partition that has results.
 
     Args:
@@ -77,7 +56,7 @@ def markdown(scenario: Scenario, found: Sequence[Summary]) -> str:
     return "\n".join(texts)
 
 
-def _table(scenario: Scenario, split: Split, found: Sequence[Summary], average: str) -> TextTable:
+def _table(scenario: Scenario, split: Split, found: Sequence[Summary], average: str) -> Table:
     compare = section(scenario)
     measure = measure_of(compare, scenario.task)
     if compare.layout == "averages":
@@ -100,7 +79,7 @@ def _table(scenario: Scenario, split: Split, found: Sequence[Summary], average: 
     lines = []
     for one in found:
         lines.append([column(one) for column in columns.values()])
-    return TextTable(heading, list(columns), lines)
+    return Table(heading, columns_of(columns), lines)
 
 
 # -- groups of columns ---------------------------------------------------------------------------------------------

@@ -33,7 +33,8 @@ from covey.coordinator.view.plots import (
 )
 from covey.coordinator.view.state import DashboardState, Points
 from covey.coordinator.view.svg import Entry, Panel, panel, swatch
-from covey.coordinator.view.words import NONE, away_words, bytes_text, trouble_words
+from covey.coordinator.view.table import NONE
+from covey.coordinator.view.words import away_words, bytes_text, trouble_words
 from covey.shared.numerics.measures import MEASURES, PERCENT, Measure
 from covey.shared.sentences import counted
 

@@ -6,19 +6,19 @@ Rows come from the lines that the page is made of. Nothing that agents write is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.table import Table as Grid
 from rich.text import Text
 
 from covey.coordinator.run.cluster_words import sizes_text
 from covey.coordinator.run.time_left import duration_text
-from covey.coordinator.view.lines import Line, PhaseLine
-from covey.coordinator.view.state import DashboardState, Points
-from covey.coordinator.view.words import NONE, bytes_text, faults_words, fleet_words
+from covey.coordinator.view.lines import Line
+from covey.coordinator.view.printed import bare
+from covey.coordinator.view.state import DashboardState, Points, RoundRow, history
+from covey.coordinator.view.table import NONE, Table, numbers
+from covey.coordinator.view.words import bytes_text, faults_words, fleet_words
 from covey.shared.numerics.measures import MEASURES, PERCENT, Measure
 from covey.shared.printable import printable
 
@@ -36,40 +36,6 @@ COLOURS = {
 }
 
 
-@dataclass
-class RoundRow:
-    """One round of the history, with the phases before it."""
-
-    number: int
-    seconds: float = 0.0
-    reported: int = 0  # in the phase that ended the round
-    invited: int = 0
-    loss: float | None = None
-    figure: float | None = None  # mean over the agents
-    by_cluster: Sequence[float] = ()
-
-
-def history(lines: Sequence[Line]) -> list[RoundRow]:
-    """The rounds that are over, in order; an evaluation belongs to the round before it."""
-    rows: dict[int, RoundRow] = {}
-    seconds = 0.0  # of phases before the round that is open
-    for line in lines:
-        if not isinstance(line, PhaseLine):
-            continue
-        seconds += line.seconds
-        if line.ends_round:
-            row = RoundRow(line.rounds, seconds, line.reported)
-            row.invited = line.reported + line.missing
-            row.loss = line.loss
-            rows[line.rounds] = row
-            seconds = 0.0
-        if line.mean is not None and line.rounds in rows:
-            row = rows[line.rounds]
-            row.figure = line.mean
-            row.by_cluster = tuple(line.by_cluster.values())
-    return list(rows.values())
-
-
 def watch_view(state: DashboardState, lines: Sequence[Line], height: int = 24) -> RenderableType:
     """All that is shown, for a terminal of 80 columns and this many lines."""
     parts: list[RenderableType] = [_title(state), _bar(state), Text("")]
@@ -77,7 +43,7 @@ def watch_view(state: DashboardState, lines: Sequence[Line], height: int = 24) -
     rows = history(lines)
     if rows:
         room = max(height - OTHER_LINES, MIN_ROWS)
-        parts.append(_table(rows[-room:], MEASURES[state.measure]))
+        parts.append(bare(_table(rows[-room:], MEASURES[state.measure])))
     for event in state.events[:MAX_EVENTS]:
         when = f"round {event.round} or before" if event.or_before else f"round {event.round}"
         sentence = printable(f"{when}: {event.text}")
@@ -107,8 +73,8 @@ def _title(state: DashboardState) -> Text:
     return title
 
 
-def _bar(state: DashboardState) -> Table:
-    bar = Table.grid(padding=(0, 1))
+def _bar(state: DashboardState) -> Grid:
+    bar = Grid.grid(padding=(0, 1))
     drawn = ProgressBar(total=max(state.rounds, 1), completed=state.rounds_done, width=40)
     bar.add_row(drawn, Text(f"{state.rounds_done} of {state.rounds} rounds"))
     return bar
@@ -138,13 +104,8 @@ def _newest(points: Points) -> float:
 def _table(rows: Sequence[RoundRow], measure: Measure) -> Table:
     """The newest rounds."""
     unit = " %" if measure.scale == PERCENT else ""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    headings = ("round", f"{measure.label}{unit}", f"by cluster{unit}", "loss", "reports", "s")
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(*_cells(row, measure))
-    return table
+    titles = ["round", f"{measure.label}{unit}", f"by cluster{unit}", "loss", "reports", "s"]
+    return Table("", numbers(titles), [_cells(row, measure) for row in rows])
 
 
 def _cells(row: RoundRow, measure: Measure) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rich.table import Table
+from covey.coordinator.view.table import Table, columns_of
 
 
 def audit_lines(found: Mapping[str, Any]) -> list[str]:
@@ -46,10 +46,5 @@ def audit_table(found: Mapping[str, Any]) -> Table:
         first = found["first_time"]
         last = found["last_time"]
         title = f"{first} to {last}"
-    # a title is as wide as its table, and the two times belong on one line
-    table = Table(title=title, min_width=len(title))
-    table.add_column("event")
-    table.add_column("lines", justify="right")
-    for event, count in found["events"].items():
-        table.add_row(event, str(count))
-    return table
+    rows = [[event, str(count)] for event, count in found["events"].items()]
+    return Table(title, columns_of(["event", "lines"]), rows)

@@ -17,18 +17,12 @@ from covey.coordinator.report.curves import Curves, curves
 from covey.coordinator.report.explanations import terms
 from covey.coordinator.report.figure_pictures import Group, Picture
 from covey.coordinator.report.html_page import Fact, Page, Section, Tile, html
-from covey.coordinator.report.html_tables import (
-    NONE,
-    Column,
-    HtmlTable,
-    from_text,
-    without_empty_columns,
-)
 from covey.coordinator.report.pictures import pictures
 from covey.coordinator.report.run_facts import data_remarks, moment, repeat_command, run_id, times
 from covey.coordinator.report.run_words import device_words, version_words
 from covey.coordinator.run.modes import MODE_TITLES
 from covey.coordinator.run.records import finished
+from covey.coordinator.view.table import NONE, Column, Table
 from covey.shared.numerics.measures import Measure
 from covey.shared.scenario.describe import dump
 from covey.shared.scenario.scenario import Scenario
@@ -75,7 +69,7 @@ def comparison_page(scenario: Scenario, folder: Path, cells: Sequence[ShownCell]
     for table in text_tables:
         # the page's own title has the scenario's name
         title = table.title.removeprefix(f"{scenario.name}: ")
-        shown_tables.append(replace(from_text(table), title=_capital(title)))
+        shown_tables.append(replace(table, title=_capital(title)))
     page = Page(
         title=scenario.name,
         subtitle=_subtitle(scenario, folder, cells),
@@ -202,7 +196,7 @@ def _section(
     )
 
 
-def _cells(cells: Sequence[ShownCell], measure: Measure) -> HtmlTable:
+def _cells(cells: Sequence[ShownCell], measure: Measure) -> Table:
     """A line for each cell: its state, its figures, its traffic and time."""
     columns = []
     for title in ("partition", "method", "seed", "state"):
@@ -213,7 +207,7 @@ def _cells(cells: Sequence[ShownCell], measure: Measure) -> HtmlTable:
     for title, _ in CELL_COLUMNS.values():
         columns.append(Column(title, is_number=True))
     lines = [_line(shown, measure) for shown in cells]
-    return without_empty_columns(HtmlTable("Cells", columns, lines, is_long=True))
+    return Table("Cells", columns, lines, is_long=True).without_empty_columns()
 
 
 def _line(shown: ShownCell, measure: Measure) -> list[str]:

@@ -13,9 +13,10 @@ from covey.coordinator.processes import launch
 from covey.coordinator.report.tables import labels
 from covey.coordinator.run import sketches
 from covey.coordinator.run.checkpoint import Checkpoint
-from covey.coordinator.run.modes import MODE_TITLES
-from covey.coordinator.run.records import lines, mbit_per_agent, rounds_done
+from covey.coordinator.run.notices import PhaseFolded
+from covey.coordinator.run.records import lines, mbit_per_agent
 from covey.coordinator.run.sketches import ModelSketches
+from covey.coordinator.view.lines import PhaseLine, averages, macro, reduced
 from covey.shared.numerics.measures import ACCURACY, MEASURES, Measure, shown_measure
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
@@ -139,29 +140,17 @@ def curves(
 
 
 def _curves(label: str, result: Mapping[str, Any], folder: Path, *, detailed: bool) -> Curves:
-    record = lines(folder)
-    phases = [line for line in record if line["event"] == "phase"]
+    record = [row for row in lines(folder) if row["event"] == PhaseFolded.event]
+    phases = [line for line in map(reduced, record) if isinstance(line, PhaseLine)]
     served = result["accuracy"].get("server", {})
     figure = (shown_measure(served) or ACCURACY).name
-    loss = []
-    sizes = []
-    attendance = []
-    for phase in phases:
-        rounds = rounds_done(phase)
-        if "loss" in phase and phase["ends_round"]:
-            loss.append((rounds, phase["loss"]))
-        if phase["cluster_sizes"]:
-            sizes.append((rounds, phase["cluster_sizes"]))
-        if phase["ends_round"]:
-            reported = len(phase["reported"])
-            missing = len(phase["missing"])
-            attendance.append(Attendance(rounds, reported, missing))
+    ended = [line for line in phases if line.ends_round]
     proximity = None
     cut = None
     models: Sequence[ModelSketches] = ()
     file = folder / "scenario.yaml"
     if detailed:
-        models = sketches.read(folder, phases)
+        models = sketches.read(folder, record)
         if file.exists():
             scenario = load(file)
             proximity = proximity_of(folder, scenario)
@@ -170,14 +159,14 @@ def _curves(label: str, result: Mapping[str, Any], folder: Path, *, detailed: bo
         label,
         result,
         figure,
-        loss,
+        [(line.rounds, line.loss) for line in ended if line.loss is not None],
         list(_evaluated(phases, figure, result["agents"])),
-        sizes,
+        [(line.rounds, line.sizes) for line in phases if line.sizes],
         _agents(folder / "agents.parquet", figure),
         models,
         proximity,
         cut,
-        attendance,
+        [Attendance(line.rounds, line.reported, line.missing) for line in ended],
         result["seed"],
     )
 
@@ -199,30 +188,16 @@ def _cut(result: Mapping[str, Any], figure: str, scenario: Scenario) -> Cut | No
     strategy = scenario.strategy
     if not isinstance(strategy, FedClust) or strategy.lambda_quantile is None:
         return None
-    figures = _macro_averages(result["accuracy"], figure)
+    figures = macro(averages(result["accuracy"]), figure)
     return Cut(strategy.lambda_quantile, result["clusters"], figures)
 
 
-def _evaluated(
-    phases: Iterable[Mapping[str, Any]], figure: str, agents: int
-) -> Iterator[Evaluated]:
+def _evaluated(phases: Iterable[PhaseLine], figure: str, agents: int) -> Iterator[Evaluated]:
     """The state of the run at each evaluation."""
-    for phase in phases:
-        figures = _macro_averages(phase.get("evaluation", {}), figure)
+    for line in phases:
+        figures = macro(line.evaluation, figure)
         if figures:
-            mbit = mbit_per_agent(phase["traffic"], agents)
-            rounds = rounds_done(phase)
-            yield Evaluated(rounds, mbit, figures)
-
-
-def _macro_averages(modes: Mapping[str, Any], figure: str) -> dict[str, float]:
-    """The macro average of a figure by mode, out of averages by mode."""
-    averages = {}
-    for mode in MODE_TITLES:
-        figures = modes.get(mode, {})
-        if figure in figures:
-            averages[mode] = figures[figure]["macro"]
-    return averages
+            yield Evaluated(line.rounds, mbit_per_agent(line.traffic, agents), figures)
 
 
 def _agents(path: Path, figure: str) -> list[AgentFigure]:

@@ -16,9 +16,9 @@ from markupsafe import Markup
 
 from covey.coordinator.report.explanations import Term
 from covey.coordinator.report.figure_pictures import Picture
-from covey.coordinator.report.html_tables import HtmlTable
 from covey.coordinator.view import theme
 from covey.coordinator.view.svg import panel, swatch
+from covey.coordinator.view.table import Table
 
 # Not in an attribute anywhere: the policy allows the two inline blocks by their hashes, and pictures as data.
 POLICY = (
@@ -48,7 +48,7 @@ class Section:
     """The part of a page about one run or comparison: its tables, where it comes from, how to repeat it."""
 
     title: str
-    tables: Sequence[HtmlTable]
+    tables: Sequence[Table]
     facts: Sequence[Fact]
     command: str
     remarks: Sequence[str] = field(default=())  # about the command
@@ -63,7 +63,7 @@ class Page:
     subtitle: str
     kind: str  # "run" or "comparison"
     tiles: Sequence[Tile]
-    tables: Sequence[HtmlTable]
+    tables: Sequence[Table]
     remarks: Sequence[str]
     terms: Sequence[Term]
     pictures: Sequence[Picture]

@@ -44,7 +44,7 @@ def page(runs: Sequence[Curves], folders: Sequence[Path]) -> str:
         subtitle=table.title,
         kind="run",
         tiles=(),
-        tables=[html_tables.from_text(table)],
+        tables=[table],
         remarks=(),
         terms=terms(MODE_TITLES, has_groups=_has_groups(found)),
         pictures=drawn(runs),

@@ -4,63 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
 
-from covey.coordinator.compare.tables import TextTable
 from covey.coordinator.report.explanations import MODES, MODES_OF_AGENTS
 from covey.coordinator.report.run_facts import RunFacts
+from covey.coordinator.view.table import NONE, Column, Table, columns_of, numbers
 from covey.shared.numerics.measures import MEASURES, Measure
 
-NONE = "–"
 AVERAGES = ("macro", "micro")
 MAX_DETAILS = 200  # characters of a reason that somebody else wrote
 Row = Mapping[str, Any]  # of one agent, as agents.parquet has it
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of a table."""
-
-    title: str
-    is_number: bool = False
-    hint: str = ""  # shown under the pointer
-
-
-@dataclass(frozen=True)
-class HtmlTable:
-    """A table of a page. Its words are text; the template escapes them."""
-
-    title: str
-    columns: Sequence[Column]
-    rows: Sequence[Sequence[str]]
-    is_long: bool = False  # can be sorted and searched
-    remarks: Sequence[str] = field(default=())
-
-
-def without_empty_columns(table: HtmlTable) -> HtmlTable:
-    """The table without columns that have no word in any row."""
-    kept = []
-    for place in range(len(table.columns)):
-        if {row[place] for row in table.rows} - {"", NONE}:
-            kept.append(place)
-    columns = [table.columns[place] for place in kept]
-    rows = []
-    for row in table.rows:
-        rows.append([row[place] for place in kept])
-    return replace(table, columns=columns, rows=rows)
-
-
-def from_text(table: TextTable) -> HtmlTable:
-    """A table of words, whose first column alone is no number."""
-    first, *others = table.headers
-    return HtmlTable(table.title, [Column(first), *_numbers(others)], table.lines)
-
-
-def _numbers(titles: Iterable[str]) -> list[Column]:
-    """Columns of numbers."""
-    return [Column(title, is_number=True) for title in titles]
 
 
 # -- figures ---------------------------------------------------------------------------------------
@@ -83,7 +37,7 @@ def shown_modes(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return shown
 
 
-def figures_by_mode(result: Mapping[str, Any]) -> HtmlTable:
+def figures_by_mode(result: Mapping[str, Any]) -> Table:
     """A line for each mode of evaluation, with both averages of each measure."""
     shown = shown_modes(result)
     measures = _measures_in(shown.values())
@@ -99,7 +53,7 @@ def figures_by_mode(result: Mapping[str, Any]) -> HtmlTable:
             for average in AVERAGES:
                 row.append(_text(measure, of_measure.get(average)))
         rows.append(row)
-    return HtmlTable("Results", [Column("model"), *_numbers(titles)], rows)
+    return Table("Results", columns_of(["model", *titles]), rows)
 
 
 def _measures_in(modes: Iterable[Mapping[str, Any]]) -> list[Measure]:
@@ -119,13 +73,13 @@ def _text(measure: Measure, figure: float | None) -> str:
 # -- agents and clusters ---------------------------------------------------------------------------
 
 
-def agents_table(facts: RunFacts, measure: Measure) -> HtmlTable:
+def agents_table(facts: RunFacts, measure: Measure) -> Table:
     """A line for each agent: its cluster, data, figures in each mode, part in the run, and trouble."""
     columns = _columns_of_agents(facts, measure)
     lines = []
     for row in facts.agents:
         lines.append([words(row) for words in columns.values()])
-    return without_empty_columns(HtmlTable("Agents", list(columns), lines, is_long=True))
+    return Table("Agents", list(columns), lines, is_long=True).without_empty_columns()
 
 
 def _columns_of_agents(facts: RunFacts, measure: Measure) -> dict[Column, Callable[[Row], str]]:
@@ -188,7 +142,7 @@ def _last_trained(row: Row) -> str:
     return NONE if last is None else str(last + 1)
 
 
-def clusters_table(facts: RunFacts, measure: Measure) -> HtmlTable | None:
+def clusters_table(facts: RunFacts, measure: Measure) -> Table | None:
     """A line for each cluster: its agents, their data, and their figures in E-server; None without clusters."""
     by_cluster: dict[int, list[Row]] = {}
     for row in facts.agents:
@@ -203,7 +157,7 @@ def clusters_table(facts: RunFacts, measure: Measure) -> HtmlTable | None:
     rows = []
     for cluster in sorted(by_cluster):
         rows.append(_line_of_cluster(cluster, by_cluster[cluster], measure))
-    return HtmlTable("Clusters", _numbers(titles), rows)
+    return Table("Clusters", numbers(titles), rows)
 
 
 def _line_of_cluster(cluster: int, agents: Sequence[Row], measure: Measure) -> list[str]:
@@ -225,7 +179,7 @@ def _line_of_cluster(cluster: int, agents: Sequence[Row], measure: Measure) -> l
 # -- traffic and trouble ---------------------------------------------------------------------------
 
 
-def traffic_table(result: Mapping[str, Any]) -> HtmlTable:
+def traffic_table(result: Mapping[str, Any]) -> Table:
     """Bytes in both directions, and per round and agent."""
     sent = result["bytes"]
     kinds = {"model values as float32": ("vectors_down", "vectors_up")}
@@ -249,10 +203,10 @@ def traffic_table(result: Mapping[str, Any]) -> HtmlTable:
         row.append(f"{per_agent:.3f}")
         rows.append(row)
     titles = ["MB down", "MB up", "MB in all", "MB per round", "MB per agent"]
-    return HtmlTable("Traffic", [Column(""), *_numbers(titles)], rows, remarks=remarks)
+    return Table("Traffic", columns_of(["", *titles]), rows, remarks=remarks)
 
 
-def incidents_table(facts: RunFacts, result: Mapping[str, Any]) -> HtmlTable:
+def incidents_table(facts: RunFacts, result: Mapping[str, Any]) -> Table:
     """How often something went wrong, with the newest reason of each kind."""
     rows = []
     absent = facts.invited.total() - facts.reported.total()
@@ -279,7 +233,7 @@ def incidents_table(facts: RunFacts, result: Mapping[str, Any]) -> HtmlTable:
     if facts.simulated_faults:
         remarks.append(f"The scenario simulates faults: {facts.simulated_faults}.")
     columns = [Column("kind"), Column("number", is_number=True), Column("newest, or remark")]
-    return HtmlTable("Faults and refusals", columns, rows, remarks=remarks)
+    return Table("Faults and refusals", columns, rows, remarks=remarks)
 
 
 # Kinds of events in the record.

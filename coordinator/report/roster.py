@@ -6,15 +6,20 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from rich.table import Table
-from rich.text import Text
-
+from covey.coordinator.view.state import PRESENT, STATE_WORDS, agent_state, reason
+from covey.coordinator.view.table import NONE, Column, Table
 from covey.coordinator.view.words import epsilons
 from covey.shared.numerics.measures import Measure, main_measure
 from covey.shared.sentences import counted
 
-NONE = "–"
 RUN_CHARACTERS = 8  # of a run's id
+STYLES = {
+    "offline": "red",
+    "excluded": "yellow",
+    "in quarantine": "red",
+    "silent": "red",
+    "failing": "red",
+}
 COLUMNS = (
     "agent",
     "state",
@@ -59,23 +64,13 @@ def roster_table(roster: Mapping[str, Any], *, regression: bool = False) -> Tabl
     """
     agents = roster["agents"]
     measure = main_measure(regression=True) if regression else None
-    lines = [_cells(agent, row, measure) for agent, row in agents.items()]
-    table = Table(title=f"run {roster['run']}: {counted(len(agents), 'agent')}")
-    shown = []
-    for number, header in enumerate(COLUMNS):
-        column = [str(line[number]) for line in lines]
-        is_empty = all(cell in ("", NONE) for cell in column)
-        if lines and is_empty:
-            continue
-        shown.append(number)
-        is_figure = header == "figure" and measure is not None
-        table.add_column(measure.label if is_figure and measure else header)
-    for line in lines:
-        table.add_row(*[line[number] for number in shown])
-    return table
+    titles = [measure.label if title == "figure" and measure else title for title in COLUMNS]
+    rows = [_cells(agent, row, measure) for agent, row in agents.items()]
+    title = f"run {roster['run']}: {counted(len(agents), 'agent')}"
+    return Table(title, [Column(one) for one in titles], rows).without_empty_columns()
 
 
-def _cells(agent: str, row: Mapping[str, Any], measure: Measure | None) -> list[str | Text]:
+def _cells(agent: str, row: Mapping[str, Any], measure: Measure | None) -> list[str]:
     """The cells of one agent, in the order of `COLUMNS`."""
     counts = [f"{reason} {count}" for reason, count in row["refusals"].items()]
     cluster = row["cluster"]
@@ -91,7 +86,7 @@ def _cells(agent: str, row: Mapping[str, Any], measure: Measure | None) -> list[
         _model(row.get("model")),
         _rejected(row.get("model")),
         ", ".join(counts),
-        _reason(row),
+        reason(row),
     ]
 
 
@@ -113,34 +108,14 @@ def _rejected(model: Mapping[str, Any] | None) -> str:
     return str(model["rejected"]) if model and model["rejected"] else ""
 
 
-def _state(row: Mapping[str, Any]) -> Text:
+def _state(row: Mapping[str, Any]) -> str:
+    """The state of an agent. One that is offline, or failed the last time, is listed as that, whatever else it is."""
     if not row["online"]:
-        return Text("offline", "red")
-    if row["problem"]:
-        return Text("excluded", "yellow")
-    if row.get("quarantined"):
-        return Text("in quarantine", "red")
-    if not row["takes_part"]:
-        return Text("checking its data")
-    if row.get("silent"):
-        return Text("silent", "red")
-    if row.get("failures"):
-        return Text("failing", "red")
-    return Text("busy" if row["busy"] else "idle")
-
-
-def _reason(row: Mapping[str, Any]) -> str:
-    """Why the agent is excluded, in quarantine or not invited for some rounds, else its newest failure."""
-    for kind in ("problem", "quarantined", "silent", "failing"):
-        if row.get(kind):
-            return str(row[kind])
-    failed = row.get("failed")
-    if not failed:
-        return str(row.get("fell_back", ""))
-    in_a_row = row.get("failures", 0)
-    if in_a_row > 1:
-        return f"failed {in_a_row} times in a row, the last time: {failed}"
-    return f"its newest failure: {failed}"
+        return "offline"
+    state = agent_state(row)
+    if state in PRESENT and row.get("failures"):
+        return "failing"
+    return STATE_WORDS.get(state, state)
 
 
 def _moment(seconds: float | None) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from covey.coordinator.compare.tables import TextTable
 from covey.coordinator.run.modes import MODE_TITLES
+from covey.coordinator.view.table import NONE, Table, columns_of
 from covey.coordinator.view.words import epsilons
 from covey.shared.numerics.measures import (
     ACCURACY,
@@ -22,7 +22,6 @@ Result = Mapping[str, Any]  # as result.json has it
 Figures = Mapping[str, Any]  # the averages of one mode: "agents", and averages by measure
 Words = Callable[[Result], str]  # the text of a result in one column
 
-NONE = "–"
 MAX_NAMES = 20  # agents that a sentence lists
 NO_FIGURES: Figures = {}
 
@@ -46,7 +45,7 @@ def _common_parts(paths: Sequence[Sequence[str]]) -> int:
     return shortest - 1
 
 
-def results(found: Sequence[Result], runs: Sequence[str] = ()) -> TextTable:
+def results(found: Sequence[Result], runs: Sequence[str] = ()) -> Table:
     """A line for each result: accuracy (in percent) or error by mode, clusters, rounds, bytes on the wire.
 
     `runs` are names for the results, as `labels` makes them; they are shown if they are not the methods.
@@ -63,7 +62,7 @@ def results(found: Sequence[Result], runs: Sequence[str] = ()) -> TextTable:
         headers.insert(0, "run")
         for name, line in zip(names, lines, strict=True):
             line.insert(0, name)
-    return TextTable(_title(found), headers, lines)
+    return Table(_title(found), columns_of(headers), lines)
 
 
 # -- columns -------------------------------------------------------------------------------------------------------

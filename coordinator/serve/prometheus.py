@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 
 from covey.coordinator.serve.bounded_http import Bounded
 from covey.coordinator.serve.service import Service
+from covey.coordinator.view.lines import PhaseLine, averages, macro, reduced
 from covey.shared.errors import UserError
 from covey.shared.numerics.measures import SHOWN_OF_REGRESSION
 
@@ -64,18 +65,16 @@ class PrometheusCollector(Collector):
             "known": len(engine.known),
         }
         yield _labelled("covey_agents", "agents", "what", agents)
-        newest = service.last_phase
-        sizes = newest.cluster_sizes if newest is not None else {}
+        phase = service.last_phase
+        newest = reduced(phase.to_json()) if phase is not None else None
+        sizes = newest.sizes if isinstance(newest, PhaseLine) else {}
         yield _labelled("covey_cluster_agents", "agents by cluster", "cluster", sizes)
-        if newest is not None and newest.means.loss is not None:
+        if isinstance(newest, PhaseLine) and newest.loss is not None:
             loss_help = "mean training loss of the newest round"
-            yield GaugeMetricFamily("covey_train_loss", loss_help, newest.means.loss)
-        evaluation = service.last_evaluation
+            yield GaugeMetricFamily("covey_train_loss", loss_help, newest.loss)
+        evaluation = averages(service.last_evaluation)
         for measure in ("accuracy", *SHOWN_OF_REGRESSION):
-            figures = {}
-            for mode, one in evaluation.items():
-                if "macro" in one.get(measure, {}):
-                    figures[mode] = one[measure]["macro"]
+            figures = macro(evaluation, measure)
             if figures or measure == "accuracy":
                 text = "mean over agents, at the newest evaluation"
                 yield _labelled(f"covey_{measure}", text, "mode", figures)

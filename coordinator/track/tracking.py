@@ -16,14 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from covey.coordinator.run.milestones import (
-    Milestone,
-    averages_by_mode,
-    flat,
-    milestones,
-    recorded_milestones,
-)
 from covey.coordinator.run.notices import Notice, Observer
+from covey.coordinator.view.lines import averages
+from covey.coordinator.view.milestones import Milestone, flat, milestones, recorded_milestones
 from covey.shared.errors import UserError
 from covey.shared.extras import install
 from covey.shared.scenario.scenario import Scenario
@@ -262,7 +257,7 @@ def _flatten(key: str, value: Any, found: dict[str, Setting]) -> None:
 def _summary(result: Mapping[str, Any]) -> dict[str, float]:
     """The final figures of a run: averages by mode, clusters and their agreement, traffic, time."""
     found = {}
-    for name, figure in flat(averages_by_mode(result["accuracy"])).items():
+    for name, figure in flat(averages(result["accuracy"])).items():
         found[f"summary/{name}"] = figure
     for key in ("clusters", "rounds", "ari", "nmi", "purity", "mbit_per_agent", "seconds"):
         value = result.get(key)

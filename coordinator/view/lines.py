@@ -1,4 +1,4 @@
-"""A line of the record, reduced to what a dashboard shows of it. Pure.
+"""A line of the record, reduced to what is shown of it: on a terminal, a page, in trackers and metrics. Pure.
 
 Lines come from a run's folder, or from the broker. Whatever does not have the expected type counts as missing.
 """
@@ -15,11 +15,14 @@ from covey.shared.strategies.phase_names import EVALUATE
 
 Row = Mapping[str, Any]
 Values = Mapping[str, float]
+Averages = Mapping[str, Mapping[str, Values]]  # by mode, measure, and "micro" or "macro"
 
 MAX_TEXT = 500  # characters of a sentence
 MAX_COUNT = 1e18  # of bytes, rounds or agents: a run has fewer
 WARNING = "warning"  # notes under such keys are for people
 NOTHING: Row = {}
+SERVED = "server"  # the mode of the models that agents use
+AGENTS = "agents"  # a count among figures
 # these end a round, and others interrupt the next one; a loss of lines has no round in the record
 AFTER_A_ROUND = ("stopped", "lost lines", "fell_back")
 
@@ -36,13 +39,11 @@ class PhaseLine:
     missing: int
     seconds: float
     loss: float | None = None  # of local training
-    measure: str = ACCURACY.name  # of the figures below
-    mean: float | None = None  # over all agents, of an evaluation
-    by_cluster: Values = field(default_factory=dict)  # means over the agents of each cluster
+    evaluation: Averages = field(default_factory=dict)  # over all agents
+    by_cluster: Mapping[str, Values] = field(default_factory=dict)  # means over a cluster's agents
     sizes: Mapping[str, int] = field(default_factory=dict)  # agents by cluster
     moved: int = 0  # agents that are in another cluster than before
-    sent: int = 0  # bytes that the run has sent to agents so far
-    received: int = 0  # bytes that it has received from them
+    traffic: Mapping[str, int] = field(default_factory=dict)  # totals of the run so far
     warnings: tuple[str, ...] = ()
 
     @property
@@ -50,6 +51,32 @@ class PhaseLine:
         """The round that it belongs to, counted from one: an evaluation follows its round, other phases are within."""
         is_within = not self.ends_round and self.phase != EVALUATE
         return self.rounds + 1 if is_within else self.rounds
+
+    @property
+    def measure(self) -> Measure:
+        """The main measure of the served models: accuracy, or RMSE of a regression."""
+        return RMSE if RMSE.name in self.evaluation.get(SERVED, {}) else ACCURACY
+
+    @property
+    def mean(self) -> float | None:
+        """The main figure over all agents; None without an evaluation."""
+        return macro(self.evaluation, self.measure.name).get(SERVED)
+
+    @property
+    def cluster_means(self) -> Values:
+        """The main figure over the agents of each cluster."""
+        name = self.measure.name
+        return {cluster: own[name] for cluster, own in self.by_cluster.items() if name in own}
+
+    @property
+    def sent(self) -> int:
+        """Bytes that the run has sent to agents so far."""
+        return self.traffic.get("wire_down", 0) + self.traffic.get("down_models", 0)
+
+    @property
+    def received(self) -> int:
+        """Bytes that it has received from them."""
+        return self.traffic.get("wire_up", 0)
 
 
 @dataclass(frozen=True)
@@ -75,8 +102,6 @@ def reduced(row: Row) -> Line | None:
 def _phase(row: Row) -> PhaseLine:
     ends_round = row.get("ends_round") is True
     done = _count(row.get("round"))
-    means = _main_means(row)
-    traffic = _mapping(row.get("traffic"))
     return PhaseLine(
         step=_count(row.get("step")),
         phase=_text(row.get("phase")),
@@ -86,37 +111,45 @@ def _phase(row: Row) -> PhaseLine:
         missing=_length(row.get("missing")),
         seconds=_number(row.get("seconds")) or 0.0,
         loss=_number(row.get("loss")),
-        measure=means.measure.name,
-        mean=means.overall,
-        by_cluster=means.by_cluster,
-        sizes=_sizes(row),
+        evaluation=averages(row.get("evaluation")),
+        by_cluster=_means_by_cluster(row),
+        sizes=_counts(row.get("cluster_sizes")),
         moved=_count(row.get("moved")),
-        sent=_count(traffic.get("wire_down")) + _count(traffic.get("down_models")),
-        received=_count(traffic.get("wire_up")),
+        traffic=_counts(row.get("traffic")),
         warnings=_warnings(row),
     )
 
 
-@dataclass(frozen=True)
-class _Means:
-    measure: Measure
-    overall: float | None
-    by_cluster: Values
+def averages(modes: Any) -> Averages:
+    """The averages of an evaluation or a result, without the counts and names that lie between them."""
+    found: dict[str, Mapping[str, Values]] = {}
+    for mode, figures in _mapping(modes).items():
+        of_mode = {
+            _text(measure): _values(values)
+            for measure, values in _mapping(figures).items()
+            if isinstance(values, Mapping)
+        }
+        if of_mode:
+            found[_text(mode)] = of_mode
+    return found
 
 
-def _main_means(row: Row) -> _Means:
-    """The figures of an evaluation in its main measure, accuracy or RMSE."""
-    evaluation = _mapping(row.get("evaluation"))
-    server = _mapping(evaluation.get("server"))
-    measure = RMSE if RMSE.name in server else ACCURACY
-    averages = _mapping(server.get(measure.name))
-    by_cluster: dict[str, float] = {}
-    clusters = _mapping(row.get("by_cluster"))
-    for cluster, means in clusters.items():
-        value = _number(_mapping(means).get(measure.name))
-        if value is not None:
-            by_cluster[_text(cluster)] = value
-    return _Means(measure, _number(averages.get("macro")), by_cluster)
+def macro(found: Averages, measure: str) -> Values:
+    """The mean over agents of one measure, by mode."""
+    return {
+        mode: figures[measure]["macro"]
+        for mode, figures in found.items()
+        if "macro" in figures.get(measure, {})
+    }
+
+
+def _means_by_cluster(row: Row) -> dict[str, Values]:
+    found: dict[str, Values] = {}
+    for cluster, means in _mapping(row.get("by_cluster")).items():
+        found[_text(cluster)] = {
+            measure: value for measure, value in _values(means).items() if measure != AGENTS
+        }
+    return found
 
 
 def _event(row: Row) -> EventLine | None:
@@ -151,19 +184,20 @@ def _warnings(row: Row) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def _sizes(row: Row) -> dict[str, int]:
-    sizes: dict[str, int] = {}
-    for cluster, agents in _mapping(row.get("cluster_sizes")).items():
-        name = _text(cluster)
-        sizes[name] = _count(agents)
-    return sizes
-
-
 # -- values that have the expected type, or none ---------------------------------------------------
 
 
 def _mapping(value: Any) -> Row:
-    return value if isinstance(value, dict) else NOTHING
+    return value if isinstance(value, Mapping) else NOTHING
+
+
+def _values(value: Any) -> dict[str, float]:
+    numbers = {_text(name): _number(one) for name, one in _mapping(value).items()}
+    return {name: number for name, number in numbers.items() if number is not None}
+
+
+def _counts(value: Any) -> dict[str, int]:
+    return {_text(name): _count(one) for name, one in _mapping(value).items()}
 
 
 def _length(value: Any) -> int:

@@ -12,12 +12,14 @@ from typing import Any
 
 from covey.coordinator.run.time_left import TimeLeft
 from covey.coordinator.view.lines import EventLine, Line, PhaseLine
-from covey.shared.numerics.measures import ACCURACY, MEASURES, is_regression, main_measure
+from covey.shared.numerics.measures import ACCURACY, is_regression, main_measure
 from covey.shared.wire.documents import CoordinatorStatus, RosterMessage
 
 MAX_POINTS = 400  # of one curve
 MAX_EVENTS = 200  # the newest are shown
 OVER = ("finished", "stopped")
+PRESENT = ("busy", "idle")  # states of agents that take part
+STATE_WORDS = {"quarantine": "in quarantine", "checking": "checking its data"}  # others as they are
 MAX_REASON = 500  # characters
 Cells = tuple[Any, ...]  # one agent, without its name, in the order of `COLUMNS`
 COLUMNS = ("state", "cluster", "figure", "seen", "samples", "refusals", "reason")
@@ -146,7 +148,7 @@ def dashboard_state(sources: Sources) -> DashboardState:
     plan = sources.plan
     measure = main_measure(regression=_is_regression(sources))
     if newest_evaluated is not None:
-        measure = MEASURES[newest_evaluated.measure]
+        measure = newest_evaluated.measure
     fleet = fleet_of(sources.roster, plan.agents)
     state = _state(sources, fleet, phases)
     done = _rounds_done(status, newest)
@@ -260,6 +262,43 @@ def eta_s(phases: Sequence[PhaseLine], rounds: int) -> float | None:
     return time_left.left_s(left)
 
 
+# -- rounds ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class RoundRow:
+    """One round of the history, with the phases before it."""
+
+    number: int
+    seconds: float = 0.0
+    reported: int = 0  # in the phase that ended the round
+    invited: int = 0
+    loss: float | None = None
+    figure: float | None = None  # mean over the agents
+    by_cluster: Sequence[float] = ()
+
+
+def history(lines: Sequence[Line]) -> list[RoundRow]:
+    """The rounds that are over, in order; an evaluation belongs to the round before it."""
+    rows: dict[int, RoundRow] = {}
+    seconds = 0.0  # of phases before the round that is open
+    for line in lines:
+        if not isinstance(line, PhaseLine):
+            continue
+        seconds += line.seconds
+        if line.ends_round:
+            row = RoundRow(line.rounds, seconds, line.reported)
+            row.invited = line.reported + line.missing
+            row.loss = line.loss
+            rows[line.rounds] = row
+            seconds = 0.0
+        if line.mean is not None and line.rounds in rows:
+            row = rows[line.rounds]
+            row.figure = line.mean
+            row.by_cluster = tuple(line.cluster_means.values())
+    return list(rows.values())
+
+
 # -- curves ----------------------------------------------------------------------------------------
 
 
@@ -270,7 +309,7 @@ def _figures(evaluated: Sequence[PhaseLine]) -> list[Series]:
     overall = [(line.rounds, line.mean or 0.0) for line in evaluated]
     by_cluster: dict[str, list[tuple[float, float]]] = {}
     for line in evaluated:
-        for cluster, figure in line.by_cluster.items():
+        for cluster, figure in line.cluster_means.items():
             by_cluster.setdefault(cluster, []).append((line.rounds, figure))
     series = [Series(None, _curve(overall))]
     for cluster in sorted(by_cluster, key=_by_number):
@@ -432,7 +471,12 @@ def reason(row: Mapping[str, Any]) -> str:
         if row.get(kind):
             return str(row[kind])
     failed = row.get("failed")
-    return f"newest failure: {failed}" if failed else ""
+    if not failed:
+        return str(row.get("fell_back") or "")
+    in_a_row = row.get("failures", 0)
+    if isinstance(in_a_row, int) and in_a_row > 1:
+        return f"failed {in_a_row} times in a row, the last time: {failed}"
+    return f"its newest failure: {failed}"
 
 
 def _number(value: Any) -> float | int | None:

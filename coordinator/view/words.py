@@ -7,7 +7,6 @@ from typing import Any
 
 from covey.coordinator.view.state import Faults, Fleet
 
-NONE = "–"  # in place of a figure
 KINDS = {"client": "client-level", "signatures": "signatures", "local": "example-level"}
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from covey.api import Comparison, Result, RunEnded, compare, load, run
-    from covey.coordinator.run.milestones import Evaluated, RoundEnded
+    from covey.coordinator.view.milestones import Evaluated, RoundEnded
     from covey.shared.consent import ConsentError
     from covey.shared.errors import UserError
     from covey.shared.scenario.scenario import Scenario
@@ -47,13 +47,13 @@ __all__ = [
 _HOMES = {
     "Comparison": "covey.api",
     "ConsentError": "covey.shared.consent",
-    "Evaluated": "covey.coordinator.run.milestones",
+    "Evaluated": "covey.coordinator.view.milestones",
     "Local": "covey.shared.strategies.base",
     "Order": "covey.shared.strategies.base",
     "Phase": "covey.shared.strategies.base",
     "Report": "covey.shared.strategies.base",
     "Result": "covey.api",
-    "RoundEnded": "covey.coordinator.run.milestones",
+    "RoundEnded": "covey.coordinator.view.milestones",
     "RunEnded": "covey.api",
     "Scenario": "covey.shared.scenario.scenario",
     "Strategy": "covey.shared.strategies.base",

@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy.typing as npt
 
-from covey.coordinator.run.milestones import Evaluated, RoundEnded, milestones
+from covey.coordinator.view.milestones import Evaluated, RoundEnded, milestones
 from covey.coordinator.run.notices import Notice, Observer, ignore
 from covey.shared.consent import AllowedCode, consented
 from covey.shared.errors import UserError

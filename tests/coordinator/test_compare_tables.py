@@ -201,7 +201,7 @@ def test_rows_with_different_fine_tuning_show_its_settings() -> None:
         "tuned with momentum"
     ]
     column = shown.headers.index("tuned with momentum")
-    assert [words[column] for words in shown.lines] == ["0.9", "0.0"]
+    assert [words[column] for words in shown.rows] == ["0.9", "0.0"]
 
 
 def test_newcomers_have_columns_of_their_own() -> None:
@@ -303,7 +303,7 @@ def test_the_markdown_table_has_the_expected_columns_and_figures() -> None:
     ]
     found = summaries(scene, rows)
     (words,) = tables(scene, found)
-    assert dict(zip(words.headers, words.lines[1], strict=True)) == {
+    assert dict(zip(words.headers, words.rows[1], strict=True)) == {
         "method": "fedclust",
         "seeds": "2",
         "E-last": "80.00±10.00",
@@ -320,7 +320,7 @@ def test_the_markdown_table_has_the_expected_columns_and_figures() -> None:
     text = markdown(scene, found)
     mixed = [with_figures(found[0], membership_mse=Spread(0.02, 0.01, 2)), found[1]]
     (soft,) = tables(scene, mixed)
-    assert [line[soft.headers.index("membership MSE")] for line in soft.lines] == [
+    assert [line[soft.headers.index("membership MSE")] for line in soft.rows] == [
         "0.0200±0.0100",
         "–",
     ]
@@ -339,7 +339,7 @@ def test_the_layout_of_averages_has_both_of_accuracy_and_f1_in_the_metrics_mode(
     found_result["accuracy"]["server"]["f1"] = {"micro": 0.4, "macro": 0.5}
     found = summaries(scene, [row_of(cell("fedclust"), compared(scene), found_result, [])])
     (words,) = tables(scene, found)
-    shown = dict(zip(words.headers, words.lines[0], strict=True))
+    shown = dict(zip(words.headers, words.rows[0], strict=True))
     assert [shown[title] for title in ("Micro-Acc", "Micro-F1", "Macro-Acc", "Macro-F1")] == [
         "20.00",
         "40.00",
@@ -380,7 +380,7 @@ def test_a_comparison_of_a_regression_speaks_of_errors_in_units_of_the_target() 
     found = summaries(scene, rows)
     (words,) = tables(scene, found)
     assert "RMSE in units of the target, macro average" in words.title
-    shown = dict(zip(words.headers, words.lines[1], strict=True))
+    shown = dict(zip(words.headers, words.rows[1], strict=True))
     expected = {
         "E-server": "3.2500",
         "E-server MAE": "1.6250",

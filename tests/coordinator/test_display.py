@@ -18,7 +18,6 @@ from covey.coordinator.report.progress import ProgressBar
 from covey.coordinator.report.roster import roster_table, status_lines
 from covey.coordinator.report.run_words import device_words
 from covey.coordinator.report.tables import labels, results
-from covey.coordinator.report.text_table import _parts, results_table, show, show_words
 from covey.coordinator.run.cluster_words import sizes_text
 from covey.coordinator.run.notices import (
     AgentExcluded,
@@ -32,6 +31,7 @@ from covey.coordinator.run.notices import (
     RoundVoid,
     WorkFailed,
 )
+from covey.coordinator.view.printed import _parts, framed, results_table, show, show_words
 from covey.coordinator.view.words import epsilons
 from covey.shared.wire.documents import RosterMessage
 
@@ -126,7 +126,7 @@ def test_a_pause_is_shown_with_the_command_to_resume() -> None:
 
 def test_the_roster_prints_names_and_problems_without_interpreting_markup() -> None:
     plain, text = console()
-    plain.print(roster_table({"run": ODD, "agents": {ODD: ROW}}))
+    plain.print(framed(roster_table({"run": ODD, "agents": {ODD: ROW}})))
     assert text.getvalue().count(ODD) == 4  # title, agent, refusals, problem
 
 
@@ -136,7 +136,7 @@ FINE = {**ROW, "problem": None, "takes_part": True, "refusals": {}, "samples": 1
 def test_the_roster_names_an_agent_that_fails_and_why_and_has_no_empty_columns() -> None:
     plain, text = console()
     failing = {**FINE, "failed": "no such file", "failures": 5}
-    plain.print(roster_table({"run": "r", "agents": {"pi-1": FINE, "pi-2": failing}}))
+    plain.print(framed(roster_table({"run": "r", "agents": {"pi-1": FINE, "pi-2": failing}})))
     shown = text.getvalue()
     assert "failing" in shown
     assert "failed 5 times in a row, the last time: no such file" in shown
@@ -159,7 +159,9 @@ def test_a_result_fits_a_terminal_of_80_columns() -> None:
     narrow, text = console(width=80)
     figures = {"agents": 20, "accuracy": {"micro": 0.8123, "macro": 0.8012}}
     modes = {"server": figures, "tuned": figures, "last": figures}
-    show(narrow, results_table(results([result(accuracy=modes, ari=0.97, method="fesem_ma")])))
+    show_words(
+        narrow, results([result(accuracy=modes, ari=0.97, method="fesem_ma")]), results_table
+    )
     lines = text.getvalue().splitlines()
     assert all(len(line) <= 80 for line in lines)
     assert text.getvalue().count("81.23 / 80.12") == 3
@@ -206,7 +208,7 @@ def test_an_agent_last_seen_on_another_day_is_shown_with_the_date() -> None:
     now = time.time()
     for seen, wanted in ((now, "%H:%M:%S"), (now - 3 * 86400, "%Y-%m-%d %H:%M:%S")):
         plain, text = console()
-        plain.print(roster_table({"run": "r", "agents": {"a": {**ROW, "seen": seen}}}))
+        plain.print(framed(roster_table({"run": "r", "agents": {"a": {**ROW, "seen": seen}}})))
         assert f" {time.strftime(wanted, time.localtime(seen))} " in text.getvalue()
 
 
@@ -229,7 +231,7 @@ def result(**others: Any) -> dict[str, Any]:
 
 def test_a_table_of_results_is_complete_on_a_narrow_terminal() -> None:
     narrow, text = console(width=80)
-    show(narrow, results_table(results([result()])))
+    show_words(narrow, results([result()]), results_table)
     assert text.getvalue().count(" 44.85 / 45.02") == 3
     assert "…" not in text.getvalue()
 
@@ -238,7 +240,7 @@ def test_folders_name_two_runs_of_one_method() -> None:
     found = [result(), result()]
     words = results(found, labels([Path("runs/a"), Path("runs/b")], found))
     assert words.headers[:2] == ["run", "method"]
-    assert [line[:2] for line in words.lines] == [["a", "fedavg"], ["b", "fedavg"]]
+    assert [line[:2] for line in words.rows] == [["a", "fedavg"], ["b", "fedavg"]]
 
 
 def test_runs_of_different_methods_need_no_other_name() -> None:
@@ -293,7 +295,7 @@ def test_no_line_of_a_table_is_wider_than_the_terminal_and_no_column_is_lost(wid
     show_words(terminal, words, results_table)
     lines = Text.from_ansi(text.getvalue()).plain.splitlines()
     assert max(len(line) for line in lines) <= width
-    for word in (*words.headers, *words.lines[0]):
+    for word in (*words.headers, *words.rows[0]):
         assert any(word in line for line in lines)
     tables = sum("┏" in line for line in lines)
     assert tables == sum("ifca" in line for line in lines)  # each part names its lines
@@ -304,7 +306,7 @@ def test_no_column_of_a_narrow_table_stands_alone() -> None:
     words = results([result(), result(method="ifca"), result(method="fesem")])
     for width in range(40, 140):
         console = Console(width=width, file=io.StringIO(), force_terminal=True)
-        parts = _parts(console, words, results_table, width)
+        parts = list(_parts(console, words, results_table, width))
         assert min(len(part.columns) for part in parts) > 2 or len(parts[-2].columns) <= 3
 
 
@@ -322,7 +324,7 @@ def test_one_is_not_many() -> None:
     alone = result(agents=1)
     assert results([alone]).title.startswith("heat, 1 agent;")
     plain, text = console()
-    plain.print(roster_table({"run": "r", "agents": {"pi-1": FINE}}))
+    plain.print(framed(roster_table({"run": "r", "agents": {"pi-1": FINE}})))
     assert "run r: 1 agent " in text.getvalue()
     counts = {"CPU": 1, "GPU": 2}
     assert device_words({"devices": counts, "versions": {}}) == "CPU (1 agent), GPU (2 agents)"
@@ -332,7 +334,7 @@ def test_the_roster_of_a_regression_has_figures_and_no_classes() -> None:
     plain, text = console()
     model = {"run": "c0ffee1234", "round": 59, "rejected": 43, "hook_failures": 0}
     row = {**FINE, "figure": 19.838, "labels": 0, "model": model}
-    plain.print(roster_table({"run": "r", "agents": {"pi-1": row}}, regression=True))
+    plain.print(framed(roster_table({"run": "r", "agents": {"pi-1": row}}, regression=True)))
     heading, line = [one for one in text.getvalue().splitlines() if "RMSE" in one or "pi-1" in one]
     assert "classes" not in heading
     assert "rejected" in heading

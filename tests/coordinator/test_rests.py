@@ -36,6 +36,7 @@ from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.roster import Roster
 from covey.coordinator.view.lines import EventLine, reduced
+from covey.coordinator.view.printed import show
 from covey.coordinator.view.state import agent_state, reason
 from covey.shared.strategies.base import Phase
 from covey.shared.wire import frames
@@ -290,6 +291,6 @@ def test_the_record_the_status_and_the_dashboard_show_who_is_silent(tmp_path: Pa
     assert agent_state(rows["agent-3"]) == "silent"
     assert "online, but no report came in time" in reason(rows["agent-3"])
     paper = Console(width=200, record=True, file=StringIO())
-    paper.print(roster_table({"run": "r", "agents": rows}))
+    show(paper, roster_table({"run": "r", "agents": rows}))
     assert "silent" in paper.export_text()
     assert agent_state(roster.rows({})["agent-3"]) == "idle"

@@ -476,7 +476,7 @@ def test_figures_of_an_earlier_evaluation_and_failures_are_named_in_the_result(
     }
     assert document["failures"]["agent-1"]["times"] == 3, "it rested"
     table = results([document])
-    assert dict(zip(table.headers, table.lines[0], strict=True))["evaluated"] == "6 of 8, 1 earlier"
+    assert dict(zip(table.headers, table.rows[0], strict=True))["evaluated"] == "6 of 8, 1 earlier"
     remarks = unevaluated(document)
     assert "1 of 8 agents was never evaluated: agent-1" in remarks
     more = unevaluated({**document, "unevaluated": ["agent-1", "agent-2"]})

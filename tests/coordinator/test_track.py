@@ -14,7 +14,6 @@ import pytest
 
 from covey.coordinator.commands.tracked_run import finish_tracked, track_afterwards
 from covey.coordinator.compare.grid import Cell
-from covey.coordinator.run.milestones import Evaluated, RoundEnded, milestones
 from covey.coordinator.run.notices import Notice
 from covey.coordinator.run.result import write_all
 from covey.coordinator.track import tracking as module
@@ -26,6 +25,7 @@ from covey.coordinator.track.tracking import (
     settings_of,
     tracking,
 )
+from covey.coordinator.view.milestones import Evaluated, RoundEnded, milestones
 from covey.shared.errors import UserError
 from tests.coordinator.pages import keep_inputs
 from tests.processes import ROOT

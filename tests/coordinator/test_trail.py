@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from covey.coordinator.cli.program import app
 from covey.coordinator.report.audit import audit_table
-from covey.coordinator.report.text_table import show
 from covey.coordinator.run.audit_trail import FILE, Trail, check
 from covey.coordinator.run.run import Run
+from covey.coordinator.view.printed import show
 from covey.shared.audit import verify
 from covey.shared.errors import DecodeError, UserError
 from tests.small_run import fingerprint, in_process, rules, scenario, setup

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from covey.coordinator.run.notices import Notice, PhaseFolded
+from covey.coordinator.view.lines import Averages, PhaseLine, Values, reduced
 
-Means = Mapping[str, float]  # by measure
-Averages = Mapping[str, Mapping[str, float]]  # by measure, then "micro" and "macro"
 MAX_CLUSTERS = 20  # whose figures are shown one by one: a tracker draws a chart for each
 
 
@@ -83,8 +82,8 @@ class Evaluated:
     """
 
     round: int
-    modes: Mapping[str, Averages]
-    by_cluster: Mapping[str, Means] = field(default_factory=dict)
+    modes: Averages
+    by_cluster: Mapping[str, Values] = field(default_factory=dict)
 
     def figure(self, mode: str, measure: str, average: str = "macro") -> float | None:
         """One average; None if the run does not have it."""
@@ -116,62 +115,26 @@ def milestones(notice: Notice) -> Iterator[Milestone]:
 
 def recorded_milestones(row: Mapping[str, Any]) -> Iterator[Milestone]:
     """The milestones that a line of `rounds.jsonl` reports: none unless a phase was folded."""
-    if row.get("event") != PhaseFolded.event:
+    line = reduced(row)
+    if not isinstance(line, PhaseLine):
         return
-    rounds_done = row["round"]
-    ends_round = row["ends_round"]
-    if ends_round:
-        rounds_done += 1
-    evaluation = row.get("evaluation")
-    if evaluation is not None:
-        modes = averages_by_mode(evaluation)
-        rows_of_clusters = row.get("by_cluster", {})
-        by_cluster = _measures_by_cluster(rows_of_clusters)
-        yield Evaluated(rounds_done, modes, by_cluster)
-    if ends_round:
-        traffic = row["traffic"]
-        loss = row.get("loss")
-        reported = len(row["reported"])
-        missing = len(row["missing"])
+    if row.get("evaluation") is not None:
+        yield Evaluated(line.rounds, line.evaluation, line.by_cluster)
+    if line.ends_round:
         yield RoundEnded(
-            round=rounds_done,
-            loss=loss,
-            reported=reported,
-            missing=missing,
-            cluster_sizes=row["cluster_sizes"],
-            moved=row["moved"],
-            seconds=row["seconds"],
-            bytes_down=_bytes(traffic, "down"),
-            bytes_up=_bytes(traffic, "up"),
+            round=line.rounds,
+            loss=line.loss,
+            reported=line.reported,
+            missing=line.missing,
+            cluster_sizes=line.sizes,
+            moved=line.moved,
+            seconds=line.seconds,
+            bytes_down=line.sent if line.received else 4 * line.traffic.get("down_vectors", 0),
+            bytes_up=line.received or 4 * line.traffic.get("up_vectors", 0),
         )
 
 
-def _measures_by_cluster(rows: Mapping[str, Means]) -> dict[str, Means]:
-    """The means of each cluster, without the count of its agents."""
-    found: dict[str, Means] = {}
-    for cluster, row in rows.items():
-        means = dict(row)
-        means.pop("agents", None)
-        found[cluster] = means
-    return found
-
-
-def averages_by_mode(modes: Mapping[str, object]) -> dict[str, Averages]:
-    """The averages of an evaluation or a result, without the counts and names that lie between them."""
-    found: dict[str, Averages] = {}
-    for mode, figures in modes.items():
-        if not isinstance(figures, Mapping):
-            continue
-        of_mode: dict[str, Means] = {}
-        for measure, averages in figures.items():
-            if isinstance(averages, Mapping):
-                of_mode[measure] = dict(averages)
-        if of_mode:
-            found[mode] = of_mode
-    return found
-
-
-def flat(modes: Mapping[str, Averages]) -> dict[str, float]:
+def flat(modes: Averages) -> dict[str, float]:
     """Averages by one name each: mode, measure and average, with slashes between them."""
     found = {}
     for mode, measures in modes.items():
@@ -180,14 +143,3 @@ def flat(modes: Mapping[str, Averages]) -> dict[str, float]:
                 name = f"{mode}/{measure}/{average}"
                 found[name] = figure
     return found
-
-
-def _bytes(traffic: Mapping[str, int], direction: str) -> int:
-    """Bytes so far in one direction; without a broker the vectors as float32."""
-    received = traffic.get("wire_up", 0)
-    if received == 0:  # without a broker
-        return 4 * traffic.get(f"{direction}_vectors", 0)
-    total = traffic.get(f"wire_{direction}", 0)
-    if direction == "down":
-        total += traffic.get("down_models", 0)
-    return total
