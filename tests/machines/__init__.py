@@ -1,0 +1,1 @@
+"""Transcripts of the machines of agent and coordinator: events in, effects out."""
