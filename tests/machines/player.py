@@ -328,7 +328,7 @@ def names(topics: Sequence[str]) -> str:
 
 
 def sense_of(topic: str, payload: bytes) -> str:
-    """What a message says, in short."""
+    """What a message holds, in short."""
     if not payload:
         return "cleared"
     match TOPICS.parse(topic):
