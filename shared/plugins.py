@@ -1,4 +1,6 @@
-"""What other installed packages add to Covey by entry points: methods, models, sources of data and learners.
+"""What is imported when it is used: modules of ours that a usual run never needs, and what other packages add.
+
+Ours have one table, `DOORS`. Other people's methods, models, sources of data and learners come by entry points.
 
 A package adds a method by three lines of its pyproject.toml:
 
@@ -11,7 +13,7 @@ needs neither numpy nor torch: an idle agent imports it.
 
 from __future__ import annotations
 
-from importlib import metadata
+from importlib import import_module, metadata
 from typing import Any, Literal
 
 from covey.shared.consent import AllowedCode
@@ -23,6 +25,27 @@ STRATEGIES: Group = "covey.strategies"
 MODELS: Group = "covey.models"
 DATA: Group = "covey.data"
 LEARNERS: Group = "covey.learners"
+
+DOORS = {
+    "idx": "covey.agent.data.idx",
+    "cifar": "covey.agent.data.cifar",
+    "svhn": "covey.agent.data.svhn",
+    "leaf": "covey.agent.data.leaf",
+    "images": "covey.agent.data.images",
+    "parquet images": "covey.agent.data.parquet_images",
+    "tables": "covey.agent.data.tables",
+    "embedded broker": "covey.broker.programs.embedded",
+    "websockets": "covey.broker.programs.websocket_gateway",
+    "dask": "covey.coordinator.cluster.dask_cells",
+    "mlflow": "covey.coordinator.track.to_mlflow",
+    "tensorboard": "covey.coordinator.track.to_tensorboard",
+    "wandb": "covey.coordinator.track.to_wandb",
+}
+
+
+def door(name: str) -> Any:
+    """The module of ours behind a name in DOORS."""
+    return import_module(DOORS[name])
 
 
 def installed(group: Group) -> list[str]:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from covey.shared.plugins import DOORS
+
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("agent", "broker", "coordinator", "shared")
 FILES = sorted(
@@ -320,6 +322,24 @@ def test_an_idle_agent_has_neither_numpy_nor_torch_in_memory(module: str) -> Non
 @pytest.mark.parametrize("module", ROUNDS)
 def test_the_coordinator_runs_rounds_without_torch(module: str) -> None:
     assert loaded_with(module, "torch") == []
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "covey.agent.worker.sources",
+        "covey.broker.cli.program",
+        "covey.coordinator.commands.run",
+        "covey.coordinator.cli.program",
+    ],
+)
+def test_a_usual_run_opens_no_door(module: str) -> None:
+    assert loaded_with(module, *DOORS.values()) == []
+
+
+def test_a_door_leads_to_a_module_of_ours() -> None:
+    files = {"covey." + file.removesuffix(".py").replace("/", ".") for file in FILES}
+    assert set(DOORS.values()) <= files
 
 
 def test_the_look_into_memory_sees_what_is_there() -> None:

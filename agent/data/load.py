@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 from covey.agent.data.arrays import load_function, load_installed, load_npz
-from covey.agent.data.cifar import is_cifar, load_cifar
 from covey.agent.data.dataset import Dataset
-from covey.agent.data.idx import is_idx, load_idx
-from covey.agent.data.images import is_image_folder, load_image_folder
-from covey.agent.data.leaf import is_leaf, load_leaf
-from covey.agent.data.parquet_images import image_column, load_image_column
-from covey.agent.data.svhn import is_svhn, load_svhn
-from covey.agent.data.tables import load_table
 from covey.shared import plugins
 from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import DataError
@@ -25,7 +19,33 @@ ACCEPTED = (
     "LEAF's train/*.json, module:function, or a data source that an installed package adds"
 )
 
-BENCHMARK_FOLDERS = (is_idx, is_cifar, is_svhn, is_leaf)
+BENCHMARK_SETS = ("idx", "cifar", "svhn", "leaf")  # in the order in which a folder is asked
+
+
+def is_benchmark(kind: str, place: Path) -> bool:
+    """Whether a file or folder holds a benchmark set of this kind."""
+    return bool(getattr(plugins.door(kind), f"is_{kind}")(place))
+
+
+def load_benchmark(kind: str, place: Path) -> Dataset:
+    """The benchmark set of this kind at a path."""
+    return cast(Dataset, getattr(plugins.door(kind), f"load_{kind}")(place))
+
+
+def _benchmark_in(folder: Path) -> str | None:
+    """The kind of benchmark set that a folder holds."""
+    return next((kind for kind in BENCHMARK_SETS if is_benchmark(kind, folder)), None)
+
+
+def _table(
+    path: Path, label: str | None, test: Path | None = None, task: Task | None = None
+) -> Dataset:
+    return cast(Dataset, plugins.door("tables").load_table(path, label, test, task))
+
+
+def is_image_folder(folder: Path) -> bool:
+    """Whether a folder has one folder of images for each class."""
+    return bool(plugins.door("images").is_image_folder(folder))
 
 
 def load(
@@ -66,21 +86,22 @@ def load(
 
 def _file(path: Path, label: str | None, task: Task | None) -> Dataset:
     """One file, by its name. DataError for a name of no known kind."""
-    may_be_images = task is None or not task.has_own_columns
-    if may_be_images and image_column(path) is not None:
-        return load_image_column(path, label, task)
+    if path.suffix.lower() == ".parquet" and (task is None or not task.has_own_columns):
+        images = plugins.door("parquet images")
+        if images.image_column(path) is not None:
+            return cast(Dataset, images.load_image_column(path, label, task))
     if path.suffix.lower() in TABLES:
-        return load_table(path, label, task=task)
+        return _table(path, label, task=task)
     if path.suffix.lower() == ".npz":
         return load_npz(path)
     if path.name.endswith((".tar.gz", ".tgz", ".tar")):
-        return load_cifar(path)
-    if is_idx(path):
-        return load_idx(path)
+        return load_benchmark("cifar", path)
+    if is_benchmark("idx", path):
+        return load_benchmark("idx", path)
     if path.suffix.lower() == ".mat":
-        return load_svhn(path)
+        return load_benchmark("svhn", path)
     if path.suffix.lower() == ".json":
-        return load_leaf(path)
+        return load_benchmark("leaf", path)
     raise DataError(
         f"{path}: unknown kind of file {path.suffix!r}; expected {ACCEPTED}",
         public="the data is a file of an unknown kind",
@@ -89,18 +110,12 @@ def _file(path: Path, label: str | None, task: Task | None) -> Dataset:
 
 def _folder(folder: Path, label: str | None, task: Task | None) -> Dataset:
     """A data set of several files, the only file that can be loaded, or a folder of images."""
-    if is_idx(folder):
-        return load_idx(folder)
-    if is_cifar(folder):
-        return load_cifar(folder)
-    if is_svhn(folder):
-        return load_svhn(folder)
-    if is_leaf(folder):
-        return load_leaf(folder)
+    if kind := _benchmark_in(folder):
+        return load_benchmark(kind, folder)
     tables = _train_and_test(folder)
     if tables:
         train, test = tables
-        return load_table(train, label, test, task)
+        return _table(train, label, test, task)
     files = _tables_and_arrays(folder)
     if len(files) == 1:
         return _file(files[0], label, task)
@@ -112,7 +127,7 @@ def _folder(folder: Path, label: str | None, task: Task | None) -> Dataset:
             public=f"the data folder holds {len(files)} files; expected one, or train and test",
         )
     if is_image_folder(folder):
-        return load_image_folder(folder, task)
+        return cast(Dataset, plugins.door("images").load_image_folder(folder, task))
     seen = ", ".join(sorted(path.name for path in folder.iterdir())[:5]) or "nothing"
     raise DataError(
         f"{folder}: found {seen}; expected {ACCEPTED}",
@@ -124,7 +139,7 @@ def tables_at(place: Path) -> tuple[Path, ...]:
     """The tables that `load` reads at a path: one, or a training and a test table. None if it reads something else."""
     if place.is_file():
         return (place,) if place.suffix.lower() in TABLES else ()
-    if not place.is_dir() or any(is_kind(place) for is_kind in BENCHMARK_FOLDERS):
+    if not place.is_dir() or _benchmark_in(place):
         return ()
     both = _train_and_test(place)
     if both:
@@ -137,7 +152,7 @@ def tables_at(place: Path) -> tuple[Path, ...]:
 
 def has_images(place: Path) -> bool:
     """Whether `load` reads a folder of images at a path."""
-    if not place.is_dir() or any(is_kind(place) for is_kind in BENCHMARK_FOLDERS):
+    if not place.is_dir() or _benchmark_in(place):
         return False
     return not _tables_and_arrays(place) and is_image_folder(place)
 
@@ -156,7 +171,7 @@ def is_loadable(place: Path) -> bool:
         return place.suffix.lower() in (*TABLES, ".npz")
     if not place.is_dir():
         return False
-    if tables_at(place) or any(is_kind(place) for is_kind in BENCHMARK_FOLDERS):
+    if tables_at(place) or _benchmark_in(place):
         return True
     return len(_tables_and_arrays(place)) == 1 or is_image_folder(place)
 

@@ -10,11 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from covey.agent.data.arrays import from_arrays, read_npz
-from covey.agent.data.cifar import load_cifar
 from covey.agent.data.dataset import Array, Dataset, Indices, dataset
-from covey.agent.data.device_folder import device_entries, load_devices
-from covey.agent.data.idx import load_idx
-from covey.agent.data.load import load
+from covey.agent.data.load import load, load_benchmark
 from covey.shared import plugins
 from covey.shared.consent import consent
 from covey.shared.errors import DataError
@@ -73,9 +70,9 @@ def load_named(name: str, root: str | Path | None = None, task: Task | None = No
     place = _place(name, folder)
     match name:
         case "fashion-mnist":
-            return load_idx(place)
+            return load_benchmark("idx", place)
         case "cifar10":
-            return load_cifar(place)
+            return load_benchmark("cifar", place)
         case "har":
             return _har(place)
         case "mnist-writer":
@@ -86,6 +83,8 @@ def load_named(name: str, root: str | Path | None = None, task: Task | None = No
 
 def _own(place: Path, task: Task | None) -> Dataset:
     """Data of the user's own: of one source, or of one device per entry of a folder."""
+    from covey.agent.data.device_folder import device_entries, load_devices
+
     entries = device_entries(place) if place.is_dir() else ()
     if not entries:
         return load(place, task=task)

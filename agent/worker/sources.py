@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from covey.agent.data import Dataset, fit
-from covey.agent.data.check import inspect, load_local
 from covey.agent.data.partition import Split, client_dataset, fleet_data
 from covey.agent.data_watch import Fingerprint, fingerprint
 from covey.shared.scenario.drift import Holders, holders_of
@@ -91,6 +90,8 @@ def source_of(wire: Mapping[str, Any]) -> LocalSource | FleetSource:
 
 def describe(data: Dataset, task: Task) -> dict[str, Any]:
     """The description of the data that leaves the device: counts, and the labels of the training part."""
+    from covey.agent.data.check import inspect
+
     return inspect(data, task).disclosure.to_json()
 
 
@@ -124,6 +125,8 @@ def _bytes_of(share: Dataset) -> int:
 
 @lru_cache(maxsize=1)
 def _local(data: str, label: str | None, task: str, files: Fingerprint | None) -> Dataset:
+    from covey.agent.data.check import load_local  # a simulated agent needs none of it
+
     return load_local(data, label, Task.model_validate_json(task))
 
 

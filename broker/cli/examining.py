@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
 from covey.broker.cli.options import command_group
-from covey.broker.doctor import Doctor, Finding, examine_disk
-from covey.broker.doctor_between import CHECK, Between, examine_between
 from covey.broker.folder import RETAINED, BrokerFolder
 from covey.shared import json_text
 from covey.shared.cli import Connection, Json, with_connection
@@ -22,6 +20,10 @@ from covey.shared.mqtt.broker_url import ADDRESS, BrokerUrl, Tls
 from covey.shared.mqtt.credentials import COORDINATOR
 from covey.shared.mqtt.credentials import read as read_credentials
 from covey.shared.terminal import Terminal
+
+if TYPE_CHECKING:
+    from covey.broker.doctor import Finding
+    from covey.broker.doctor_between import Between
 
 commands = command_group()
 COLOURS = {"ok": "green", "missing": "red", "note": "yellow"}
@@ -55,6 +57,9 @@ def doctor(
     as_json: Json = False,
 ) -> None:
     """Check that a broker provides what Covey needs. Exit code 1 if something is missing."""
+    from covey.broker.doctor import Doctor, examine_disk
+    from covey.broker.doctor_between import CHECK, examine_between
+
     disk = None
     if home is not None:
         folder = BrokerFolder(home)

@@ -16,7 +16,6 @@ from covey.broker.access import members, passwords
 from covey.broker.cli.options import command_group, say
 from covey.broker.folder import BrokerFolder
 from covey.broker.limits import DEFAULT_AGENTS, MIB, Limits
-from covey.broker.programs.embedded import EmbeddedBroker
 from covey.broker.programs.options import Options
 from covey.broker.programs.run import available_broker, run
 from covey.shared.errors import UserError
@@ -129,7 +128,7 @@ def up(
 ) -> None:
     """Run a broker until Ctrl-C: Mosquitto if it is installed, else the embedded one."""
     with _single_user(user, password, password_file, fleet_password) as (users, members):
-        kind = EmbeddedBroker if embedded else available_broker(say)
+        kind = available_broker(say, embedded=embedded)
         options = Options(
             host=host or "127.0.0.1",
             port=1883 if port is None else port,

@@ -11,7 +11,6 @@ from typing import Annotated, Literal
 import typer
 from rich.table import Table
 
-from covey.broker import expulsion, shards
 from covey.broker.access.acl import ANY
 from covey.broker.access.members import Entry
 from covey.broker.cli.options import command_group, say
@@ -87,6 +86,8 @@ def enroll(
 ) -> None:
     """Add users and write a file for the --credentials of each. A running broker accepts them at once."""
     folders = [BrokerFolder(home) for home in homes or [HOME]]
+    from covey.broker import shards
+
     for file in shards.enroll_all(folders, names, role, federation, shard):
         print(file)
 
@@ -156,6 +157,8 @@ def _publish_offline(home: BrokerFolder, users: Mapping[str, Entry], why: str) -
     agents = {name: entry.federation for name, entry in users.items() if entry.role == "agent"}
     if not agents:
         return
+    from covey.broker import expulsion
+
     problem = asyncio.run(expulsion.publish(home, agents, why))
     if problem:
         say(f"note: {problem}")

@@ -15,10 +15,9 @@ import os
 import signal
 import ssl
 import sys
-import threading
 from argparse import ArgumentParser
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self
 
 from covey.broker.access import passwords
 from covey.broker.limits import Limits
@@ -28,6 +27,7 @@ from covey.broker.programs.process import (
     PortTakenError,
     cannot_listen,
     start_on_port,
+    until_closed,
 )
 from covey.shared import json_text
 from covey.shared.child import environment, first_line, python
@@ -158,21 +158,6 @@ def _reload(hub: Hub, options: Options, context: ssl.SSLContext | None) -> None:
             context.load_cert_chain(options.tls_cert, options.tls_key, password="")
     except (UserError, OSError, ssl.SSLError) as error:
         logging.getLogger(__name__).warning("users and certificate are unchanged: %s", error)
-
-
-async def until_closed(stream: IO[str]) -> None:
-    """Wait until the stream ends. A thread reads it, because event loops cannot watch every kind of file."""
-    closed = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def read() -> None:
-        while os.read(stream.fileno(), 4096):
-            pass
-        with contextlib.suppress(RuntimeError):  # the loop may end before the stream
-            loop.call_soon_threadsafe(closed.set)
-
-    threading.Thread(target=read, daemon=True).start()
-    await closed.wait()
 
 
 def _parse(arguments: list[str]) -> Options:

@@ -11,11 +11,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import os
 import signal
 import socket
+import threading
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import ClassVar
+from typing import IO, ClassVar
 
 from covey.broker.programs.options import Options
 from covey.shared import child
@@ -124,3 +126,18 @@ class BrokerProcess:
         """Ask the process to end; kill it if it does not."""
         if self.pid:
             await child.end(self._process, self.stop_s)
+
+
+async def until_closed(stream: IO[str]) -> None:
+    """Wait until the stream ends. A thread reads it, because event loops cannot watch every kind of file."""
+    closed = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def read() -> None:
+        while os.read(stream.fileno(), 4096):
+            pass
+        with contextlib.suppress(RuntimeError):  # the loop may end before the stream
+            loop.call_soon_threadsafe(closed.set)
+
+    threading.Thread(target=read, daemon=True).start()
+    await closed.wait()

@@ -8,17 +8,21 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
-from covey.broker.programs.embedded import EmbeddedBroker, until_closed
 from covey.broker.programs.mosquitto import Mosquitto, find
-from covey.broker.programs.websocket_gateway import WebsocketGateway
-from covey.shared import json_text
+from covey.broker.programs.process import until_closed
+from covey.shared import json_text, plugins
 from covey.shared.errors import UserError
+
+if TYPE_CHECKING:
+    from covey.broker.programs.embedded import EmbeddedBroker
+    from covey.broker.programs.websocket_gateway import WebsocketGateway
+
+    Broker = Mosquitto | EmbeddedBroker
 
 RELOAD_S = 1.0
 
-Broker = Mosquitto | EmbeddedBroker
 Say = Callable[[str], None]  # shows a line to the user
 
 
@@ -53,8 +57,10 @@ async def run(
     async with broker, AsyncExitStack() as stack:
         gateway: WebsocketGateway | None = None
         if websocket_port is not None:
-            gateway = WebsocketGateway(broker.options, websocket_port, broker.url)
-            await stack.enter_async_context(gateway)
+            door = plugins.door("websockets")
+            gateway = await stack.enter_async_context(
+                door.WebsocketGateway(broker.options, websocket_port, broker.url)
+            )
         _show_address(broker, gateway, as_json=as_json)
         ends: list[Coroutine[Any, Any, Any]] = [stop.wait()]
         if until_stdin_closes:
@@ -137,13 +143,17 @@ def _modification_times(files: Sequence[Path]) -> list[int]:
 FALLBACK = "mosquitto is not installed: using the embedded broker (pure Python, fine for trying things out)"
 
 
-def available_broker(say: Callable[[str], None] = print) -> type[Mosquitto] | type[EmbeddedBroker]:
+def available_broker(
+    say: Say = print, *, embedded: bool = False
+) -> type[Mosquitto] | type[EmbeddedBroker]:
     """The class of the broker to start. Create it with `Options` and enter it with `async with`.
 
     Args:
         say: shows a line to the user; called if Mosquitto is not installed.
+        embedded: take the embedded broker in any case.
     """
-    if find() is not None:
-        return Mosquitto
-    say(FALLBACK)
-    return EmbeddedBroker
+    if not embedded:
+        if find() is not None:
+            return Mosquitto
+        say(FALLBACK)
+    return cast("type[EmbeddedBroker]", plugins.door("embedded broker").EmbeddedBroker)

@@ -107,7 +107,6 @@ def run(
     )
     from covey.coordinator.run.notices import Observer
     from covey.coordinator.run.options import Options
-    from covey.coordinator.simulate import driver
     from covey.coordinator.track.tracking import check_trackers, tracking
     from covey.coordinator.view.printed import json_line, json_notice, results_table, show_words
     from covey.shared.scenario.load import load
@@ -149,6 +148,8 @@ def run(
     ):
         observer = tracked.before(shown)
         if in_process:
+            from covey.coordinator.simulate import driver
+
             result = driver.alone(loaded, options, observer)
         else:
             result = asyncio.run(command.run(loaded, options, observer))

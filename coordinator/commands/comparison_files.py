@@ -13,7 +13,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from covey.coordinator.cluster.dask_cells import place_of
 from covey.coordinator.compare.grid import Cell, grid, section, target_of
 from covey.coordinator.compare.metrics import measure_of
 from covey.coordinator.compare.rows import (
@@ -28,7 +27,7 @@ from covey.coordinator.compare.tables import markdown
 from covey.coordinator.compare.verdict import verdicts
 from covey.coordinator.run.checkpoint import Checkpoint
 from covey.coordinator.run.records import finished, lines, scenario_digest
-from covey.shared import json_text
+from covey.shared import json_text, plugins
 from covey.shared.errors import UserError
 from covey.shared.files import atomic_replace, private_folder, write_atomically
 from covey.shared.scenario.describe import dump
@@ -183,7 +182,7 @@ def _places(scenario: Scenario, out: Path) -> dict[str, Any]:
     """The machines that cells ran on, by the cell's name, for those that a cluster ran."""
     places: dict[str, Any] = {}
     for cell in grid(scenario):
-        place = place_of(out / cell.folder)
+        place = plugins.door("dask").place_of(out / cell.folder)
         if place is not None:
             places[cell.name] = place
     return places

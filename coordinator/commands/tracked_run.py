@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from covey.coordinator.commands.comparison_files import PAGE
-from covey.coordinator.compare.grid import Cell
 from covey.coordinator.run import records
 from covey.coordinator.track.tracking import TrackedObserver, tracking
 from covey.shared.errors import UserError
 from covey.shared.files import write_atomically
+
+if TYPE_CHECKING:
+    from covey.coordinator.compare.grid import Cell
 
 
 def finish_tracked(tracked: TrackedObserver, folder: Path, result: Mapping[str, Any]) -> None:
@@ -40,6 +41,7 @@ def track_afterwards(
 
 def _write_page(folder: Path) -> None:
     """The page that `coordinator report` writes. A run without a page is tracked without it."""
+    from covey.coordinator.commands.comparison_files import PAGE
     from covey.coordinator.report.curves import curves
     from covey.coordinator.report.html_report import page
 

@@ -19,6 +19,7 @@ from typing import Any, Literal, Protocol
 from covey.coordinator.run.notices import Notice, Observer
 from covey.coordinator.view.lines import averages
 from covey.coordinator.view.milestones import Milestone, flat, milestones, recorded_milestones
+from covey.shared import plugins
 from covey.shared.errors import UserError
 from covey.shared.extras import install
 from covey.shared.scenario.scenario import Scenario
@@ -29,11 +30,7 @@ Settings = Mapping[str, Setting]
 Remark = Callable[[str], None]
 
 # The name on the command line -> the library that it needs, and the module of ours that feeds it.
-TRACKERS = {
-    "mlflow": ("mlflow", "covey.coordinator.track.to_mlflow"),
-    "tensorboard": ("tensorboard", "covey.coordinator.track.to_tensorboard"),
-    "wandb": ("wandb", "covey.coordinator.track.to_wandb"),
-}
+TRACKERS = {name: (name, plugins.DOORS[name]) for name in ("mlflow", "tensorboard", "wandb")}
 FILES = (
     "report.html",
     "scenario.yaml",
