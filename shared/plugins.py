@@ -1,4 +1,4 @@
-"""What is imported when it is used: modules of ours that a usual run never needs, and what other packages add.
+"""Modules that are imported when they are used: ours that a usual run never needs, and those that other packages add.
 
 Ours have one table, `DOORS`. Other people's methods, models, sources of data and learners come by entry points.
 
