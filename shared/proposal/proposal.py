@@ -228,3 +228,13 @@ def _add_rounds(agents: int, proposal: Proposal) -> None:
         "quorum": Choice(quorum, "a round needs half of the devices"),
         "deadline_s": Choice(600, "seconds; a device that needs longer misses the round"),
     }
+    methods = ["local", "fedavg", "ditto"]
+    if strategy.value not in methods:
+        methods.append(strategy.value)
+    proposal.sections["compare"] = {
+        "methods": Choice(
+            [{"name": name} for name in methods],
+            "`coordinator compare` runs these, and its verdict shows whether groups are worth it",
+        ),
+        "seeds": Choice([1], "more seeds narrow the verdict's interval"),
+    }

@@ -18,6 +18,7 @@ from covey.shared.proposal.fleet_columns import FleetColumn
 from covey.shared.proposal.proposal import checked, propose, scenario_name
 from covey.shared.proposal.targets import classes_of
 from covey.shared.scenario.load import load
+from covey.shared.scenario.scenario import Scenario
 
 
 def table(folder: Path, name: str, header: str, *rows: str) -> str:
@@ -142,7 +143,7 @@ def test_a_long_list_of_short_names_fills_lines(tmp_path: Path) -> None:
     header = ",".join(f'"{name}"' for name in names)
     proposal = proposed(table(tmp_path, "wide.csv", f"{header},y", *rows))
     text = proposal.to_yaml()
-    assert len(text.splitlines()) < 40
+    assert len(text.splitlines()) < 45
     path = tmp_path / "scenario.yaml"
     path.write_text(text, "utf-8")
     assert load(path).task.columns == task_of(proposal)["columns"]
@@ -295,6 +296,18 @@ def test_a_target_that_a_device_lacks_is_refused(tmp_path: Path) -> None:
     ]
     with pytest.raises(UserError, match=r"the target 'y' is no column of .*1\.csv"):
         proposed(*sources)
+
+
+def test_a_proposal_compares_groups_with_one_model_and_with_none(tmp_path: Path) -> None:
+    rows = ["1,2,a", "2,3,b"] * 10
+    tables = [table(tmp_path, f"{k}.csv", "x,z,y", *rows) for k in range(4)]
+    for count, methods in (
+        (3, ["local", "fedavg", "ditto"]),
+        (4, ["local", "fedavg", "ditto", "fedclust"]),
+    ):
+        section = Scenario.model_validate(proposed(*tables[:count]).content()).compare
+        assert section is not None
+        assert [method.strategy.name for method in section.methods] == methods
 
 
 def test_the_rounds_fit_the_number_of_devices(tmp_path: Path) -> None:

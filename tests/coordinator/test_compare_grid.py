@@ -92,6 +92,11 @@ def test_a_cell_is_a_scenario_without_a_compare_section() -> None:
     assert all(cell.scenario.compare is None for cell in grid(scenario()))
 
 
+def test_a_cell_on_devices_publishes_no_model() -> None:
+    assert {one.scenario.rounds.publish for one in grid(scenario(fleet=None))} == {"none"}
+    assert {one.scenario.rounds.publish for one in grid(scenario())} == {"last"}
+
+
 def test_cells_are_chosen_by_name_or_by_method() -> None:
     cells = grid(scenario())
     assert [cell.name for cell in chosen(cells, ["fedavg/5,four"])] == [
