@@ -276,9 +276,11 @@ def _with_signature_noise(
     settings = AgentPrivacy.from_wire(work.privacy).signatures
     if settings is None or job.phase not in strategy.signature_phases:
         return report
-    framed = strategy.framed(job, report)
+    facet = strategy.privacy
+    framed = facet.framed(job, report) if facet.framed else replace(report, numbers={})
     [(name, vector)] = framed.vectors.items()
-    signature = noised(vector, strategy.signature_base(job, vector), settings, noise)
+    assert facet.signature_base is not None  # noqa: S101 - a method with such phases has one
+    signature = noised(vector, facet.signature_base(job, vector), settings, noise)
     # the number of steps and the loss depend on the data too, and have no noise: they are not sent
     return replace(framed, vectors={name: signature}, steps=0, loss=0.0)
 

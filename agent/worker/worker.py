@@ -347,7 +347,7 @@ def _work(
     from covey.shared.client import PRIVACY_LEDGER, execute_order, simulated_noise
     from covey.shared.order_settings import layout_of, settings_of
     from covey.shared.privacy.noise import Noise
-    from covey.shared.privacy.settings import AgentPrivacy, Budget, PrivacyFacet
+    from covey.shared.privacy.settings import AgentPrivacy, Budget, Trainings
     from covey.shared.wire.messages import device_name
 
     work = order.work
@@ -372,7 +372,11 @@ def _work(
     local, held_back = _locals(source_of(job["source"]), work, layout, client, rules, threads)
     privacy = AgentPrivacy.from_wire(work.privacy)
     demand = rules.policy.privacy
-    if demand.local_epsilon is not None and work.phase != EVALUATE and strategy.privacy is None:
+    if (
+        demand.local_epsilon is not None
+        and work.phase != EVALUATE
+        and strategy.privacy.local is None
+    ):
         raise PolicyError(
             f"policy of this device: privacy.local_epsilon: {work.strategy['name']}'s reports hold more than models of DP-SGD"
         )
@@ -383,7 +387,7 @@ def _work(
         )
     # a model that is fine-tuned for an evaluation never leaves the device: it needs no noise
     if privacy.local is not None and work.phase != EVALUATE:
-        facet = strategy.privacy or PrivacyFacet()
+        facet = strategy.privacy.local or Trainings()
         budget = Budget(facet, privacy.rounds, work.round, work.phase == TRAIN)
         account = None
         if not simulated and "account" in job:

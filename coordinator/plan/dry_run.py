@@ -29,7 +29,7 @@ from covey.shared.strategies.base import (
     Setup,
     View,
 )
-from covey.shared.strategies.reading import folded
+from covey.shared.strategies.reading import folded, order_of_evaluation
 
 DRY_AGENTS = 8
 MIN_ROUNDS = 3
@@ -116,7 +116,7 @@ class DryRun:
         orders = []
         for client in self.clients:
             fallback = self.scenario.evaluation.fallback
-            orders.append(self.strategy.order_of_evaluation(self.state, client, fallback=fallback))
+            orders.append(order_of_evaluation(self.strategy, self.state, client, fallback=fallback))
         reports = [EMPTY_REPORT] * len(orders)
         return replace(self._cost(EVALUATION, self.agents, orders, reports), times=times)
 
@@ -188,7 +188,7 @@ class DryRun:
         rounds = self.scenario.rounds
         if rounds.mode != "buffered":
             return self.sample
-        if not self.strategy.may_buffer(self.state):
+        if not self.strategy.buffer.is_ready(self.state):
             return self.sample
         return min(rounds.buffer, self.agents)
 

@@ -16,7 +16,7 @@ from covey.shared.numerics.votes import Vote
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies import phase_names
 from covey.shared.strategies.base import ClientId, Phase, Report, Reports, Sums
-from covey.shared.strategies.reading import fold, sums_of
+from covey.shared.strategies.reading import alternative, fold, sums_of
 
 MAX_REASON = 300  # characters of a fold's failure that are kept
 
@@ -75,9 +75,10 @@ class FoldTrial:
                 evaluation = folding.fair_figures(claims, settings)
                 means = self._means(_with_numbers(fair, evaluation))
                 state = self.state
-                if votes:
+                fallback = self.scenario.strategy.fallback
+                if votes and fallback is not None:
                     against = {client: vote.is_against for client, vote in votes.items()}
-                    state = self.scenario.strategy.voted(state, against)
+                    state = fallback.voted(state, against)
                 return Outcome(state, means, evaluation=evaluation, votes=votes)
             case _:
                 state = self._folded(fair, arrivals)
@@ -111,7 +112,7 @@ class FoldTrial:
         strategy = self.scenario.strategy
         votes: dict[ClientId, Vote] = {}
         for client, report in reports:
-            if VOTE in report.numbers and strategy.alternative(self.state, client):
+            if VOTE in report.numbers and alternative(strategy, self.state, client):
                 votes[client] = Vote.from_wire(report.numbers[VOTE])
         return votes
 

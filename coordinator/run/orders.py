@@ -25,6 +25,7 @@ from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import ClientId, Order, Phase, Setup, Training
 from covey.shared.strategies.phase_names import EVALUATE, MOMENTS
+from covey.shared.strategies.reading import order_of_evaluation
 from covey.shared.wire.brief_work import brief_of, shared_of
 from covey.shared.wire.codec import Codec
 from covey.shared.wire.messages import SETTINGS, BriefWork, ModelRef, OrderMessage, Work, digest
@@ -320,7 +321,7 @@ class OrderBook:
             return Order()
         if phase.name == EVALUATE:
             fallback = self._scenario.evaluation.fallback
-            return self._strategy.order_of_evaluation(state, client, fallback=fallback)
+            return order_of_evaluation(self._strategy, state, client, fallback=fallback)
         return self._strategy.order(state, phase, client)
 
     def _model(self, key: str, step: int, state: Any) -> SendModel:

@@ -1,7 +1,7 @@
 """Client-level privacy at the coordinator: a method's fold sees noised sums in place of what agents sent.
 
 Whatever a fold computes from noised sums is post-processing, so a method is private if its sums are. A method declares
-where a report goes (`Strategy.private_routes`): to the one model or to the cluster that is known already ("assigned"),
+where a report goes (`Strategy.privacy`): to the one model or to the cluster that is known already ("assigned"),
 or to a cluster that the report's own data chose ("chosen"), whose number of reports is then a secret too.
 """
 
@@ -145,13 +145,12 @@ class PrivateSums:
             reports = self._members(state, reports)
         if is_signature or settings is None:
             return sums_of(strategy, state, phase, reports, average), reports
-        match strategy.private_routes():
-            case "nothing":
-                return NoisedSums({}, {}), _bare(reports)
-            case "assigned":
-                return self._assigned(state, phase, reports, settings, step)
-            case "chosen":
-                return self._chosen(state, phase, reports, settings, step)
+        routes = strategy.privacy.routes
+        if routes == "assigned":
+            return self._assigned(state, phase, reports, settings, step)
+        if routes == "chosen":
+            return self._chosen(state, phase, reports, settings, step)
+        return NoisedSums({}, {}), _bare(reports)
 
     def count_sums(self, phase: Phase, reports: Reports) -> None:
         """Enter a fold that the run takes over into the account: its noised sums are released."""
@@ -159,7 +158,7 @@ class PrivateSums:
         name = phase.name
         if self._privacy.client is None or name in strategy.signature_phases:
             return
-        if name != TRAIN or strategy.private_routes() == "nothing":
+        if name != TRAIN or strategy.privacy.routes == "nothing":
             return
         sums = self.ledger.sums
         for client, _ in reports:
@@ -233,7 +232,7 @@ class PrivateSums:
         if client is None:
             return 0.0
         multiplier = client.noise_multiplier
-        if self._strategy.private_routes() == "chosen":
+        if self._strategy.privacy.routes == "chosen":
             return combined_multiplier(multiplier)
         return multiplier
 
@@ -281,8 +280,9 @@ class PrivateSums:
     ) -> tuple[Sums, Reports]:
         """Every cluster gets a noised sum and a noised count, also one that nobody chose: that nobody did is a secret."""
         strategy = self._strategy
-        choices = strategy.private_choices(state, reports)
-        if choices is None:
+        if strategy.privacy.choices is not None:
+            choices = strategy.privacy.choices(state, reports)
+        else:
             choices = {
                 client: int(term.key)
                 for client, report in reports

@@ -101,6 +101,7 @@ from covey.shared.scenario.fleet_statistics import resolved
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId, Phase, Report, Reports, Setup, View
 from covey.shared.strategies.phase_names import EVALUATE, TRAIN
+from covey.shared.strategies.reading import forgotten
 from covey.shared.wire.messages import ReportContent, digest
 
 MAX_BYTES_PER_VALUE = 8  # of a vector in any codec: topk sends an index and a value
@@ -557,7 +558,7 @@ class Run:
         """The agents of each cluster, if the phase is a round that takes place in buffers."""
         if not self.engine.rules.is_buffered or phase is None or phase.name != TRAIN:
             return None
-        if not self.strategy.may_buffer(self.state):
+        if not self.strategy.buffer.is_ready(self.state):
             return None
         return Counter(self.strategy.assignment(self.state).values())
 
@@ -618,7 +619,7 @@ class Run:
             self.arrivals.remove(step.number, client)
             self.spool.discard(step.number, client)
             self.accepted.settle(client)
-        self.state = self.strategy.forget(self.state, client)
+        self.state = forgotten(self.strategy, self.state, client)
         self.audit.note("forget", agent=client)
         line = self.recorder.write(AgentForgotten(client, self.engine.round))
         self._has_changed = True

@@ -50,8 +50,12 @@ def reported(
     """What the engine learns of the report of an own order, whose models have these keys."""
     if phase.name != TRAIN:  # an entry
         return Reported(client, number, phase=phase)
-    cluster = strategy.buffer_of(state, client, report)
-    if strategy.ages_together():
+    buffer = strategy.buffer
+    if buffer.cluster_of is None:
+        cluster = strategy.assignment(state).get(client, 0)
+    else:
+        cluster = buffer.cluster_of(state, client, report)
+    if buffer.ages_together:
         return Reported(client, number, cluster, ANY)
     key = started_from(strategy, state, phase, client, report, keys)
     began_with = None if key is None else int(key) if key.isdecimal() else NONE

@@ -137,7 +137,7 @@ class Privacy(_Section):
 
 
 @dataclass(frozen=True)
-class PrivacyFacet:
+class Trainings:
     """The trainings of a method whose results leave the device: they share the target epsilon of `privacy.local`."""
 
     trainings: int = 1  # in a round, each of `training.epochs`
@@ -151,7 +151,7 @@ class PrivacyFacet:
 class Budget:
     """What a target epsilon must last for, and how far the run is."""
 
-    facet: PrivacyFacet
+    facet: Trainings
     rounds: int  # of the run
     round: int  # rounds that are complete
     is_round: bool = True  # False for a training before the rounds, or at an entry

@@ -48,7 +48,7 @@ def check_buffered(
             "rounds.mode to synchronous"
         )
     for strategy in strategies:
-        if why := strategy.refuses_buffer():
+        if why := strategy.buffer.refusal:
             raise ValueError(f"{BUFFERED} is not for {strategy.name}: {why}")
 
 
@@ -120,7 +120,7 @@ def check_methods(privacy: Privacy, strategies: Sequence[AnyStrategy]) -> None:
     for strategy in strategies:
         if privacy.client is not None:
             _check_client_level(strategy, privacy)
-        if privacy.local is not None and strategy.privacy is None:
+        if privacy.local is not None and strategy.privacy.local is None:
             raise ValueError(
                 f"privacy.local: {strategy.name}'s reports hold more than models that DP-SGD has trained (choices, losses "
                 "or signatures that are made from the data itself); choose another method, or remove privacy.local"
@@ -133,10 +133,10 @@ def check_methods(privacy: Privacy, strategies: Sequence[AnyStrategy]) -> None:
 
 
 def _check_client_level(strategy: AnyStrategy, privacy: Privacy) -> None:
-    try:
-        strategy.private_routes()
-    except ValueError as error:
-        raise ValueError(f"privacy.client: {error}") from None
+    facet = strategy.privacy
+    if facet.routes is None:
+        unknown = f"{strategy.name} folds reports in a way whose noise nobody has worked out"
+        raise ValueError(f"privacy.client: {facet.refusal or unknown}")
     if strategy.signature_phases and privacy.signatures is None:
         phases = " and ".join(strategy.signature_phases)
         raise ValueError(

@@ -178,7 +178,7 @@ class Scenario(Section):
     def _check_fallback(self) -> Self:
         if not self.evaluation.fallback:
             return self
-        if not any(strategy.falls_back for strategy in self._strategies):
+        if not any(strategy.fallback is not None for strategy in self._strategies):
             raise ValueError(
                 f"evaluation.fallback is for methods that form clusters once, and {self.strategy.name} does not; "
                 "set evaluation.fallback to false"
@@ -289,7 +289,7 @@ class Scenario(Section):
             if getattr(own, key) != getattr(common, key):
                 tune[key] = getattr(common, key)
         tune |= self.evaluation.tune.model_dump()
-        fallback = self.evaluation.fallback and method.strategy.falls_back
+        fallback = self.evaluation.fallback and method.strategy.fallback is not None
         changes = {"tune": Tune.model_validate(tune), "fallback": fallback}
         return self.evaluation.model_copy(update=changes)
 

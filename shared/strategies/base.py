@@ -51,7 +51,7 @@ clusters.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 import numpy as np
@@ -71,7 +71,12 @@ from covey.shared.numerics.kinship import Card
 from covey.shared.numerics.vectors import Layout, Vector
 
 # `as` with the same name: authors of methods import these from here
-from covey.shared.privacy.settings import PrivacyFacet as PrivacyFacet
+from covey.shared.strategies.facets import NOT_BUFFERED
+from covey.shared.strategies.facets import Buffering as Buffering
+from covey.shared.strategies.facets import Fallback as Fallback
+from covey.shared.strategies.facets import PrivacyFacet as PrivacyFacet
+from covey.shared.strategies.facets import Routes as Routes
+from covey.shared.strategies.facets import Trainings as Trainings
 from covey.shared.strategies.phase_names import ENTRY as ENTRY
 from covey.shared.strategies.phase_names import ESTIMATE as ESTIMATE
 from covey.shared.strategies.phase_names import EVALUATE as EVALUATE
@@ -103,7 +108,6 @@ Models = tuple[Vector, ...]  # of equal length (d,)
 Shares = tuple[float, ...]  # (K,): one number per cluster
 Clients = tuple[ClientId, ...]  # in ascending order
 DataSplit = Literal["train", "test"]
-Routes = Literal["nothing", "assigned", "chosen"]
 S = TypeVar("S")
 
 # Number of a report: the cluster that it chose. Under client-level privacy it reaches `fold`.
@@ -466,10 +470,11 @@ class Strategy(BaseModel, Generic[S]):
     # Does the server keep the latest model of each client? The plan of a run counts its memory.
     keeps_models: ClassVar[bool] = False
 
-    # Can clients leave their cluster where it serves them badly (`evaluation.fallback`)?
-    falls_back: ClassVar[bool] = False
+    # How clients leave a cluster that serves them badly (`evaluation.fallback`); None: they cannot.
+    fallback: ClassVar[Fallback | None] = None
 
-    # Fields of the state that name clients: dicts by client id, or tuples of ids. `forget` uses them.
+    # Fields of the state that name clients: dicts by client id, or tuples of ids. A client that is
+    # forgotten leaves them; what it has changed in a shared model stays.
     client_fields: ClassVar[tuple[str, ...]] = ()
 
     # Why the server's optimiser makes no sense with this method, whatever its options; empty: it may.
@@ -580,32 +585,6 @@ class Strategy(BaseModel, Generic[S]):
         """The order that gives a client what `personal` needs (mode E-server)."""
         raise NotImplementedError
 
-    def alternative(self, state: S, client: ClientId) -> str:
-        """The key of the model that a client compares with the one it is served; empty for none.
-
-        Methods with `falls_back` have one. The client is served it where its held-back data are
-        clearly against the other.
-        """
-        return ""
-
-    def order_of_evaluation(self, state: S, client: ClientId, *, fallback: bool) -> Order:
-        """`serve`; with a fallback the models of the order end with the alternative."""
-        served = self.serve(state, client)
-        alternative = self.alternative(state, client) if fallback else ""
-        if not alternative:
-            return served
-        models = (*served.models, alternative)
-        return replace(served, models=models, numbers={**served.numbers, ALTERNATIVE: True})
-
-    def voted(self, state: S, against: Mapping[ClientId, bool]) -> S:
-        """The state after an evaluation in which clients have compared the two models.
-
-        Args:
-            state: the state that was evaluated.
-            against: of each client that has voted: is it served the alternative?
-        """
-        return state
-
     def clusters(self, state: S) -> tuple[Vector, ...]:
         """The models (d,) to export, one per cluster; empty where models never leave clients."""
         raise NotImplementedError
@@ -629,28 +608,6 @@ class Strategy(BaseModel, Generic[S]):
     def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
         """The model that this client uses now, from the order that `serve` made."""
         return ((1.0, job.models[0]),)
-
-    # -- the fleet changes -------------------------------------------------------------------------
-
-    def forget(self, state: S, client: ClientId) -> S:
-        """The state without anything about one client: if it comes back, it is a newcomer.
-
-        A method whose state names clients lists the fields in `client_fields`. What a client has
-        changed in a shared model stays.
-        """
-        changes: dict[str, Any] = {}
-        for name in self.client_fields:
-            known = getattr(state, name)
-            if client not in known:
-                continue
-            if isinstance(known, Mapping):
-                changes[name] = {one: value for one, value in known.items() if one != client}
-            else:
-                changes[name] = tuple(one for one in known if one != client)
-        if not changes:
-            return state
-        changed: S = replace(state, **changes)  # type: ignore[type-var]
-        return changed
 
     # -- what others ask about a state -------------------------------------------------------------
 
@@ -694,68 +651,15 @@ class Strategy(BaseModel, Generic[S]):
             return self.no_server or (INDIVIDUAL if self.individual else "")
         return ""
 
-    # -- buffered rounds: docs/asynchronous.md -----------------------------------------------------
-
-    def refuses_buffer(self) -> str:
-        """Why `rounds.mode: buffered` makes no sense with this method; empty: it does."""
-        return "a round needs the reports of one cohort together"
-
-    def may_buffer(self, state: S) -> bool:
-        """Whether the next round may be a buffered one. False while the method still forms its clusters."""
-        return True
-
-    def buffer_of(self, state: S, client: ClientId, report: Report) -> int:
-        """The cluster whose buffer takes this report of a round."""
-        clusters = self.assignment(state)
-        return clusters.get(client, 0)
-
-    def ages_together(self) -> bool:
-        """Whether the fold of one buffer changes the models of all clusters: every fold then makes a report older."""
-        return False
-
-    # -- privacy: docs/privacy.md ------------------------------------------------------------------
-
-    def private_routes(self) -> Routes:
-        """How reports reach the sums of client-level privacy.
-
-        Returns:
-            "assigned": by their terms, to a cluster that is known already, or to the one model.
-            "chosen": to the cluster that `private_choices` finds from the report's own data.
-            "nothing": no report holds a vector.
-
-        Raises:
-            ValueError: the method cannot be used with client-level privacy, with the reason.
-        """
-        raise ValueError(
-            f"{_name_of(self)} folds reports in a way whose noise nobody has worked out"
-        )
-
-    def private_choices(self, state: S, reports: Reports) -> Mapping[ClientId, int] | None:
-        """For "chosen": the cluster of each report, from this report and the state alone.
-
-        None: the keys of the reports' terms are their clusters. `fold` gets the cluster as the
-        number `CHOICE` of a report.
-        """
-        return None
+    @property
+    def buffer(self) -> Buffering:
+        """How the method takes part in buffered rounds."""
+        return NOT_BUFFERED
 
     @property
-    def privacy(self) -> PrivacyFacet | None:
-        """For `privacy.local`: the trainings whose results leave the device.
-
-        None where a report holds more than such results: DP-SGD cannot cover the method.
-        """
-        return None
-
-    def framed(self, job: Job, report: Report) -> Report:
-        """The report of a signature in a form whose shape and numbers say nothing of the data."""
-        return replace(report, numbers={})
-
-    def signature_base(self, job: Job, signature: Vector) -> Vector:
-        """The framed signature that an agent without data would send.
-
-        Noise on signatures is scaled by the distance from it.
-        """
-        raise NotImplementedError
+    def privacy(self) -> PrivacyFacet:
+        """What the method can promise under a `privacy` section."""
+        return PrivacyFacet()
 
 
 def _name_of(strategy: Strategy[Any]) -> str:

@@ -49,6 +49,7 @@ from covey.shared.strategies.base import (
     SIGNATURE,
     ClientId,
     ClientState,
+    Fallback,
     Job,
     Local,
     Models,
@@ -73,6 +74,7 @@ from covey.shared.strategies.bases.cut import (
     with_card,
 )
 from covey.shared.strategies.bases.hard import (
+    TO_THE_LAST_GOOD,
     Clustered,
     Features,
     ManyModels,
@@ -144,7 +146,7 @@ class Cfl(ManyModels[CflState]):
     client_fields = ("assign", "asked", "walks")
 
     individual: ClassVar[bool] = True
-    falls_back: ClassVar[bool] = True
+    fallback: ClassVar[Fallback | None] = TO_THE_LAST_GOOD
 
     summary: ClassVar[str] = (
         "FedAvg that splits a cluster in two where its members' updates disagree"

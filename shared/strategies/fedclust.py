@@ -33,8 +33,10 @@ from covey.shared.strategies.base import (
     MODEL,
     SIGNATURE,
     TRAIN,
+    Buffering,
     ClientId,
     ClientState,
+    Fallback,
     Job,
     Local,
     Order,
@@ -43,8 +45,8 @@ from covey.shared.strategies.base import (
     Proximity,
     Report,
     Reports,
-    Routes,
     Setup,
+    Trainings,
     trained_report,
 )
 from covey.shared.strategies.bases.cut import (
@@ -57,7 +59,7 @@ from covey.shared.strategies.bases.cut import (
     with_card,
     with_tree,
 )
-from covey.shared.strategies.bases.hard import START
+from covey.shared.strategies.bases.hard import START, TO_THE_LAST_GOOD, has_clusters
 from covey.shared.strategies.bases.options import Quorum
 from covey.shared.strategies.bases.soft import merged
 
@@ -84,7 +86,7 @@ class FedClust(ClusteredOnce[FedClustState]):
     client_fields = ("assign", "asked", "signatures")
     height = "lambda"
 
-    falls_back: ClassVar[bool] = True
+    fallback: ClassVar[Fallback | None] = TO_THE_LAST_GOOD
 
     summary: ClassVar[str] = "cluster once by first updates, then one FedAvg per cluster"
     source: ClassVar[str] = "Islam et al. 2024"
@@ -278,20 +280,16 @@ class FedClust(ClusteredOnce[FedClustState]):
             tuple(state.signatures), euclidean(points), self.linkage, "Euclidean distance", cut
         )
 
-    def refuses_buffer(self) -> str:
-        return ""
-
-    def may_buffer(self, state: FedClustState) -> bool:
-        return bool(state.models)
-
-    def private_routes(self) -> Routes:
-        return "assigned"
+    @property
+    def buffer(self) -> Buffering:
+        return Buffering(is_ready=has_clusters)
 
     @property
     def privacy(self) -> PrivacyFacet:
-        return PrivacyFacet(first_epochs=self.first_epochs, first_steps=self.first_steps)
+        trainings = Trainings(first_epochs=self.first_epochs, first_steps=self.first_steps)
+        return PrivacyFacet(trainings, "assigned", signature_base=self._signature_base)
 
-    def signature_base(self, job: Job, signature: Vector) -> Vector:
+    def _signature_base(self, job: Job, signature: Vector) -> Vector:
         if self.signature == "update":
             return np.zeros_like(signature)
         return job.models[0][job.layout.final_layer]

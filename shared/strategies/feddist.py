@@ -22,10 +22,10 @@ from covey.shared.strategies.base import (
     PrivacyFacet,
     Report,
     Reports,
-    Routes,
     Setup,
     Sums,
     Terms,
+    Trainings,
 )
 from covey.shared.strategies.bases.single import KEY, Single, SingleModel, sample_term
 
@@ -67,12 +67,9 @@ class PartOfTheWay(SingleModel[DistState]):
         model = combine([(state.model, 1.0 - step), (target, step)])
         return replace(state, model=model, round=state.round + 1)
 
-    def private_routes(self) -> Routes:
-        return "assigned"
-
     @property
     def privacy(self) -> PrivacyFacet:
-        return PrivacyFacet()
+        return PrivacyFacet(Trainings(), "assigned")
 
 
 class FedDist(PartOfTheWay):

@@ -43,6 +43,7 @@ from covey.shared.strategies.base import (
     ENTRY,
     MODEL,
     WARMUP,
+    Buffering,
     ClientId,
     ClientState,
     GradientCorrection,
@@ -53,9 +54,9 @@ from covey.shared.strategies.base import (
     PrivacyFacet,
     Report,
     Reports,
-    Routes,
     Setup,
     Sums,
+    Trainings,
     trained_report,
 )
 from covey.shared.strategies.bases.hard import (
@@ -63,6 +64,7 @@ from covey.shared.strategies.bases.hard import (
     Clustered,
     HardClustered,
     feature_span,
+    has_clusters,
     joined,
     sizes,
 )
@@ -415,13 +417,12 @@ class Fesem(HardClustered[FesemState]):
 
     # -- buffered rounds ---------------------------------------------------------------------------
 
-    def refuses_buffer(self) -> str:
-        return ""
+    @property
+    def buffer(self) -> Buffering:
+        """With `m_step: all` each fold makes all centres again, from the latest models of all clients."""
+        return Buffering("", has_clusters, self._buffer_of, ages_together=self.m_step == "all")
 
-    def may_buffer(self, state: FesemState) -> bool:
-        return bool(state.models)
-
-    def buffer_of(self, state: FesemState, client: ClientId, report: Report) -> int:
+    def _buffer_of(self, state: FesemState, client: ClientId, report: Report) -> int:
         """The centre nearest to the reported model."""
         span = slice(*state.span)
         features = report.vectors[MODEL][span]
@@ -429,10 +430,6 @@ class Fesem(HardClustered[FesemState]):
             features = sketch([features], SKETCH, state.seed)[0]
         labels, _ = nearest([features], self._centres(state), self.distance)
         return int(labels[0])
-
-    def ages_together(self) -> bool:
-        """With `m_step: all` each fold makes all centres again, from the latest models of all clients."""
-        return self.m_step == "all"
 
     # -- the end of a run --------------------------------------------------------------------------
 
@@ -471,7 +468,8 @@ class Fesem(HardClustered[FesemState]):
 
     # -- privacy -----------------------------------------------------------------------------------
 
-    def private_routes(self) -> Routes:
+    @property
+    def privacy(self) -> PrivacyFacet:
         leaks = {
             "m_step": self.m_step != "participants",
             "weighted_centers": self.weighted_centers,
@@ -480,16 +478,21 @@ class Fesem(HardClustered[FesemState]):
             "max_age": self.max_age is not None,
             "stop": self.stop != "never",
         }
-        named = [name for name, leaks_data in leaks.items() if leaks_data]
-        if named:
-            raise ValueError(
-                f"fesem's {' and '.join(named)} would use stored models or numbers of samples "
-                "outside the account; set m_step: participants, and leave weighted_centers, prox, "
-                "features: sketch, max_age and stop at their defaults"
-            )
-        return "chosen"
+        named = " and ".join(name for name, leaks_data in leaks.items() if leaks_data)
+        refusal = (
+            f"fesem's {named} would use stored models or numbers of samples "
+            "outside the account; set m_step: participants, and leave weighted_centers, prox, "
+            "features: sketch, max_age and stop at their defaults"
+        )
+        return PrivacyFacet(
+            Trainings(first_epochs=self.warmup_epochs),
+            None if named else "chosen",
+            refusal if named else "",
+            self._nearest_of_each,
+            lambda job, signature: job.models[0],
+        )
 
-    def private_choices(self, state: FesemState, reports: Reports) -> Mapping[ClientId, int]:
+    def _nearest_of_each(self, state: FesemState, reports: Reports) -> Mapping[ClientId, int]:
         """E-step of those who reported, each by its own model alone. Empty clusters stay empty."""
         clients = [client for client, _ in reports]
         if (state.round + 1) % self.update_center_every:
@@ -500,10 +503,3 @@ class Fesem(HardClustered[FesemState]):
         rows = [report.vectors[MODEL][span] for _, report in reports]
         labels, _ = nearest(rows, [centre[span] for centre in state.models], self.distance)
         return dict(zip(clients, labels.tolist(), strict=True))
-
-    @property
-    def privacy(self) -> PrivacyFacet:
-        return PrivacyFacet(first_epochs=self.warmup_epochs)
-
-    def signature_base(self, job: Job, signature: Vector) -> Vector:
-        return job.models[0]

@@ -34,6 +34,7 @@ from covey.shared.strategies.base import (
     GRADIENT,
     LARGEST,
     MODEL,
+    Buffering,
     ClientId,
     ClientState,
     Expected,
@@ -42,9 +43,9 @@ from covey.shared.strategies.base import (
     Mixture,
     Order,
     Phase,
+    PrivacyFacet,
     Report,
     Reports,
-    Routes,
     Schedule,
     Server,
     Settings,
@@ -557,43 +558,44 @@ class Ifca(ManyModels[IfcaState]):
 
     # -- buffered rounds ---------------------------------------------------------------------------
 
-    def refuses_buffer(self) -> str:
+    @property
+    def buffer(self) -> Buffering:
+        refusal = ""
         if self.averaging == "gradient":
-            return "a stale gradient does not apply to the current model (averaging: gradient)"
-        if self.shared_trunk:
-            return "all clusters change the shared trunk (shared_trunk)"
-        if self.reseed_dead:
-            return "nobody counts for how long no client has chosen a hypothesis (reseed_dead)"
-        return ""
+            refusal = "a stale gradient does not apply to the current model (averaging: gradient)"
+        elif self.shared_trunk:
+            refusal = "all clusters change the shared trunk (shared_trunk)"
+        elif self.reseed_dead:
+            refusal = "nobody counts for how long no client has chosen a hypothesis (reseed_dead)"
+        return Buffering(refusal, self._may_buffer, self._buffer_of)
 
-    def may_buffer(self, state: IfcaState) -> bool:
+    def _may_buffer(self, state: IfcaState) -> bool:
         """Not during the initialisation: its rounds are drawn for all hypotheses together."""
         if len(state.models) < self.n_clusters or self._is_trying(state):
             return False
         return not self._is_warmup(state)
 
-    def buffer_of(self, state: IfcaState, client: ClientId, report: Report) -> int:
+    def _buffer_of(self, state: IfcaState, client: ClientId, report: Report) -> int:
         """The hypothesis that the client chose."""
         return _choice(report, self.n_clusters) or 0
 
     # -- privacy -----------------------------------------------------------------------------------
 
-    def private_routes(self) -> Routes:
-        chosen_start = f"initial: {self.initial}"
+    @property
+    def privacy(self) -> PrivacyFacet:
         leaks = {
             "averaging: gradient": self.averaging == "gradient",
             "shared_trunk": self.shared_trunk,
             "reseed_dead": self.reseed_dead,
-            chosen_start: self.initial in ("restarts", "kmeans++"),
+            f"initial: {self.initial}": self.initial in ("restarts", "kmeans++"),
         }
-        named = [name for name, leaks_data in leaks.items() if leaks_data]
-        if named:
-            options = " and ".join(named)
-            raise ValueError(
-                f"ifca's {options} would use models or losses of single agents outside "
-                "the account; leave it out (initial: random or warmup is possible)"
-            )
-        return "chosen"
+        named = " and ".join(name for name, leaks_data in leaks.items() if leaks_data)
+        if not named:
+            return PrivacyFacet(routes="chosen")
+        return PrivacyFacet(
+            refusal=f"ifca's {named} would use models or losses of single agents outside "
+            "the account; leave it out (initial: random or warmup is possible)"
+        )
 
     # -- initialisation ----------------------------------------------------------------------------
 

@@ -29,12 +29,12 @@ from covey.shared.strategies.base import (
     PrivacyFacet,
     Report,
     Reports,
-    Routes,
     Settings,
     Setup,
     Strategy,
     Sums,
     Training,
+    Trainings,
     View,
 )
 from covey.shared.strategies.bases.hard import START
@@ -125,9 +125,6 @@ class LocalOnly(Strategy[LocalState]):
     def notes(self, state: LocalState) -> dict[str, Any]:
         return {"trained": len(state.trained), "epochs": state.epochs}
 
-    def private_routes(self) -> Routes:
-        return "nothing"
-
     @property
     def privacy(self) -> PrivacyFacet:
-        return PrivacyFacet(trainings=0)
+        return PrivacyFacet(Trainings(trainings=0), "nothing")

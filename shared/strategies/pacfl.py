@@ -36,18 +36,20 @@ from covey.shared.strategies.base import (
     LARGEST,
     SIGNATURE,
     TRAIN,
+    Buffering,
     ClientId,
     Clients,
     ClientState,
     Expected,
+    Fallback,
     Job,
     Local,
     Order,
     Phase,
+    PrivacyFacet,
     Proximity,
     Report,
     Reports,
-    Routes,
     Setup,
     trained_report,
 )
@@ -61,7 +63,7 @@ from covey.shared.strategies.bases.cut import (
     with_card,
     with_tree,
 )
-from covey.shared.strategies.bases.hard import START, joined
+from covey.shared.strategies.bases.hard import START, TO_THE_LAST_GOOD, has_clusters, joined
 from covey.shared.strategies.bases.options import Quorum
 from covey.shared.strategies.bases.soft import merged
 
@@ -91,7 +93,7 @@ class Pacfl(ClusteredOnce[PacflState]):
     client_fields = ("assign", "asked", "signatures", "labels", "weights")
     height = "beta"
 
-    falls_back: ClassVar[bool] = True
+    fallback: ClassVar[Fallback | None] = TO_THE_LAST_GOOD
 
     summary: ClassVar[str] = (
         "cluster once by angles between data subspaces, then one FedAvg per cluster"
@@ -221,16 +223,19 @@ class Pacfl(ClusteredOnce[PacflState]):
             return self._reclustered(state)
         return self._placed(state, clients)
 
-    def refuses_buffer(self) -> str:
-        return ""
+    @property
+    def buffer(self) -> Buffering:
+        return Buffering(is_ready=has_clusters)
 
-    def may_buffer(self, state: PacflState) -> bool:
-        return bool(state.models)
+    @property
+    def privacy(self) -> PrivacyFacet:
+        return PrivacyFacet(
+            routes="assigned",
+            signature_base=lambda job, signature: np.zeros_like(signature),
+            framed=self._framed,
+        )
 
-    def private_routes(self) -> Routes:
-        return "assigned"
-
-    def framed(self, job: Job, report: Report) -> Report:
+    def _framed(self, job: Job, report: Report) -> Report:
         """p vectors for every class of the task, zeros where the agent has none.
 
         Labels and counts then say nothing of the agent's data.
@@ -249,9 +254,6 @@ class Pacfl(ClusteredOnce[PacflState]):
             labels += [label] * self.p
         flat = frame.ravel()
         return replace(report, vectors={SIGNATURE: flat}, numbers={"labels": labels})
-
-    def signature_base(self, job: Job, signature: Vector) -> Vector:
-        return np.zeros_like(signature)
 
     def proximity(self, state: PacflState) -> Proximity | None:
         clients = tuple(state.signatures)

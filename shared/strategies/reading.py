@@ -1,12 +1,23 @@
-"""How a report is read for a method's fold: whole or not, by which sums, and against which models."""
+"""What others do with a method: read reports for its fold, fold them, and make orders of evaluation."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from covey.shared.numerics.averages import MEAN, Average
-from covey.shared.strategies.base import GRADIENT, MODEL, ClientId, Phase, Report, Reports, Strategy
+from covey.shared.strategies.base import (
+    ALTERNATIVE,
+    GRADIENT,
+    MODEL,
+    ClientId,
+    Order,
+    Phase,
+    Report,
+    Reports,
+    Strategy,
+)
 from covey.shared.strategies.server import Moving, Served
 from covey.shared.strategies.sums import Sums, SumsAtHand
 
@@ -33,6 +44,40 @@ def bases_of(
         usual = {MODEL: keys[0] if keys else "", GRADIENT: ""}
         bases = {**usual, **bases}
     return bases
+
+
+def alternative(strategy: Strategy[Any], state: Any, client: ClientId) -> str:
+    """The key of the model that a client compares with the one it is served; empty for none."""
+    return "" if strategy.fallback is None else strategy.fallback.alternative(state, client)
+
+
+def order_of_evaluation(
+    strategy: Strategy[Any], state: Any, client: ClientId, *, fallback: bool
+) -> Order:
+    """The order of mode E-server; with a fallback its models end with the alternative."""
+    served = strategy.serve(state, client)
+    key = alternative(strategy, state, client) if fallback else ""
+    if not key:
+        return served
+    numbers = {**served.numbers, ALTERNATIVE: True}
+    return replace(served, models=(*served.models, key), numbers=numbers)
+
+
+def forgotten(strategy: Strategy[Any], state: S, client: ClientId) -> S:
+    """The state without anything about one client: if it comes back, it is a newcomer."""
+    changes: dict[str, Any] = {}
+    for name in strategy.client_fields:
+        known = getattr(state, name)
+        if client not in known:
+            continue
+        if isinstance(known, Mapping):
+            changes[name] = {one: value for one, value in known.items() if one != client}
+        else:
+            changes[name] = tuple(one for one in known if one != client)
+    if not changes:
+        return state
+    changed: S = replace(state, **changes)  # type: ignore[type-var]
+    return changed
 
 
 def sums_of(

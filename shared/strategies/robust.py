@@ -35,6 +35,7 @@ from covey.shared.strategies.base import (
     MODEL,
     TRAIN,
     ClientState,
+    Fallback,
     Job,
     Local,
     Order,
@@ -52,7 +53,13 @@ from covey.shared.strategies.base import (
     trained_report,
 )
 from covey.shared.strategies.bases.cut import ClusteredOnce, Cut, Grouped, with_card
-from covey.shared.strategies.bases.hard import START, Features, feature_span, joined
+from covey.shared.strategies.bases.hard import (
+    START,
+    TO_THE_LAST_GOOD,
+    Features,
+    feature_span,
+    joined,
+)
 from covey.shared.strategies.bases.options import Quorum
 from covey.shared.strategies.fedsgd import decayed
 
@@ -78,7 +85,7 @@ class Robust(ClusteredOnce[RobustState]):
     """A few broken or hostile clients can change neither the clusters nor the models."""
 
     individual: ClassVar[bool] = True
-    falls_back: ClassVar[bool] = True
+    fallback: ClassVar[Fallback | None] = TO_THE_LAST_GOOD
 
     summary: ClassVar[str] = (
         "trimmed K-means over locally trained models, once, then trimmed means per cluster"

@@ -26,7 +26,7 @@ from covey.shared.child import environment, python
 from covey.shared.errors import PublicError, UserError
 from covey.shared.numerics.vectors import Vector
 from covey.shared.privacy.noise import Noise
-from covey.shared.privacy.settings import Budget, LocalPrivacy, PrivacyFacet
+from covey.shared.privacy.settings import Budget, LocalPrivacy, Trainings
 from covey.shared.scenario.task import Model, Standardise, Task
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import Contrast, GradientCorrection, Training
@@ -217,7 +217,7 @@ def test_contrastive_views_are_made_on_the_device(task: Task, elsewhere: Watch) 
 def test_dp_sgd_works_on_the_device(elsewhere: Watch) -> None:
     pytest.importorskip("opacus")
     local, start = local_of(TABLE)
-    budget = Budget(PrivacyFacet(), 2, 0)
+    budget = Budget(Trainings(), 2, 0)
     local.enable_privacy(
         LocalPrivacy(noise_multiplier=1.0), budget, Noise.simulated(1, "test"), None
     )

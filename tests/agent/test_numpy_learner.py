@@ -31,7 +31,7 @@ from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import DataError, PublicError, UserError
 from covey.shared.numerics.vectors import Vector
 from covey.shared.privacy.noise import Noise
-from covey.shared.privacy.settings import Budget, LocalPrivacy, PrivacyFacet
+from covey.shared.privacy.settings import Budget, LocalPrivacy, Trainings
 from covey.shared.scenario.columns import TargetScale
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.task import Model, Standardise, Task
@@ -202,7 +202,7 @@ def test_other_abilities_of_torch_are_refused_with_the_reason() -> None:
         local.train(start, contrast=contrast)
     with pytest.raises(PublicError, match="needs a projection head"):
         local.memberships(start, 2)
-    budget = Budget(PrivacyFacet(), 3, 0)
+    budget = Budget(Trainings(), 3, 0)
     with pytest.raises(PublicError, match=r"no DP-SGD; remove privacy\.local"):
         local.enable_privacy(LocalPrivacy(noise_multiplier=1.0), budget, Noise.secret(), None, None)
     changing = NumpyLocal(

@@ -26,7 +26,7 @@ from covey.shared.client import PRIVACY_LEDGER
 from covey.shared.errors import PublicError
 from covey.shared.numerics.vectors import Vector
 from covey.shared.privacy.noise import Noise
-from covey.shared.privacy.settings import Budget, LocalPrivacy, PrivacyFacet
+from covey.shared.privacy.settings import Budget, LocalPrivacy, Trainings
 from covey.shared.scenario.task import Model, Task
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import Contrast, GradientCorrection, Training
@@ -35,7 +35,7 @@ from covey.shared.wire.messages import ReportContent
 from tests.agent.test_worker import job
 
 TASK = Task(features=(1, 8, 8), classes=4, model=Model(name="mlp", options={"hidden": 8}))
-ONE_TRAINING = PrivacyFacet()
+ONE_TRAINING = Trainings()
 THREE_ROUNDS = Budget(ONE_TRAINING, rounds=3, round=0)
 NORMED = Task(features=(3, 8, 8), classes=4, model=Model(name="celeba_cnn", options={"blocks": 1}))
 
@@ -155,7 +155,7 @@ def test_the_account_is_the_published_one_and_grows_over_orders() -> None:
 
 
 def spent_by(
-    rounds: Iterable[int], facet: PrivacyFacet = ONE_TRAINING, trainings: int = 1
+    rounds: Iterable[int], facet: Trainings = ONE_TRAINING, trainings: int = 1
 ) -> TorchLocal:
     """Train in these rounds of three, with a target epsilon of 3; a round of -1 is the phase before them."""
     ledger = None
@@ -192,7 +192,7 @@ def test_a_target_is_reached_by_all_rounds_and_one_that_is_repeated_and_never_ex
 def test_a_target_lasts_for_a_longer_first_phase_and_several_trainings_in_a_round(
     first: dict[str, int | None],
 ) -> None:
-    facet = PrivacyFacet(trainings=2, **first)
+    facet = Trainings(trainings=2, **first)
     local = spent_by([-1, 0, 1, 2], facet, trainings=2)
     assert len(noises(local)) == 1
     assert local.spent() > 2.5

@@ -152,6 +152,13 @@ def test_without_noise_and_with_a_wide_clip_a_round_is_the_plain_mean_whatever_t
     )  # and no bound is claimed for it
 
 
+def all_choose_the_first(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    facet = replace(
+        run.strategy.privacy, choices=lambda state, reports: {client: 0 for client, _ in reports}
+    )
+    monkeypatch.setattr(type(run.strategy), "privacy", facet)
+
+
 @pytest.mark.parametrize("method", ["ifca", "fesem"])
 def test_a_cluster_that_nobody_chose_is_treated_as_all_others(
     runs: dict[str, Run], method: str, monkeypatch: pytest.MonkeyPatch
@@ -166,11 +173,7 @@ def test_a_cluster_that_nobody_chose_is_treated_as_all_others(
         return noised_count(count, multiplier, noise)
 
     monkeypatch.setattr("covey.coordinator.run.private_sums.noised_count", spy)
-    monkeypatch.setattr(
-        type(run.strategy),
-        "private_choices",
-        lambda self, state, reports: {client: 0 for client, _ in reports},
-    )
+    all_choose_the_first(run, monkeypatch)
     assert run.privacy is not None
     private_fold(run.privacy, run.state, reports)
     assert noised == [8, 0]
@@ -184,11 +187,7 @@ def test_a_cluster_that_no_agent_chose_gets_noise_if_its_noised_count_is_positiv
     monkeypatch.setattr(
         "covey.coordinator.run.private_sums.noised_count", lambda count, multiplier, noise: 10.0
     )
-    monkeypatch.setattr(
-        type(run.strategy),
-        "private_choices",
-        lambda self, state, reports: {client: 0 for client, _ in reports},
-    )
+    all_choose_the_first(run, monkeypatch)
     assert run.privacy is not None
     state = private_fold(run.privacy, run.state, reports_for(run))
     before, after = run.strategy.clusters(run.state)[1], run.strategy.clusters(state)[1]

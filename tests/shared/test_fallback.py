@@ -14,7 +14,7 @@ from covey.shared.strategies.cfl import Cfl, CflState
 from covey.shared.strategies.fedclust import FedClust, FedClustState
 from covey.shared.strategies.ifca import Ifca
 from covey.shared.strategies.pacfl import Pacfl
-from covey.shared.strategies.reading import folded
+from covey.shared.strategies.reading import alternative, folded, order_of_evaluation
 from tests.bowl import bowl_layout, flat
 
 A, B, C, D = "abcd"
@@ -97,7 +97,7 @@ def test_newcomers_join_no_agent_that_trains_alone() -> None:
     state = replace(
         fedclust.init(SETUP), models=TWO.models, assign=TWO.assign, centroids=(flat(1), flat(2))
     )
-    state = fedclust.voted(replace(state, span=(1, 2)), {A: True, B: False})
+    state = left(replace(state, span=(1, 2)), {A: True, B: False})
     assert fedclust.serve(state, "newcomer").models == ("0", "1")
     at_start = Report({"signature": flat(0)}, 5)  # the model of the agent that trains alone
     assert fedclust.assign_newcomers(state, [("e", at_start)]).assign["e"] == 0
@@ -111,7 +111,7 @@ def test_newcomers_join_no_agent_that_trains_alone() -> None:
         labels=dict.fromkeys(TWO.assign, (0,)),
         weights=dict.fromkeys(TWO.assign, 0.25),
     )
-    placed = pacfl.voted(placed, {A: True, B: False})
+    placed = left(placed, {A: True, B: False})
     like_a = Report({"signature": flat(1, 0)}, 5, {"labels": [0]})
     assert pacfl.assign_newcomers(placed, [("e", like_a)]).assign["e"] in (0, 1)
 
@@ -134,17 +134,17 @@ def test_members_of_methods_that_cluster_once_have_an_alternative_and_no_others(
     state = replace(FedClust().init(SETUP), models=TWO.models, assign=TWO.assign)
     assert isinstance(state, FedClustState)
     fedclust = FedClust()
-    assert fedclust.alternative(state, A) == "start"
-    assert fedclust.alternative(state, "newcomer") == ""
-    judged = fedclust.voted(state, {A: False, D: False})
-    assert fedclust.alternative(judged, A) == "good-0"
+    assert alternative(fedclust, state, A) == "start"
+    assert alternative(fedclust, state, "newcomer") == ""
+    judged = left(state, {A: False, D: False})
+    assert alternative(fedclust, judged, A) == "good-0"
     assert fedclust.model(judged, "good-0").tolist() == [1, 1]
-    order = fedclust.order_of_evaluation(judged, A, fallback=True)
+    order = order_of_evaluation(fedclust, judged, A, fallback=True)
     assert order.models == ("0", "good-0")
-    assert fedclust.order_of_evaluation(judged, A, fallback=False) == fedclust.serve(judged, A)
+    assert order_of_evaluation(fedclust, judged, A, fallback=False) == fedclust.serve(judged, A)
     hypotheses = Ifca().init(replace(SETUP, starts=TWO.models))
     hypotheses = replace(hypotheses, assign=TWO.assign)
-    assert Ifca().alternative(hypotheses, A) == ""
+    assert alternative(Ifca(), hypotheses, A) == ""
 
 
 SETUP = Setup((flat(0, 0),), bowl_layout(), 1, 9, 1.0, Training())
@@ -159,7 +159,7 @@ def test_a_split_of_cfl_after_agents_have_left_leads_newcomers_to_its_own_halves
         return [(name, Report({"model": flat(end, 0)}, 5)) for name, end in ends.items()]
 
     state = replace(state, models=(flat(0, 0),), assign=dict.fromkeys(everybody, 0))
-    state = cfl.voted(state, {A: True, B: False, C: False, D: False})
+    state = left(state, {A: True, B: False, C: False, D: False})
     assert state.assign == {A: 1, B: 0, C: 0, D: 0}
     state = folded(cfl, state, Phase(cohort=everybody), sent(a=0.0, b=5, c=-5, d=-5))
     assert len(state.models) == 3, "cluster 0 is divided, its new half is cluster 2"
@@ -176,7 +176,7 @@ def test_agents_that_left_before_the_first_split_of_cfl_train_the_model_that_the
     state: CflState = cfl.init(SETUP)
     phase = Phase(cohort=(A, B))
     state = folded(cfl, state, phase, [(name, Report({"model": flat(1, 1)}, 5)) for name in (A, B)])
-    state = cfl.voted(state, {A: True, B: False})
+    state = left(state, {A: True, B: False})
     reports = [(A, Report({"model": flat(4, 4)}, 5)), (B, Report({"model": flat(2, 2)}, 5))]
     state = folded(cfl, state, phase, reports)
     assert state.assign == {A: 1, B: 0}

@@ -8,6 +8,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from covey.shared.strategies.base import Phase, Setup, Strategy, Training
+from covey.shared.strategies.reading import forgotten
 from covey.shared.strategies.registry import BUILT_IN, AnyStrategy
 from tests.bowl import Softmax, softmax_client
 from tests.drive import Run, fingerprint, leaves
@@ -118,7 +119,7 @@ def test_a_cluster_in_the_assignment_is_a_cluster_with_a_model(case: dict[str, A
 def test_nothing_of_a_forgotten_client_is_kept_and_it_comes_back_as_a_newcomer(name: str) -> None:
     [options, *_] = OPTIONS.get(name, [{}])
     run = a_run({"name": name, **options}, participation=1.0).rounds(2)
-    run.state = run.strategy.forget(run.state, "c3")
+    run.state = forgotten(run.strategy, run.state, "c3")
     assert "c3" not in [leaf for leaf in leaves(run.state) if isinstance(leaf, str)]
     assert run.personal("c3")[0][1].shape == run.setup.starts[0].shape
     run.client_states.pop("c3", None)

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from covey.shared.strategies.base import Phase, Report, Training
 from covey.shared.strategies.ifca import Ifca
-from covey.shared.strategies.reading import folded
+from covey.shared.strategies.reading import folded, forgotten
 from tests.bowl import Bowl, Softmax, flat, softmax_client
 from tests.drive import Run, fingerprint
 from tests.shared.planted import ONE, WHOLE, alternating, bowls, run, setup, two_groups
@@ -303,4 +303,4 @@ def test_a_client_that_was_in_the_warmup_alone_chooses_once() -> None:
     assert len(strategy.order(end.state, Phase(), "c00").models) == 2
     later = end.rounds(3).state
     assert strategy.order(later, Phase(), "c00").models == (str(later.kept["c00"]),)
-    assert "c00" not in strategy.forget(later, "c00").kept
+    assert "c00" not in forgotten(strategy, later, "c00").kept

@@ -22,6 +22,7 @@ from covey.shared.strategies.base import (
     ClientId,
     ClientState,
     Expected,
+    Fallback,
     Job,
     Local,
     Mixture,
@@ -135,6 +136,22 @@ def left(state: H, against: Mapping[ClientId, bool]) -> H:
     return replace(state, assign=assign, models=tuple(models), good=tuple(good), alone=tuple(alone))
 
 
+def last_good(state: Clustered, client: ClientId) -> str:
+    """The key of the last good model of a client's cluster; empty for a client without one."""
+    cluster = state.assign.get(client)
+    if cluster is None:
+        return ""
+    return f"{GOOD}{cluster}" if cluster < len(state.good) else START
+
+
+TO_THE_LAST_GOOD = Fallback(last_good, left)
+
+
+def has_clusters(state: Clustered) -> bool:
+    """Whether the clusters are formed."""
+    return bool(state.models)
+
+
 def feature_span(features: Features, layout: Layout) -> slice:
     """The part of a model by which clients are clustered.
 
@@ -182,15 +199,6 @@ class ManyModels(Strategy[H], Generic[H]):
             return Order(models=(str(cluster),), cluster=cluster)
         every_key = tuple(str(k) for k in range(len(state.models)) if k not in state.alone)
         return Order(models=every_key or (START,))
-
-    def alternative(self, state: H, client: ClientId) -> str:
-        cluster = state.assign.get(client)
-        if cluster is None or not self.falls_back:
-            return ""
-        return f"{GOOD}{cluster}" if cluster < len(state.good) else START
-
-    def voted(self, state: H, against: Mapping[ClientId, bool]) -> H:
-        return left(state, against)
 
     def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
         best = 0

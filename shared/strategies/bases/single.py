@@ -10,6 +10,7 @@ from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import (
     GRADIENT,
     MODEL,
+    Buffering,
     ClientId,
     ClientState,
     Job,
@@ -20,12 +21,12 @@ from covey.shared.strategies.base import (
     PrivacyFacet,
     Report,
     Reports,
-    Routes,
     Setup,
     Strategy,
     Sums,
     Term,
     Terms,
+    Trainings,
     View,
     trained_report,
 )
@@ -141,12 +142,10 @@ class PlainSingle(SingleModel[Single]):
 class AveragedOnly(PlainSingle):
     """A single-model method whose clients send the trained model and whose round is their mean."""
 
-    def refuses_buffer(self) -> str:
-        return ""
-
-    def private_routes(self) -> Routes:
-        return "assigned"
+    @property
+    def buffer(self) -> Buffering:
+        return Buffering()
 
     @property
     def privacy(self) -> PrivacyFacet:
-        return PrivacyFacet()
+        return PrivacyFacet(Trainings(), "assigned")
