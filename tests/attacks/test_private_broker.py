@@ -16,7 +16,7 @@ import pytest
 from covey.shared.errors import UserError
 from covey.shared.mqtt.link import Down, Message, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
-from tests.e2e.conftest import scenario
+from tests.e2e.conftest import SIMULATED
 from tests.processes import Program, needs_mosquitto, program, until
 
 pytestmark = pytest.mark.processes
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.processes
     ],
 )
 def test_without_the_runs_own_password_nobody_is_let_in(tmp_path: Path, options: list[str]) -> None:
-    path = scenario(tmp_path, simulated=True)
+    path = SIMULATED.written(tmp_path)
     command = [
         "covey.coordinator.cli",
         "run",

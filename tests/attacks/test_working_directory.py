@@ -13,7 +13,7 @@ import pytest
 
 from covey.shared.child import HOME, environment, python
 from tests.attacks import rogue
-from tests.e2e.conftest import scenario
+from tests.e2e.conftest import SIMULATED
 from tests.processes import Program, until
 
 pytestmark = pytest.mark.processes
@@ -53,7 +53,7 @@ def start(folder: Path, module: str, *words: str, log: Path) -> Program:
 def test_a_run_started_among_planted_modules_imports_none(
     way: str, planted: Path, tmp_path: Path
 ) -> None:
-    path = scenario(tmp_path, simulated=True, rounds={"count": 1})
+    path = SIMULATED.written(tmp_path, rounds={"count": 1})
     if way == "--in-process":  # which takes no faults
         path.write_text(
             path.read_text().replace("slow: 1.0", "slow: 0.0").replace("slow_s: 0.3", "slow_s: 2.0")

@@ -8,56 +8,44 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
+from tests.kit.scenes import DIGITS, Scenes
 from tests.processes import Program, free_port, mosquitto, program, until
 
-
-def scenario(folder: Path, *, simulated: bool, **sections: Any) -> Path:
-    """Eight agents with planted clusters of digits; every job takes a third of a second, so a run takes seconds."""
-    agents = 8
-    data: dict[str, Any] = {
-        "name": "e2e",
-        "seed": 5,
-        "task": {
-            "features": [1, 8, 8],
-            "classes": 10,
-            "scale": 0.0625,
-            "model": {"name": "mlp", "options": {"hidden": 32}},
-        },
-        "training": {"epochs": 2, "batch": 10, "lr": 0.1},
-        "strategy": {"name": "fedclust", "n_clusters": 2},
-        "rounds": {
-            "count": 8,
-            "participation": 0.5,
-            "start_agents": agents,
-            "deadline_s": 120,
-            "absence_s": 20,
-        },
-        "wire": {"part_bytes": 2048},
-    }
-    if simulated:
-        data["fleet"] = {
-            "agents": agents,
+AGENTS = 8
+REAL = Scenes.of(
+    "e2e",
+    {**DIGITS, "model": {"name": "mlp", "options": {"hidden": 32}}},
+    seed=5,
+    training={"epochs": 2, "batch": 10, "lr": 0.1},
+    strategy={"name": "fedclust", "n_clusters": 2},
+    rounds={
+        "count": 8,
+        "participation": 0.5,
+        "start_agents": AGENTS,
+        "deadline_s": 120,
+        "absence_s": 20,
+    },
+    wire={"part_bytes": 2048},
+)
+# planted clusters of digits; every job takes a third of a second, so a run takes seconds
+SIMULATED = Scenes(
+    REAL.document(
+        fleet={
+            "agents": AGENTS,
             "data": "digits",
             "partition": {"name": "grouped_labels", "groups": 2},
             "workers": 1,  # one import of torch, which takes longer than all the work
             "faults": {"slow": 1.0, "slow_s": 0.3},
         }
-    if not simulated:
-        sections.pop("fleet", None)
-    for section, values in sections.items():
-        is_part = isinstance(values, dict) and "name" not in values  # a method has its own keys
-        data[section] = {**data.get(section, {}), **values} if is_part else values
-    path = folder / ("fleet.yaml" if simulated else "scenario.yaml")
-    path.write_text(yaml.safe_dump(data))
-    return path
+    )
+)
 
 
 @contextlib.contextmanager
 def fleet(folder: Path, port: int, **sections: Any) -> Iterator[Program]:
     """The agents alone, ready to be ordered by any coordinator at this broker."""
-    path = scenario(folder, simulated=True, **sections)
+    path = SIMULATED.written(folder, file="fleet.yaml", **sections)
     url = f"mqtt://127.0.0.1:{port}"
     with program(
         "covey.agent.cli",
@@ -75,7 +63,8 @@ def fleet(folder: Path, port: int, **sections: Any) -> Iterator[Program]:
 
 def coordinator(folder: Path, port: int, *more: str, out: str = "run", **sections: Any) -> Program:
     """`coordinator run` at this broker, without a fleet of its own. The caller ends it."""
-    path = scenario(folder, simulated=False, **sections)
+    sections.pop("fleet", None)
+    path = REAL.written(folder, **sections)
     url = f"mqtt://127.0.0.1:{port}"
     command = [
         "covey.coordinator.cli",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.e2e.conftest import finish, scenario
+from tests.e2e.conftest import SIMULATED, finish
 from tests.processes import Program, model_bytes, result, rows
 
 pytestmark = pytest.mark.processes
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.processes
 
 def run(folder: Path, out: str, **sections: Any) -> Path:
     """A FedAvg run of the small fleet without a broker: the run that repeats it from files has one."""
-    path = scenario(folder, simulated=True, fleet={"faults": {}}, **sections)
+    path = SIMULATED.written(folder, fleet={"faults": {}}, **sections)
     sets = ["--set", "strategy.name=fedavg", "--set", "rounds.count=2", "--in-process", "--json"]
     finish(
         Program(
@@ -39,7 +39,7 @@ def test_a_run_from_files_is_the_run_that_wrote_them(tmp_path: Path) -> None:
     (tmp_path / "who.json").write_text(
         json.dumps([[int(who.split("-")[1]) for who in row] for row in trained])
     )
-    base = scenario(tmp_path, simulated=True)
+    base = SIMULATED.written(tmp_path)
     files = {
         "task.init": "theta.npz",
         "fleet.partition": "split.npz",
@@ -68,7 +68,7 @@ def test_a_run_from_files_is_the_run_that_wrote_them(tmp_path: Path) -> None:
 def test_initial_weights_of_the_wrong_length_are_refused_before_anything_starts(
     tmp_path: Path,
 ) -> None:
-    path = scenario(tmp_path, simulated=True)
+    path = SIMULATED.written(tmp_path)
     np.savez(tmp_path / "theta.npz", theta0=np.zeros(7, np.float32))
     command = [
         "covey.coordinator.cli",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from covey.coordinator.run.audit_trail import check
-from tests.e2e.conftest import coordinator, finish, fleet, scenario
+from tests.e2e.conftest import SIMULATED, coordinator, finish, fleet
 from tests.processes import (
     Program,
     free_port,
@@ -120,7 +120,7 @@ def test_ctrl_c_stops_cleanly_and_the_run_can_be_resumed(tmp_path: Path, undistu
 
 
 def test_the_one_command_run_resumes_with_its_own_broker_and_fleet(tmp_path: Path) -> None:
-    path = scenario(tmp_path, simulated=True)
+    path = SIMULATED.written(tmp_path)
     runs = []
     for name in ("whole", "killed"):
         command = [

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from tests.certificates import Authority, needs_openssl
-from tests.e2e.conftest import finish, scenario
+from tests.e2e.conftest import SIMULATED, finish
 from tests.processes import Program, free_port, needs_mosquitto, program, result, until
 
 pytestmark = pytest.mark.processes
@@ -35,7 +35,7 @@ def strict_broker(folder: Path) -> Iterator[tuple[str, Authority]]:
 def test_a_run_with_its_fleet_and_its_status_over_a_broker_that_wants_certificates(
     tmp_path: Path,
 ) -> None:
-    path = scenario(tmp_path, simulated=True, rounds={"count": 2})
+    path = SIMULATED.written(tmp_path, rounds={"count": 2})
     with strict_broker(tmp_path) as (url, authority):
         own = authority.sign("coordinator")
         reach = [
@@ -71,7 +71,7 @@ def test_a_run_with_its_fleet_and_its_status_over_a_broker_that_wants_certificat
 @needs_mosquitto
 @needs_openssl
 def test_without_a_certificate_every_program_names_what_is_missing(tmp_path: Path) -> None:
-    path = scenario(tmp_path, simulated=True)
+    path = SIMULATED.written(tmp_path)
     with strict_broker(tmp_path) as (url, authority):
         reach = ["--broker", url, "--ca", str(authority.cert)]
         with program(
@@ -93,7 +93,7 @@ def test_without_a_certificate_every_program_names_what_is_missing(tmp_path: Pat
 
 
 def test_a_file_that_cannot_be_read_ends_a_run_before_anything_starts(tmp_path: Path) -> None:
-    path = scenario(tmp_path, simulated=True)
+    path = SIMULATED.written(tmp_path)
     command = [
         "covey.coordinator.cli",
         "run",
@@ -114,7 +114,7 @@ def test_no_command_line_of_a_run_has_the_password_and_its_fleet_reports_once_th
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COVEY_BROKER", f"mqtt://ann:s3cret@127.0.0.1:{free_port()}")
-    path, log = scenario(tmp_path, simulated=True), tmp_path / "run" / "fleet.log"
+    path, log = SIMULATED.written(tmp_path), tmp_path / "run" / "fleet.log"
     with program(
         "covey.coordinator.cli",
         "run",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import finish, scenario
+from tests.e2e.conftest import SIMULATED, finish
 from tests.processes import Program, model_bytes, rows, until
 
 pytestmark = pytest.mark.processes
@@ -27,7 +27,7 @@ ROUNDS = 8  # a run must not be over before the test that has seen its first rou
 
 def command(folder: Path, way: Sequence[str], out: str, rounds: int = ROUNDS) -> list[str]:
     limits = {"count": rounds, "absence_s": 300, "rollcall_s": 120}
-    path = scenario(folder, simulated=True, rounds=limits, fleet={"faults": {}})
+    path = SIMULATED.written(folder, rounds=limits, fleet={"faults": {}})
     return ["covey.coordinator.cli", "run", str(path), "--out", str(folder / out), *way]
 
 

@@ -23,11 +23,15 @@ Sections = Mapping[str, Any]
 
 
 def changed(base: Sections, changes: Sections) -> dict[str, Any]:
-    """A section given as a mapping changes the keys that it names; anything else takes the section's place."""
+    """A section given as a mapping changes the keys that it names; anything else takes the section's place.
+
+    So does a mapping with a name, such as another method: it has keys of its own.
+    """
     found = dict(base)
     for section, values in changes.items():
         before = found.get(section)
-        if isinstance(before, Mapping) and isinstance(values, Mapping):
+        is_part = isinstance(values, Mapping) and "name" not in values
+        if is_part and isinstance(before, Mapping):
             values = {**before, **values}
         found[section] = values
     return found
@@ -58,7 +62,14 @@ class Scenes:
     def __call__(self, method: str | Sections | None = None, **changes: Any) -> Scenario:
         return Scenario.model_validate(self.document(method, **changes))
 
-    def written(self, folder: Path, method: str | Sections | None = None, **changes: Any) -> Path:
-        path = folder / "scenario.yaml"
+    def written(
+        self,
+        folder: Path,
+        method: str | Sections | None = None,
+        *,
+        file: str = "scenario.yaml",
+        **changes: Any,
+    ) -> Path:
+        path = folder / file
         path.write_text(yaml.safe_dump(self.document(method, **changes)))
         return path
