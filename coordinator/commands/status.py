@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import uuid
 from pathlib import Path
@@ -10,21 +11,23 @@ from typing import Any
 
 import yaml
 
-from covey.coordinator.commands.models_in_use import add_models_in_use
 from covey.coordinator.dashboard.folder_reader import plan_of
 from covey.coordinator.run.records import newest_privacy
 from covey.coordinator.run.roster_files import read_roster, roster_file
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
-from covey.shared.mqtt.link import Down, Message, Up
+from covey.shared.mqtt.link import Down, Link, Message, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.numerics.measures import is_regression
-from covey.shared.wire.documents import CoordinatorStatus
+from covey.shared.wire.documents import AgentStatus, CoordinatorStatus
 from covey.shared.wire.framing import Document
 from covey.shared.wire.roster_view import RosterView
 from covey.shared.wire.topics import Topics
 
 WITHIN_S = 3.0
+STATUSES_WITHIN_S = 1.0  # of agents
+MAX_AGENTS = 1000  # of a larger fleet, the roster has what it has
+BATCH = 100  # topics of one subscription
 
 
 def from_folder(folder: Path) -> dict[str, Any]:
@@ -142,3 +145,44 @@ def _account(payload: bytes) -> dict[str, Any] | None:
         return None
     account = line.get("privacy") if isinstance(line, dict) else None
     return account if isinstance(account, dict) else None
+
+
+# -- models in use: agents change them after a run, when no coordinator keeps a roster ---------------
+
+
+async def add_models_in_use(link: Link, topics: Topics, rows: dict[str, dict[str, Any]]) -> None:
+    """Complete the rows of a roster with the models that devices use now.
+
+    Args:
+        link: connected.
+        topics: of the federation.
+        rows: of the roster, by agent; `model` of each is set if its status has one.
+    """
+    if not rows or len(rows) > MAX_AGENTS:
+        return
+    awaited = {topics.status(agent): agent for agent in rows}
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(STATUSES_WITHIN_S):
+            await _subscribe(link, list(awaited))
+            async for incoming in link.incoming():
+                if not isinstance(incoming, Message):
+                    continue
+                agent = awaited.pop(incoming.topic, None)
+                if agent is not None:
+                    _complete(rows[agent], incoming.payload)
+                if not awaited:
+                    return
+
+
+async def _subscribe(link: Link, wanted: list[str]) -> None:
+    for start in range(0, len(wanted), BATCH):
+        await link.subscribe(wanted[start : start + BATCH])
+
+
+def _complete(row: dict[str, Any], payload: bytes) -> None:
+    try:
+        status = AgentStatus.from_bytes(payload)
+    except DecodeError:  # cleared, or of another version
+        return
+    if status.model is not None:
+        row["model"] = status.model.model_dump(mode="json")

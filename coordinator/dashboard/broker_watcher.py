@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable
 
 from covey.coordinator.view.lines import Line, PhaseLine, reduced
+from covey.coordinator.view.state import RunPlan, Sources
 from covey.shared import json_text
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
@@ -48,6 +49,19 @@ class BrokerWatcher:
 
     def __repr__(self) -> str:
         return f"BrokerWatcher({self.url}, connected={self.connected})"
+
+    @property
+    def sources(self) -> Sources:
+        """All that was read so far."""
+        return Sources(
+            RunPlan(),
+            self.lines,
+            self.status,
+            self.roster,
+            connected=self.connected,
+            problem=self.problem,
+            updated=self.updated,
+        )
 
     def __enter__(self) -> BrokerWatcher:
         self._thread.start()

@@ -9,7 +9,7 @@ import yaml
 
 from covey.coordinator.run.roster_files import roster_file
 from covey.coordinator.view.lines import Line, reduced
-from covey.coordinator.view.state import RunPlan
+from covey.coordinator.view.state import RunPlan, Sources
 from covey.shared import json_text
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.measures import is_regression
@@ -40,6 +40,18 @@ class FolderReader:
 
     def __repr__(self) -> str:
         return f"FolderReader({self.folder}: {len(self.lines)} lines)"
+
+    @property
+    def sources(self) -> Sources:
+        """All that was read so far."""
+        return Sources(
+            self.plan,
+            tuple(self.lines),
+            self.status,
+            self.roster,
+            finished=self.finished,
+            updated=self.updated,
+        )
 
     def poll(self) -> bool:
         """Read what is new; False if nothing is."""

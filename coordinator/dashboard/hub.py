@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from covey.coordinator.dashboard.broker_watcher import BrokerWatcher
@@ -134,32 +134,21 @@ class Hub:
 
 def joined(reader: FolderReader | None, watcher: BrokerWatcher | None) -> Sources:
     """Everything known: the record from the folder where there is one, the rest from the broker while it is connected."""
-    plan = reader.plan if reader is not None else RunPlan()
-    if watcher is None or is_other_run(reader, watcher):
-        if reader is None:
-            return Sources(plan)
-        problem = "" if watcher is None else "the broker shows another run than this folder"
-        return _of_folder(reader, None if watcher is None else watcher.connected, problem)
+    if watcher is None:
+        return Sources(RunPlan()) if reader is None else reader.sources
+    seen = watcher.sources
     if reader is None:
-        return Sources(
-            plan=plan,
-            lines=watcher.lines,
-            status=watcher.status,
-            roster=watcher.roster,
-            connected=watcher.connected,
-            problem=watcher.problem,
-            updated=watcher.updated,
-        )
-    if watcher.status is None or not watcher.connected:
-        return _of_folder(reader, watcher.connected, watcher.problem)
-    return Sources(
-        plan=plan,
-        lines=tuple(reader.lines),
-        status=watcher.status,
-        roster=watcher.roster or reader.roster,
-        finished=reader.finished,
-        connected=True,
-        updated=max(reader.updated, watcher.updated),
+        return seen
+    found = replace(reader.sources, connected=seen.connected)
+    if is_other_run(reader, watcher):
+        return replace(found, problem="the broker shows another run than this folder")
+    if seen.status is None or not seen.connected:
+        return replace(found, problem=seen.problem)
+    return replace(
+        found,
+        status=seen.status,
+        roster=seen.roster or found.roster,
+        updated=max(found.updated, seen.updated),
     )
 
 
@@ -170,16 +159,3 @@ def is_other_run(reader: FolderReader | None, watcher: BrokerWatcher | None) -> 
     if reader.roster is None or watcher.roster is None:
         return False
     return reader.roster.run != watcher.roster.run
-
-
-def _of_folder(reader: FolderReader, connected: bool | None, problem: str) -> Sources:
-    return Sources(
-        plan=reader.plan,
-        lines=tuple(reader.lines),
-        status=reader.status,
-        roster=reader.roster,
-        finished=reader.finished,
-        connected=connected,
-        problem=problem,
-        updated=reader.updated,
-    )

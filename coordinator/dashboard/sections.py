@@ -14,6 +14,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from covey.coordinator.run.time_left import duration_text
+from covey.coordinator.view import plots
 from covey.coordinator.view.axes import (
     Axis,
     columns_axis,
@@ -22,15 +23,6 @@ from covey.coordinator.view.axes import (
     rounds_axis,
     shown,
 )
-from covey.coordinator.view.plots import (
-    Column,
-    Series,
-    Size,
-    colour_entry,
-    columns,
-    legend_of,
-    lines,
-)
 from covey.coordinator.view.state import DashboardState, Points
 from covey.coordinator.view.svg import Entry, Panel, panel, swatch
 from covey.coordinator.view.table import NONE
@@ -38,9 +30,9 @@ from covey.coordinator.view.words import away_words, bytes_text, trouble_words
 from covey.shared.numerics.measures import MEASURES, PERCENT, Measure
 from covey.shared.sentences import counted
 
-DESK = Size(640, 270)  # of the first chart
-PHONE = Size(360, 250)  # of the same in a narrow window
-SMALL = (Size(370, 190),)  # of the others
+DESK = plots.Size(640, 270)  # of the first chart
+PHONE = plots.Size(360, 250)  # of the same in a narrow window
+SMALL = (plots.Size(370, 190),)  # of the others
 MISSING = 1  # the colour of reports that did not come
 UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes"))
 LARGEST = 1e30  # value that is drawn
@@ -168,9 +160,9 @@ def _figures(state: DashboardState) -> Chart:
     for one in state.figures:
         points = [(x, shown(measure, y)) for x, y in one.points]
         if one.cluster is None:
-            series.append(Series("all agents", None, points))
+            series.append(plots.Series("all agents", None, points))
         else:
-            series.append(Series(f"cluster {one.cluster}", _number(one.cluster), points))
+            series.append(plots.Series(f"cluster {one.cluster}", _number(one.cluster), points))
     empty = "No evaluation yet."
     if state.evaluates_every == 0:
         empty = "Evaluated after the last round. To see figures earlier, set evaluation.every."
@@ -197,7 +189,7 @@ def _loss(state: DashboardState) -> Chart:
     def axis(losses: Sequence[float]) -> Axis:
         return from_zero(losses, "loss, mean over samples")
 
-    series = [Series("loss", 0, state.loss)]
+    series = [plots.Series("loss", 0, state.loss)]
     return _lines("Training loss", series, axis, lambda loss: f"{loss:.3g}", empty)
 
 
@@ -209,8 +201,8 @@ def _traffic(state: DashboardState) -> Chart:
         return [(x, count / scale) for x, count in points]
 
     series = [
-        Series("to agents", 0, scaled(state.sent)),
-        Series("from agents", 4, scaled(state.received)),
+        plots.Series("to agents", 0, scaled(state.sent)),
+        plots.Series("from agents", 4, scaled(state.received)),
     ]
 
     def words(count: float) -> str:
@@ -223,11 +215,11 @@ def _traffic(state: DashboardState) -> Chart:
 
 def _lines(
     title: str,
-    series: Sequence[Series],
+    series: Sequence[plots.Series],
     axis: Callable[[Sequence[float]], Axis],
     words: Callable[[float], str],
     empty: str,
-    sizes: Sequence[Size] = SMALL,
+    sizes: Sequence[plots.Size] = SMALL,
     heading: str = "h3",
 ) -> Chart:
     """Lines over rounds, with the values of all of them under the pointer."""
@@ -242,9 +234,13 @@ def _lines(
     rounds = _rounds(by_round)
     y = axis([value for one in series for _, value in one.points])
     on_top_last = series[::-1]
-    panels = [lines(title, on_top_last, rounds, y, size=size, values=values) for size in sizes]
+    panels = [
+        plots.lines(title, on_top_last, rounds, y, size=size, values=values) for size in sizes
+    ]
     newest = [words(one.points[-1][1]) if one.points else "" for one in series]
-    return Chart(title, panels, list(zip(legend_of(series), newest, strict=False)), heading=heading)
+    return Chart(
+        title, panels, list(zip(plots.legend_of(series), newest, strict=False)), heading=heading
+    )
 
 
 def _drawable(points: Points) -> Points:
@@ -274,13 +270,13 @@ def _reports(state: DashboardState) -> Chart:
         if bar.missing:
             counts["missing"] = bar.missing
             layers.append((bar.missing, MISSING, "missing"))
-        stacks.append(Column(place, layers))
+        stacks.append(plots.Column(place, layers))
         said = ", ".join([f"{kind} {count}" for kind, count in counts.items()])
         values.append((float(place), f"{bar.phase}, after round {bar.round}: {said}"))
     x = columns_axis([stack.x for stack in stacks], "phases")
     y = from_zero([bar.reported + bar.missing for bar in state.bars], "agents", whole=True)
-    panels = [columns(title, stacks, x, y, size=size, values=values) for size in SMALL]
-    legend = [(colour_entry(None, "reported"), "")]
+    panels = [plots.columns(title, stacks, x, y, size=size, values=values) for size in SMALL]
+    legend = [(plots.colour_entry(None, "reported"), "")]
     if any(bar.missing for bar in state.bars):
-        legend.append((colour_entry(MISSING, "missing"), ""))
+        legend.append((plots.colour_entry(MISSING, "missing"), ""))
     return Chart(title, panels, legend)

@@ -13,22 +13,9 @@ import numpy.typing as npt
 from markupsafe import Markup
 
 from covey.coordinator.report.projection import Tree
+from covey.coordinator.view import svg
 from covey.coordinator.view.axes import Axis, from_zero
 from covey.coordinator.view.plots import BOTTOM, horizontal_axis, mark
-from covey.coordinator.view.svg import (
-    LEGEND_LINE,
-    SWATCH,
-    WIDTH,
-    Entry,
-    Panel,
-    element,
-    hint,
-    joined,
-    line,
-    path,
-    rectangle,
-    words,
-)
 from covey.coordinator.view.theme import fill, stroke
 from covey.shared.numerics.clustering import Matrix
 
@@ -70,7 +57,7 @@ def scatter(
     centres: Matrix | None,
     limits: tuple[float, float],
     labels: tuple[str, str],
-) -> Panel:
+) -> svg.Panel:
     """Agents as marks, the centres of clusters as crosses; coordinates have no unit, so there are no ticks.
 
     Args:
@@ -85,25 +72,25 @@ def scatter(
     height = SCATTER_HEIGHT - top - 24
 
     def place(x: float, y: float) -> tuple[float, float]:
-        across = WIDTH * (x / x_limit + 1) / 2
+        across = svg.WIDTH * (x / x_limit + 1) / 2
         down = top + height * (1 - y / y_limit) / 2
         return across, down
 
-    border = rectangle(0.5, top, WIDTH - 1, height, "grid")
+    border = svg.rectangle(0.5, top, svg.WIDTH - 1, height, "grid")
     parts = [
         border,
-        words(0, 12, labels[1], "tick"),
-        words(WIDTH / 2, SCATTER_HEIGHT - 8, labels[0], "tick", "middle"),
+        svg.words(0, 12, labels[1], "tick"),
+        svg.words(svg.WIDTH / 2, SCATTER_HEIGHT - 8, labels[0], "tick", "middle"),
     ]
     for dot in dots:
         x, y = place(dot.x, dot.y)
         drawn = group_mark(x, y, dot.group, dot.cluster)
-        parts.append(element("g", hint(dot.name), drawn, fill_opacity="0.75"))
+        parts.append(svg.element("g", svg.hint(dot.name), drawn, fill_opacity="0.75"))
     if centres is not None:
         for cluster, (x, y) in enumerate(centres):
             parts.append(_cross(*place(float(x), float(y)), cluster))
     described = f"{title}: {len(dots)} agents in a plane"
-    return Panel(title, SCATTER_HEIGHT, joined(parts), described)
+    return svg.Panel(title, SCATTER_HEIGHT, svg.joined(parts), described)
 
 
 def group_mark(x: float, y: float, group: int | None, cluster: int | None) -> Markup:
@@ -111,9 +98,9 @@ def group_mark(x: float, y: float, group: int | None, cluster: int | None) -> Ma
     return mark(x, y, group or 0, fill(cluster))
 
 
-def group_entry(group: int) -> Entry:
+def group_entry(group: int) -> svg.Entry:
     """A legend's entry for the shape of a planted group."""
-    return Entry(group_mark(SWATCH / 2, LEGEND_LINE / 2, group, None), f"group {group}")
+    return svg.Entry(group_mark(svg.SWATCH / 2, svg.LEGEND_LINE / 2, group, None), f"group {group}")
 
 
 def _cross(x: float, y: float, cluster: int) -> Markup:
@@ -122,37 +109,39 @@ def _cross(x: float, y: float, cluster: int) -> Markup:
     parts = []
     for class_, width in (("ink", 5.5), (stroke(cluster), 2.5)):
         for (x1, y1), (x2, y2) in corners:
-            parts.append(line(x1, y1, x2, y2, class_, stroke_width=width))
-    return joined(parts)
+            parts.append(svg.line(x1, y1, x2, y2, class_, stroke_width=width))
+    return svg.joined(parts)
 
 
 # -- counts ----------------------------------------------------------------------------------------
 
 
-def count_grid(title: str, counts: Mapping[tuple[int, int], int]) -> Panel:
+def count_grid(title: str, counts: Mapping[tuple[int, int], int]) -> svg.Panel:
     """How many agents are in each cluster (row) and of each planted group (column)."""
     clusters = sorted({cluster for cluster, _ in counts})
     groups = sorted({group for _, group in counts})
     left = 74.0
     top = 40.0
-    width = min(90.0, (WIDTH - left) / len(groups))
+    width = min(90.0, (svg.WIDTH - left) / len(groups))
     most = max(counts.values())
-    parts = [words(left, 12, "planted group", "tick"), words(0, top - 8, "cluster", "tick")]
+    parts = [svg.words(left, 12, "planted group", "tick"), svg.words(0, top - 8, "cluster", "tick")]
     for column, group in enumerate(groups):
         x = left + width * (column + 0.5)
-        parts.append(words(x, top - 8, str(group), "tick", "middle"))
+        parts.append(svg.words(x, top - 8, str(group), "tick", "middle"))
     for row, cluster in enumerate(clusters):
         y = top + CELL * row
-        parts.append(words(left - 10, y + CELL / 2 + 4, str(cluster), "tick", "end"))
+        parts.append(svg.words(left - 10, y + CELL / 2 + 4, str(cluster), "tick", "end"))
         for column, group in enumerate(groups):
             x = left + width * column
             count = counts.get((cluster, group), 0)
             shade = f"{0.5 * count / most:.2f}"
-            cell = rectangle(x + 1, y + 1, width - 2, CELL - 2, fill(0))
-            parts.append(element("g", cell, fill_opacity=shade))
-            parts.append(words(x + width / 2, y + CELL / 2 + 4, str(count), None, "middle"))
+            cell = svg.rectangle(x + 1, y + 1, width - 2, CELL - 2, fill(0))
+            parts.append(svg.element("g", cell, fill_opacity=shade))
+            parts.append(svg.words(x + width / 2, y + CELL / 2 + 4, str(count), None, "middle"))
     height = top + CELL * len(clusters) + 8
-    return Panel(title, height, joined(parts), f"{title}: agents by cluster and planted group")
+    return svg.Panel(
+        title, height, svg.joined(parts), f"{title}: agents by cluster and planted group"
+    )
 
 
 # -- distances -------------------------------------------------------------------------------------
@@ -171,7 +160,7 @@ class DistanceMap:
     names: Sequence[str]  # of the rows
 
 
-def distance_map(shown: DistanceMap) -> Panel:
+def distance_map(shown: DistanceMap) -> svg.Panel:
     """The merge tree to the left, strips of colours, and the distances with their scale."""
     top = 22.0
     tallest = float(shown.tree.heights.max())
@@ -183,18 +172,18 @@ def distance_map(shown: DistanceMap) -> Panel:
     step = MAP / len(shown.names)
     for name, numbers in shown.strips:
         for row, found in enumerate(numbers):
-            parts.append(rectangle(x, top + step * row, STRIP, step + 0.2, fill(found)))
-        parts.append(words(x, 14, name[0].upper(), "tick"))
+            parts.append(svg.rectangle(x, top + step * row, STRIP, step + 0.2, fill(found)))
+        parts.append(svg.words(x, 14, name[0].upper(), "tick"))
         x += STRIP + 3
     farthest = float(shown.distances.max()) or 1.0
     parts.append(_image(x, top, MAP, MAP, _shades(shown.distances / farthest)))
     centre = x + MAP / 2
     agents = f"{len(shown.names)} agents, in the order of the tree"
-    parts.append(words(centre, top + MAP + 17, agents, "tick", "middle"))
+    parts.append(svg.words(centre, top + MAP + 17, agents, "tick", "middle"))
     parts.append(_scale(x, top + MAP + 28, farthest, shown.unit))
     height = top + MAP + BOTTOM + 26
     described = f"{shown.title}: {len(shown.names)} agents, {shown.unit}"
-    return Panel(shown.title, height, joined(parts), described)
+    return svg.Panel(shown.title, height, svg.joined(parts), described)
 
 
 def _tree(shown: DistanceMap, axis: Axis, top: float) -> Markup:
@@ -207,23 +196,23 @@ def _tree(shown: DistanceMap, axis: Axis, top: float) -> Markup:
             x = 4 + (TREE - 4) * axis.share(float(height))
             y = top + MAP * (float(place) + 0.5) / rows
             corners.append((x, y))
-        parts.append(element("path", d=path(corners), class_="ink"))
+        parts.append(svg.element("path", d=svg.path(corners), class_="ink"))
     if shown.cut is not None:
         x = 4 + (TREE - 4) * axis.share(shown.cut)
-        parts.append(line(x, top, x, top + MAP, "line s1", stroke_dasharray="5 4"))
-        parts.append(words(x + 3, 14, "cut", "tick"))
-    return joined(parts)
+        parts.append(svg.line(x, top, x, top + MAP, "line s1", stroke_dasharray="5 4"))
+        parts.append(svg.words(x + 3, 14, "cut", "tick"))
+    return svg.joined(parts)
 
 
 def _scale(x: float, y: float, farthest: float, unit: str) -> Markup:
     """The colours from zero to the largest distance."""
     bar = _image(x, y, MAP, 8, _shades(np.linspace(0.0, 1.0, 64)[None, :]))
-    return joined(
+    return svg.joined(
         [
             bar,
-            words(x, y + 22, "0", "tick"),
-            words(x + MAP / 2, y + 22, unit, "tick", "middle"),
-            words(x + MAP, y + 22, f"{farthest:.3g}", "tick", "end"),
+            svg.words(x, y + 22, "0", "tick"),
+            svg.words(x + MAP / 2, y + 22, unit, "tick", "middle"),
+            svg.words(x + MAP, y + 22, f"{farthest:.3g}", "tick", "end"),
         ]
     )
 
@@ -235,7 +224,7 @@ def _shades(shares: Matrix) -> Pixels:
 
 def _image(x: float, y: float, width: float, height: float, pixels: Pixels) -> Markup:
     encoded = base64.b64encode(png(pixels)).decode()
-    return element(
+    return svg.element(
         "image",
         x=x,
         y=y,

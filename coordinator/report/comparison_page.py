@@ -18,8 +18,15 @@ from covey.coordinator.report.explanations import terms
 from covey.coordinator.report.figure_pictures import Group, Picture
 from covey.coordinator.report.html_page import Fact, Page, Section, Tile, html
 from covey.coordinator.report.pictures import pictures
-from covey.coordinator.report.run_facts import data_remarks, moment, repeat_command, run_id, times
-from covey.coordinator.report.run_words import device_words, version_words
+from covey.coordinator.report.run_facts import (
+    data_remarks,
+    device_words,
+    moment,
+    repeat_command,
+    run_id,
+    times,
+    version_words,
+)
 from covey.coordinator.run.modes import MODE_TITLES
 from covey.coordinator.run.records import finished
 from covey.coordinator.view.table import NONE, Column, Table

@@ -12,8 +12,13 @@ from covey.coordinator.report.explanations import terms
 from covey.coordinator.report.figure_pictures import Group, Picture
 from covey.coordinator.report.html_page import Fact, Page, Section, Tile, html
 from covey.coordinator.report.pictures import pictures
-from covey.coordinator.report.run_facts import RunFacts, facts_of, moment
-from covey.coordinator.report.run_words import device_words, version_words
+from covey.coordinator.report.run_facts import (
+    RunFacts,
+    device_words,
+    facts_of,
+    moment,
+    version_words,
+)
 from covey.coordinator.report.tables import newcomers, participation, results, unevaluated
 from covey.coordinator.run.modes import MODE_TITLES
 from covey.coordinator.view.svg import document

@@ -19,18 +19,8 @@ from covey.coordinator.report.figure_pictures import (
     of_figures,
     series_of,
 )
+from covey.coordinator.view import plots
 from covey.coordinator.view.axes import columns_axis, figure_axis, from_zero, rounds_axis, shown
-from covey.coordinator.view.plots import (
-    Bar,
-    Column,
-    Strip,
-    bars,
-    colour_entry,
-    columns,
-    legend_of,
-    lines,
-    strips,
-)
 from covey.coordinator.view.svg import Drawing, Panel
 from covey.shared.numerics.measures import MEASURES, Measure
 from covey.shared.sentences import counted
@@ -72,15 +62,18 @@ def _of_rounds(groups: Sequence[Group]) -> Iterator[Picture]:
         places.extend(x for x, _ in one.points)
     if places:
         x = rounds_axis(places)
-        panel = lines("", series, x, from_zero(extent(series), "training loss"))
-        drawing = Drawing([panel], legend_of(series))
+        panel = plots.lines("", series, x, from_zero(extent(series), "training loss"))
+        drawing = Drawing([panel], plots.legend_of(series))
         title = "Training loss, mean over a round's agents"
         yield Picture("loss", title, drawing, band_remark(groups))
     runs = [group.runs[0] for group in groups if len(group.runs) == 1]
     attended = [run for run in runs if any(one.missing for one in run.attendance)]
     if attended and len(runs) <= MAX_PANELS:
         panels = [_attendance(run, alone=len(runs) == 1) for run in attended]
-        legend = [colour_entry(0, "reported"), colour_entry(MISSING, "invited, did not report")]
+        legend = [
+            plots.colour_entry(0, "reported"),
+            plots.colour_entry(MISSING, "invited, did not report"),
+        ]
         yield Picture("attendance", "Agents of each training round", Drawing(panels, legend))
 
 
@@ -90,11 +83,11 @@ def _attendance(run: Curves, *, alone: bool) -> Panel:
     for one in run.attendance:
         reported = (one.reported, 0, "reported")
         missing = (one.missing, MISSING, "did not report")
-        stacks.append(Column(one.round, [reported, missing]))
+        stacks.append(plots.Column(one.round, [reported, missing]))
         most = max(most, one.reported + one.missing)
     x = columns_axis([one.round for one in run.attendance], "round")
     y = from_zero([most], "agents", whole=True)
-    return columns("" if alone else run.label, stacks, x, y)
+    return plots.columns("" if alone else run.label, stacks, x, y)
 
 
 # -- agents and clusters ---------------------------------------------------------------------------
@@ -146,11 +139,11 @@ def _agents(runs: Sequence[Curves], measure: Measure) -> Drawing:
             mean = fmean(value for value, _ in own)
             label = run.label if cluster is None else f"cluster {cluster}"
             colour = number if cluster is None else cluster
-            rows.append(Strip(label, own, colour, mean))
+            rows.append(plots.Strip(label, own, colour, mean))
     values: list[float] = []
     for row in rows:
         values.extend(value for value, _ in row.dots)
-    panel = strips("", rows, figure_axis(measure, values))
+    panel = plots.strips("", rows, figure_axis(measure, values))
     return Drawing([panel])
 
 
@@ -174,12 +167,12 @@ def _sizes(runs: Sequence[Curves], *, alone: bool) -> Drawing:
             for cluster in sorted(by_cluster):
                 layers.append((by_cluster[cluster], cluster, f"cluster {cluster}"))
                 names.add(cluster)
-            stacks.append(Column(rounds, layers))
+            stacks.append(plots.Column(rounds, layers))
         most = max(sum(by_cluster.values()) for by_cluster in newest.values())
         x = columns_axis(list(newest), "rounds that were over")
         y = from_zero([most], "agents", whole=True)
-        panels.append(columns("" if alone else run.label, stacks, x, y))
-    legend = [colour_entry(cluster, f"cluster {cluster}") for cluster in sorted(names)]
+        panels.append(plots.columns("" if alone else run.label, stacks, x, y))
+    legend = [plots.colour_entry(cluster, f"cluster {cluster}") for cluster in sorted(names)]
     return Drawing(panels, legend)
 
 
@@ -190,6 +183,6 @@ def _samples(run: Curves, *, alone: bool) -> Panel:
         samples = run.samples[cluster]
         agents = sum(1 for own in run.clusters.values() if own == cluster)
         text = f"{samples} ({counted(agents, 'agent')})"
-        rows.append(Bar(f"cluster {cluster}", samples, text, cluster))
+        rows.append(plots.Bar(f"cluster {cluster}", samples, text, cluster))
     axis = from_zero(run.samples.values(), "training samples", whole=True)
-    return bars("" if alone else run.label, rows, axis)
+    return plots.bars("" if alone else run.label, rows, axis)

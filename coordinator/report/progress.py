@@ -9,34 +9,8 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from covey.coordinator.run import notices
 from covey.coordinator.run.cluster_words import sizes_text
-from covey.coordinator.run.notices import (
-    AgentExcluded,
-    AgentFellBack,
-    AgentForgotten,
-    AgentQuarantined,
-    AgentReleased,
-    AgentRests,
-    AggregatorDown,
-    AggregatorUp,
-    BrokerReady,
-    ControlReceived,
-    LinkDown,
-    ModelsNotPublished,
-    ModelsPublished,
-    Notice,
-    PhaseFolded,
-    ReportRefused,
-    ReportSetAside,
-    RoundsStopped,
-    RoundVoid,
-    RunWaits,
-    ShardDown,
-    ShardUp,
-    SubscriptionsRefused,
-    SumRefused,
-    WorkFailed,
-)
 from covey.coordinator.run.time_left import TimeLeft, duration_text
 from covey.coordinator.view.words import epsilons
 from covey.shared.numerics.measures import PERCENT, shown_measure
@@ -74,54 +48,54 @@ class ProgressBar:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def __call__(self, notice: Notice) -> None:
+    def __call__(self, notice: notices.Notice) -> None:
         match notice:
-            case PhaseFolded():
+            case notices.PhaseFolded():
                 self._phase(notice)
-            case BrokerReady(broker=broker, url=url, note=note):
+            case notices.BrokerReady(broker=broker, url=url, note=note):
                 self._say(f"broker: {broker} at {url}")
                 if note:
                     self._say(note)
-            case RoundVoid(round=number, why=why):
+            case notices.RoundVoid(round=number, why=why):
                 self._warn(f"round {number + 1}: void, drawn again ({why})")
-            case RoundsStopped(round=number, rounds=rounds, why=why):
+            case notices.RoundsStopped(round=number, rounds=rounds, why=why):
                 self._bar.update(self._task, total=number)
                 self._say(f"ended after round {number} of {rounds}: {why}")
-            case RunWaits(why=why, seconds=seconds):
+            case notices.RunWaits(why=why, seconds=seconds):
                 self._warn(f"waiting: {why}{_for_so_long(seconds)}")
                 self._bar.update(self._task, remark=f"waiting: {why}")
-            case ControlReceived(command="pause"):
+            case notices.ControlReceived(command="pause"):
                 self._warn("paused: no new phase opens; to resume: coordinator resume")
-            case ControlReceived():
+            case notices.ControlReceived():
                 self._say("resumed")
-            case SubscriptionsRefused(refused=[]):
+            case notices.SubscriptionsRefused(refused=[]):
                 self._say("the broker accepts all subscriptions again")
-            case SubscriptionsRefused(refused=topics):
+            case notices.SubscriptionsRefused(refused=topics):
                 names = ", ".join(topics)
                 self._warn(
                     f"the broker refuses the subscription to {names}; trying again. Check that all of its "
                     "nodes are up, and its access rules"
                 )
-            case ModelsPublished(round=number, models=count):
+            case notices.ModelsPublished(round=number, models=count):
                 noun = "model" if count == 1 else "models"
                 self._say(f"devices may use round {number} from now on: {count} {noun} published")
-            case ModelsNotPublished(why=why):
+            case notices.ModelsNotPublished(why=why):
                 self._warn(f"the models were not published to devices: {why}")
-            case LinkDown(why=why):
+            case notices.LinkDown(why=why):
                 self._warn(f"broker: {why}; trying again")
-            case AggregatorUp(shard=shard):
+            case notices.AggregatorUp(shard=shard):
                 self._say(f"the aggregator of broker {shard} is online")
-            case AggregatorDown(shard=shard):
+            case notices.AggregatorDown(shard=shard):
                 self._warn(
                     f"the aggregator of broker {shard} is offline: the coordinator reads the reports there itself"
                 )
-            case SumRefused(shard=shard, why=why):
+            case notices.SumRefused(shard=shard, why=why):
                 self._warn(
                     f"a sum of the aggregator of broker {shard} was refused ({why}); its agents are asked for their reports"
                 )
-            case ShardUp(shard=shard, broker=broker):
+            case notices.ShardUp(shard=shard, broker=broker):
                 self._say(f"broker {shard} is up: {broker}")
-            case ShardDown(shard=shard, why=why, agents=agents):
+            case notices.ShardDown(shard=shard, why=why, agents=agents):
                 noun = "agent" if agents == 1 else "agents"
                 self._warn(
                     f"broker {shard} is down with {agents} {noun}: {why}; the run continues without them"
@@ -129,34 +103,34 @@ class ProgressBar:
             case _:
                 self._about_agent(notice)
 
-    def _about_agent(self, notice: Notice) -> None:
+    def _about_agent(self, notice: notices.Notice) -> None:
         """Remarks about one agent, or about its report."""
         match notice:
-            case AgentExcluded(agent=agent, why=why):
+            case notices.AgentExcluded(agent=agent, why=why):
                 self._once(f"{agent} is excluded: {why}")
-            case WorkFailed(agent=agent, why=why):
+            case notices.WorkFailed(agent=agent, why=why):
                 self._once_per_cause(agent, "could not do its work", why.removeprefix(f"{agent}: "))
-            case ReportRefused(agent=agent, why=why):
+            case notices.ReportRefused(agent=agent, why=why):
                 self._once_per_cause(agent, "sent a report that was refused", why)
-            case ReportSetAside(agent=agent, why=why):
+            case notices.ReportSetAside(agent=agent, why=why):
                 self._warn(
                     f"a report of {agent} was set aside, the round is folded without it: {why}"
                 )
-            case AgentQuarantined(agent=agent, refused=refused, why=why):
+            case notices.AgentQuarantined(agent=agent, refused=refused, why=why):
                 self._warn(
                     f"{agent} is in quarantine after {refused} refused reports: {why}. "
                     f"To invite it again: coordinator release {agent}"
                 )
-            case AgentRests(agent=agent, kind=kind, why=why):
+            case notices.AgentRests(agent=agent, kind=kind, why=why):
                 self._warn(f"{agent} is {kind}, {why}")
-            case AgentForgotten(agent=agent):
+            case notices.AgentForgotten(agent=agent):
                 self._say(f"{agent} is forgotten; if it comes back, it is a newcomer")
-            case AgentFellBack(agent=agent, why=why):
+            case notices.AgentFellBack(agent=agent, why=why):
                 self._warn(f"{agent} {why}")
-            case AgentReleased(agent=agent):
+            case notices.AgentReleased(agent=agent):
                 self._say(f"{agent} is out of quarantine")
 
-    def _phase(self, phase: PhaseFolded) -> None:
+    def _phase(self, phase: notices.PhaseFolded) -> None:
         """Print a line with the figures of the phase, and advance the bar."""
         reported = len(phase.reported)
         invited = len(phase.invited)
@@ -215,7 +189,7 @@ class ProgressBar:
         self._bar.console.print(text, style=style, highlight=False, soft_wrap=not is_terminal)
 
 
-def _main_figure(phase: PhaseFolded) -> str:
+def _main_figure(phase: notices.PhaseFolded) -> str:
     """The mean accuracy or RMSE of the agents' served models, in words; empty without an evaluation.
 
     Models that diverged are in no mean: they are counted.

@@ -21,6 +21,7 @@ from covey.shared.errors import UserError
 from covey.shared.scenario.code import named_code
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
+from covey.shared.sentences import counted
 
 Row = Mapping[str, Any]
 OWN_DATA = "digits"  # comes with the libraries: no data root is needed
@@ -213,3 +214,21 @@ def _trouble(record: Sequence[Row], roster: Mapping[str, Any]) -> dict[str, str]
         if row.get("failed"):
             found.setdefault(agent, []).append(f"failed: {row['failed']}")
     return {agent: "; ".join(words) for agent, words in found.items()}
+
+
+def device_words(result: Row) -> str:
+    """The kinds of devices that agents computed on, and the coordinator's kind of machine."""
+    counts = result.get("devices") or {}
+    kinds = [f"{kind} ({counted(count, 'agent')})" for kind, count in counts.items()]
+    machine = result["versions"].get("machine")
+    if machine:
+        kinds.append(f"coordinator on {machine}")
+    return ", ".join(kinds)
+
+
+def version_words(result: Row) -> str:
+    """The versions that figures were made with."""
+    named = [
+        f"{name} {version}" for name, version in result["versions"].items() if name != "machine"
+    ]
+    return ", ".join(named)

@@ -16,8 +16,7 @@ from pathlib import Path
 from mlflow.entities import Metric, Param
 from mlflow.tracking import MlflowClient
 
-from covey.coordinator.track.run_ids import known_id, remember_id
-from covey.coordinator.track.tracking import Outcome, TrackedRun
+from covey.coordinator.track.tracking import Outcome, TrackedRun, known_id, remember_id
 
 MAX_PARAMS = 100  # of one request
 TRAINING = {"mlflow.experimentKind": "custom_model_development"}  # its page shows runs, no chats

@@ -13,8 +13,7 @@ from typing import Any
 
 import wandb
 
-from covey.coordinator.track.run_ids import known_id, remember_id
-from covey.coordinator.track.tracking import Outcome, TrackedRun
+from covey.coordinator.track.tracking import Outcome, TrackedRun, known_id, remember_id
 
 EXIT_CODES = {"finished": 0, "stopped": 0, "failed": 1}
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,9 +20,10 @@ from typing import Any, Literal, Protocol
 from covey.coordinator.run.notices import Notice, Observer
 from covey.coordinator.view.lines import averages
 from covey.coordinator.view.milestones import Milestone, flat, milestones, recorded_milestones
-from covey.shared import plugins
+from covey.shared import json_text, plugins
 from covey.shared.errors import UserError
 from covey.shared.extras import install
+from covey.shared.files import write_atomically
 from covey.shared.scenario.scenario import Scenario
 
 Outcome = Literal["finished", "stopped", "failed"]
@@ -36,6 +38,7 @@ FILES = (
     "scenario.yaml",
     "result.json",
 )  # of a finished run, for trackers that keep files
+IDS = "trackers.json"  # of the run in each tracker, in its folder: a resumed run continues there
 PATIENCE_S = 60.0  # how long a run that is over waits for its trackers
 
 
@@ -261,3 +264,28 @@ def _summary(result: Mapping[str, Any]) -> dict[str, float]:
         if value is not None:
             found[f"summary/{key}"] = float(value)
     return found
+
+
+def known_id(folder: Path, tracker: str) -> str:
+    """The tracker's id of the run in this folder; empty if it has none."""
+    return _ids(folder).get(tracker, "")
+
+
+def remember_id(folder: Path, tracker: str, run: str) -> None:
+    """Keep the tracker's id of the run in this folder."""
+    text = json.dumps({**_ids(folder), tracker: run}, indent=1)
+    write_atomically(folder / IDS, text.encode())
+
+
+def _ids(folder: Path) -> dict[str, str]:
+    """All ids of the folder. A damaged file counts as none: the tracker then has a second run."""
+    file = folder / IDS
+    if not file.exists():
+        return {}
+    try:
+        found = json_text.loads(file.read_bytes())
+    except ValueError:
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return {str(tracker): str(run) for tracker, run in found.items()}

@@ -8,24 +8,8 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
+from covey.coordinator.view import svg
 from covey.coordinator.view.axes import Axis
-from covey.coordinator.view.svg import (
-    LEGEND_LINE,
-    LETTER,
-    SWATCH,
-    WIDTH,
-    Entry,
-    Panel,
-    element,
-    hint,
-    joined,
-    line,
-    number,
-    path,
-    rectangle,
-    text_width,
-    words,
-)
 from covey.coordinator.view.theme import COLOURS, fill, stroke
 
 TOP = 24.0  # above a plot: the label of its vertical axis
@@ -76,7 +60,7 @@ class Strip:
 class Size:
     """How large the drawing of a plot is."""
 
-    width: float = WIDTH
+    width: float = svg.WIDTH
     height: float = TOP + PLOT_HEIGHT + BOTTOM
 
 
@@ -113,7 +97,7 @@ def lines(
     *,
     size: Size = USUAL,
     values: Values = (),
-) -> Panel:
+) -> svg.Panel:
     """Lines with marks, and bands around them."""
     frame = _frame(x, y, size)
     parts = [_grid(frame)]
@@ -127,40 +111,40 @@ def lines(
 
 def _panel(
     frame: Frame, size: Size, title: str, parts: Sequence[Markup], described: str, values: Values
-) -> Panel:
+) -> svg.Panel:
     """A plot whose values can be shown: it has a line for the place of the pointer."""
     places = [(frame.place(x, frame.y.low)[0], text) for x, text in values]
     pointer = Markup("")
     if places:
         end = frame.top + frame.height
-        pointer = line(frame.left, frame.top, frame.left, end, "hover", visibility="hidden")
-    body = joined([*parts, pointer])
-    return Panel(title, size.height, body, f"{title}: {described}", size.width, places)
+        pointer = svg.line(frame.left, frame.top, frame.left, end, "hover", visibility="hidden")
+    body = svg.joined([*parts, pointer])
+    return svg.Panel(title, size.height, body, f"{title}: {described}", size.width, places)
 
 
-def legend_of(series: Sequence[Series]) -> list[Entry]:
+def legend_of(series: Sequence[Series]) -> list[svg.Entry]:
     """An entry for each series: its line with its mark. A single series needs none."""
     if len(series) == 1:
         return []
     entries = []
     for one in series:
-        middle = LEGEND_LINE / 2
-        drawn = line(
+        middle = svg.LEGEND_LINE / 2
+        drawn = svg.line(
             1,
             middle,
-            SWATCH - 1,
+            svg.SWATCH - 1,
             middle,
             f"line {_stroke(one)}",
             stroke_dasharray=dashes(one.number),
         )
-        centre = _mark(SWATCH / 2, middle, one)
-        entries.append(Entry(joined([drawn, centre]), one.label))
+        centre = _mark(svg.SWATCH / 2, middle, one)
+        entries.append(svg.Entry(svg.joined([drawn, centre]), one.label))
     return entries
 
 
-def colour_entry(colour: int | None, label: str) -> Entry:
+def colour_entry(colour: int | None, label: str) -> svg.Entry:
     """An entry with a filled square."""
-    return Entry(rectangle(5, 3, 12, 12, fill(colour)), label)
+    return svg.Entry(svg.rectangle(5, 3, 12, 12, fill(colour)), label)
 
 
 def _stroke(one: Series) -> str:
@@ -185,25 +169,25 @@ def mark(x: float, y: float, shape: int, class_: str) -> Markup:
     """A mark by the number of its shape: circle, square, triangle, diamond, then the same again."""
     match shape % 4:
         case 0:
-            return element("circle", cx=x, cy=y, r=MARK, class_=class_)
+            return svg.element("circle", cx=x, cy=y, r=MARK, class_=class_)
         case 1:
-            return rectangle(x - MARK, y - MARK, 2 * MARK, 2 * MARK, class_)
+            return svg.rectangle(x - MARK, y - MARK, 2 * MARK, 2 * MARK, class_)
         case 2:
             bottom = y + MARK
             corners = [(x, y - MARK), (x + MARK, bottom), (x - MARK, bottom)]
         case _:
             far = MARK + 1
             corners = [(x, y - far), (x + far, y), (x, y + far), (x - far, y)]
-    return element("path", d=path(corners, closed=True), class_=class_)
+    return svg.element("path", d=svg.path(corners, closed=True), class_=class_)
 
 
 def _line(frame: Frame, one: Series) -> Markup:
     places = [frame.place(x, y) for x, y in one.points]
     parts = []
     if len(places) > 1:
-        drawn = element(
+        drawn = svg.element(
             "path",
-            d=path(places),
+            d=svg.path(places),
             class_=f"line {_stroke(one)}",
             stroke_dasharray=dashes(one.number),
         )
@@ -211,8 +195,8 @@ def _line(frame: Frame, one: Series) -> Markup:
     if len(places) <= MAX_MARKS:
         for (x, y), (at, value) in zip(places, one.points, strict=True):
             label = f"{one.label}: {value:.4g} at {at:.4g}"
-            parts.append(element("g", hint(label), _mark(x, y, one)))
-    return joined(parts)
+            parts.append(svg.element("g", svg.hint(label), _mark(x, y, one)))
+    return svg.joined(parts)
 
 
 def _band(frame: Frame, one: Series) -> Markup:
@@ -222,13 +206,13 @@ def _band(frame: Frame, one: Series) -> Markup:
     upper = [frame.place(x, high) for x, _, high in one.band]
     lower = [frame.place(x, low) for x, low, _ in one.band]
     outline = [*upper, *reversed(lower)]
-    return element("path", d=path(outline, closed=True), class_=f"band {fill(one.number)}")
+    return svg.element("path", d=svg.path(outline, closed=True), class_=f"band {fill(one.number)}")
 
 
 def _frame(x: Axis, y: Axis, size: Size) -> Frame:
     """The place of a plot next to the ticks of its vertical axis."""
     longest = max(len(y.words(tick)) for tick in y.ticks)
-    left = 8 + LETTER * longest
+    left = 8 + svg.LETTER * longest
     return Frame(x, y, left, TOP, size.width - left - RIGHT, size.height - TOP - BOTTOM)
 
 
@@ -236,23 +220,23 @@ def _grid(frame: Frame) -> Markup:
     """Grid lines, ticks and labels of both axes."""
     bottom = frame.top + frame.height
     right = frame.left + frame.width
-    parts = [words(0, 12, frame.y.label, "tick")]
+    parts = [svg.words(0, 12, frame.y.label, "tick")]
     for tick in frame.y.ticks:
         _, y = frame.place(frame.x.low, tick)
-        parts.append(line(frame.left, y, right, y, "grid"))
-        parts.append(words(frame.left - 6, y + 4, frame.y.words(tick), "tick", "end"))
+        parts.append(svg.line(frame.left, y, right, y, "grid"))
+        parts.append(svg.words(frame.left - 6, y + 4, frame.y.words(tick), "tick", "end"))
     parts.append(horizontal_axis(frame.x, frame.left, right, bottom, right + RIGHT))
-    return joined(parts)
+    return svg.joined(parts)
 
 
 def horizontal_axis(
-    axis: Axis, left: float, right: float, bottom: float, width: float = WIDTH
+    axis: Axis, left: float, right: float, bottom: float, width: float = svg.WIDTH
 ) -> Markup:
     """A line with ticks below a plot, and the label below them. The drawing has this width."""
-    parts = [line(left, bottom, right, bottom, "axis")]
+    parts = [svg.line(left, bottom, right, bottom, "axis")]
     for tick in axis.ticks:
         x = left + (right - left) * axis.share(tick)
-        parts.append(line(x, bottom, x, bottom + 4, "axis"))
+        parts.append(svg.line(x, bottom, x, bottom + 4, "axis"))
         anchor = "middle"
         text_x = x
         if x > width - EDGE:
@@ -261,35 +245,35 @@ def horizontal_axis(
         elif x < EDGE:
             anchor = "start"
             text_x = 0.0
-        parts.append(words(text_x, bottom + 17, axis.words(tick), "tick", anchor))
+        parts.append(svg.words(text_x, bottom + 17, axis.words(tick), "tick", anchor))
     middle = (left + right) / 2
-    parts.append(words(middle, bottom + 33, axis.label, "tick", "middle"))
-    return joined(parts)
+    parts.append(svg.words(middle, bottom + 33, axis.label, "tick", "middle"))
+    return svg.joined(parts)
 
 
 # -- rows ------------------------------------------------------------------------------------------
 
 
-def bars(title: str, rows: Sequence[Bar], axis: Axis) -> Panel:
+def bars(title: str, rows: Sequence[Bar], axis: Axis) -> svg.Panel:
     """Horizontal bars from zero, each with its words at its end."""
     longest = max(len(row.words) for row in rows)
     left = _label_width([row.label for row in rows])
-    right = WIDTH - RIGHT - LETTER * longest
+    right = svg.WIDTH - RIGHT - svg.LETTER * longest
     parts = [_row_grid(axis, left, right, len(rows))]
     for place, row in enumerate(rows):
         top = ROW * place + 4
         end = left + (right - left) * axis.share(row.value)
         parts.append(_row_label(row.label, left, top))
-        parts.append(rectangle(left, top + 2, end - left, ROW - 10, fill(row.colour)))
-        parts.append(words(end + 5, top + 14, row.words))
+        parts.append(svg.rectangle(left, top + 2, end - left, ROW - 10, fill(row.colour)))
+        parts.append(svg.words(end + 5, top + 14, row.words))
     described = ", ".join(f"{row.label}: {row.words}" for row in rows)
-    return Panel(title, _rows_height(len(rows)), joined(parts), f"{title}: {described}")
+    return svg.Panel(title, _rows_height(len(rows)), svg.joined(parts), f"{title}: {described}")
 
 
-def strips(title: str, rows: Sequence[Strip], axis: Axis) -> Panel:
+def strips(title: str, rows: Sequence[Strip], axis: Axis) -> svg.Panel:
     """A dot for each value, row by row; dots are spread a little so that all can be seen."""
     left = _label_width([row.label for row in rows])
-    right = WIDTH - RIGHT
+    right = svg.WIDTH - RIGHT
     parts = [_row_grid(axis, left, right, len(rows))]
     for place, row in enumerate(rows):
         top = ROW * place + 4
@@ -297,13 +281,13 @@ def strips(title: str, rows: Sequence[Strip], axis: Axis) -> Panel:
         parts.append(_row_label(row.label, left, top))
         if row.mean is not None:
             x = left + (right - left) * axis.share(row.mean)
-            parts.append(line(x, top - 2, x, top + ROW - 4, "ink", stroke_width=1.5))
+            parts.append(svg.line(x, top - 2, x, top + ROW - 4, "ink", stroke_width=1.5))
         for count, (value, name) in enumerate(row.dots):
             spread = (count * 5 % 11 - 5) * 1.1  # the same for the same agents
             x = left + (right - left) * axis.share(value)
-            dot = element(
+            dot = svg.element(
                 "circle",
-                hint(f"{name}: {value:.4g}"),
+                svg.hint(f"{name}: {value:.4g}"),
                 cx=x,
                 cy=middle + spread,
                 r=3,
@@ -312,7 +296,9 @@ def strips(title: str, rows: Sequence[Strip], axis: Axis) -> Panel:
             )
             parts.append(dot)
     described = ", ".join(f"{row.label}: {len(row.dots)}" for row in rows)
-    return Panel(title, _rows_height(len(rows)), joined(parts), f"{title}: dots of {described}")
+    return svg.Panel(
+        title, _rows_height(len(rows)), svg.joined(parts), f"{title}: dots of {described}"
+    )
 
 
 def _rows_height(rows: int) -> float:
@@ -320,16 +306,16 @@ def _rows_height(rows: int) -> float:
 
 
 def _label_width(labels: Sequence[str]) -> float:
-    return min(MAX_LABEL, max(text_width(label) for label in labels)) + GAP + 4
+    return min(MAX_LABEL, max(svg.text_width(label) for label in labels)) + GAP + 4
 
 
 def _row_label(label: str, left: float, top: float) -> Markup:
     """A label that fits; the whole of it shows under the pointer."""
-    room = int((left - GAP) / LETTER)
+    room = int((left - GAP) / svg.LETTER)
     shown = label
-    if text_width(label) > left - GAP:
+    if svg.text_width(label) > left - GAP:
         shown = label[: room - 1] + "…"
-    return element("text", shown, hint(label), x=left - GAP, y=top + 14, text_anchor="end")
+    return svg.element("text", shown, svg.hint(label), x=left - GAP, y=top + 14, text_anchor="end")
 
 
 def _row_grid(axis: Axis, left: float, right: float, rows: int) -> Markup:
@@ -337,9 +323,9 @@ def _row_grid(axis: Axis, left: float, right: float, rows: int) -> Markup:
     parts = []
     for tick in axis.ticks:
         x = left + (right - left) * axis.share(tick)
-        parts.append(line(x, 0, x, bottom, "grid"))
+        parts.append(svg.line(x, 0, x, bottom, "grid"))
     parts.append(horizontal_axis(axis, left, right, bottom))
-    return joined(parts)
+    return svg.joined(parts)
 
 
 # -- columns ---------------------------------------------------------------------------------------
@@ -361,7 +347,7 @@ def columns(
     *,
     size: Size = USUAL,
     values: Values = (),
-) -> Panel:
+) -> svg.Panel:
     """Stacked columns; one for each stack, as wide as the distance between neighbours allows."""
     frame = _frame(x, y, size)
     parts = [_grid(frame)]
@@ -378,9 +364,9 @@ def columns(
                 continue
             centre, top = frame.place(one.x, below + height)
             _, bottom = frame.place(one.x, below)
-            said = hint(f"{name}: {number(height)} at {number(one.x)}")
+            said = svg.hint(f"{name}: {svg.number(height)} at {svg.number(one.x)}")
             parts.append(
-                rectangle(centre - width / 2, top, width, bottom - top, fill(colour), said)
+                svg.rectangle(centre - width / 2, top, width, bottom - top, fill(colour), said)
             )
             below += height
     return _panel(frame, size, title, parts, f"{y.label} over {x.label}", values)

@@ -16,7 +16,7 @@ from rich.text import Text
 from covey.coordinator.commands import status
 from covey.coordinator.report.progress import ProgressBar
 from covey.coordinator.report.roster import roster_table, status_lines
-from covey.coordinator.report.run_words import device_words
+from covey.coordinator.report.run_facts import device_words
 from covey.coordinator.report.tables import labels, results
 from covey.coordinator.run.cluster_words import sizes_text
 from covey.coordinator.run.notices import (

@@ -17,8 +17,10 @@ from covey.coordinator.compare.grid import Cell
 from covey.coordinator.run.notices import Notice
 from covey.coordinator.run.result import write_all
 from covey.coordinator.track import tracking as module
-from covey.coordinator.track.run_ids import known_id, remember_id
+
 from covey.coordinator.track.tracking import (
+    known_id,
+    remember_id,
     TrackedRun,
     Tracking,
     check_trackers,
