@@ -256,9 +256,9 @@ def _flatten(key: str, value: Any, found: dict[str, Setting]) -> None:
 
 def _summary(result: Mapping[str, Any]) -> dict[str, float]:
     """The final figures of a run: averages by mode, clusters and their agreement, traffic, time."""
-    found = {}
-    for name, figure in flat(averages(result["accuracy"])).items():
-        found[f"summary/{name}"] = figure
+    found = {
+        f"summary/{name}": figure for name, figure in flat(averages(result["accuracy"])).items()
+    }
     for key in ("clusters", "rounds", "ari", "nmi", "purity", "mbit_per_agent", "seconds"):
         value = result.get(key)
         if value is not None:

@@ -141,8 +141,7 @@ def _parts(
 
 def _width(console: Console, table: rich.table.Table) -> int:
     """How wide a table is at least, with every word in it."""
-    options = console.options.update(max_width=sys.maxsize)
-    return Measurement.get(console, options, table).minimum
+    return Measurement.get(console, console.options.update(max_width=sys.maxsize), table).minimum
 
 
 def _block(headers: Sequence[str], cells: Sequence[str], styles: Styles) -> Text:

@@ -17,13 +17,12 @@ from covey.coordinator.compare.grid import Cell
 from covey.coordinator.run.notices import Notice
 from covey.coordinator.run.result import write_all
 from covey.coordinator.track import tracking as module
-
 from covey.coordinator.track.tracking import (
-    known_id,
-    remember_id,
     TrackedRun,
     Tracking,
     check_trackers,
+    known_id,
+    remember_id,
     settings_of,
     tracking,
 )
