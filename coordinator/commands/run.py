@@ -87,8 +87,7 @@ async def _run(
     key = None
     if options.audit_key is not None:
         key = read_key(options.audit_key)
-    checks = [ensure_single_coordinator(url, scenario.federation) for url in urls]
-    await asyncio.gather(*checks)
+    await asyncio.gather(*[ensure_single_coordinator(url, scenario.federation) for url in urls])
     # The stack ends what it holds in reverse order: metrics, link, fleet, broker, lock of the folder.
     async with AsyncExitStack() as stack:
         origin = origin_of(options.origin, scenario) if options.origin is not None else None

@@ -166,8 +166,7 @@ def plan_of(scenario: Any) -> RunPlan:
     strategy = _section(scenario, "strategy")
     rounds = _section(scenario, "rounds")
     fleet = _section(scenario, "fleet")
-    evaluation = _section(scenario, "evaluation")
-    every = evaluation.get("every")
+    every = _section(scenario, "evaluation").get("every")
     task = _section(scenario, "task")
     return RunPlan(
         name=str(scenario.get("name", "")),

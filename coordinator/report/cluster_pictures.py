@@ -89,8 +89,7 @@ def models_over_rounds(run: Curves) -> Drawing:
 
 def _limit(coordinates: Matrix) -> float:
     """The end of an axis around zero, a little beyond all points."""
-    farthest = float(np.abs(coordinates).max())
-    return farthest * 1.1 or 1.0
+    return float(np.abs(coordinates).max()) * 1.1 or 1.0
 
 
 def _evenly_spaced(models: Sequence[ModelSketches], count: int) -> list[ModelSketches]:
@@ -99,8 +98,7 @@ def _evenly_spaced(models: Sequence[ModelSketches], count: int) -> list[ModelSke
     places = np.linspace(0, available - 1, min(count, available))
     chosen = []
     for place in places:
-        nearest = round(place)
-        chosen.append(models[nearest])
+        chosen.append(models[round(place)])
     return chosen
 
 

@@ -76,9 +76,8 @@ def scatter(
         down = top + height * (1 - y / y_limit) / 2
         return across, down
 
-    border = svg.rectangle(0.5, top, svg.WIDTH - 1, height, "grid")
     parts = [
-        border,
+        svg.rectangle(0.5, top, svg.WIDTH - 1, height, "grid"),
         svg.words(0, 12, labels[1], "tick"),
         svg.words(svg.WIDTH / 2, SCATTER_HEIGHT - 8, labels[0], "tick", "middle"),
     ]

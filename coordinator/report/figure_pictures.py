@@ -42,8 +42,7 @@ def of_figures(groups: Sequence[Group]) -> Iterator[Picture]:
     evaluations = _distinct(groups, Curves.over_rounds)
     if len(evaluations) >= MIN_POINTS:
         title = f"{name} over rounds, mean over agents"
-        rounds_of_all = rounds_axis(evaluations)
-        drawing = _line_panels(groups, measure, Curves.over_rounds, rounds_of_all)
+        drawing = _line_panels(groups, measure, Curves.over_rounds, rounds_axis(evaluations))
         remark = band_remark(groups)
         yield Picture(measure.name, title, drawing, remark)
         if any(len(group.runs) > 1 for group in groups):
@@ -81,8 +80,7 @@ def _distinct(groups: Sequence[Group], points: Callable[[Curves, str], Points]) 
     for group in groups:
         for run in group.runs:
             for mode in MODE_TITLES:
-                of_mode = points(run, mode)
-                places.update(x for x, _ in of_mode)
+                places.update(x for x, _ in points(run, mode))
     return sorted(places)
 
 
@@ -114,8 +112,7 @@ def _line_panels(
     if len(groups) == 1 and len(groups[0].runs) == 1:
         modes = []
         for number, (title, [alone]) in enumerate(by_mode.items()):
-            of_mode = replace(alone, label=title, number=number)
-            modes.append(of_mode)
+            modes.append(replace(alone, label=title, number=number))
         panel = lines("", modes, x, y)
         return Drawing([panel], legend_of(modes))
     panels = []
@@ -241,8 +238,7 @@ def _of_cuts(groups: Sequence[Group], measure: Measure) -> Iterator[Picture]:
         counts = [cut.clusters for cut in cuts[quantile]]
         clusters.append((quantile, fmean(counts)))
     counted = Series("clusters", CLUSTERS, clusters)
-    counts_of_all = [count for _, count in clusters]
-    of_clusters = from_zero(counts_of_all, "clusters", whole=True)
+    of_clusters = from_zero([count for _, count in clusters], "clusters", whole=True)
     upper = lines(f"{measure.label}, mean over agents", series, x, y)
     lower = lines("clusters found", [counted], x, of_clusters)
     name = capitalised(measure.label)

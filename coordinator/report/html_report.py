@@ -112,8 +112,7 @@ def _tiles(result: Result, measure: Measure) -> list[Tile]:
     """The figures that matter most: macro averages by mode, clusters, rounds, traffic, time."""
     tiles = []
     for mode, title in MODE_TITLES.items():
-        averages = result["accuracy"].get(mode, {}).get(measure.name, {})
-        figure = averages.get("macro")
+        figure = result["accuracy"].get(mode, {}).get(measure.name, {}).get("macro")
         if figure is not None:
             label = f"{title}, {measure.title}, mean over agents"
             tiles.append(Tile(measure.text(figure), label))

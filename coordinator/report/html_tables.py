@@ -23,9 +23,7 @@ Row = Mapping[str, Any]  # of one agent, as agents.parquet has it
 def shown_modes(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """The averages of each mode of evaluation that has agents of its own, in the order of tables."""
     averages = dict(result["accuracy"])
-    newcomers = result.get("newcomers") or {}
-    of_newcomers = newcomers.get("accuracy", {})
-    for mode, figures in of_newcomers.items():
+    for mode, figures in (result.get("newcomers") or {}).get("accuracy", {}).items():
         averages[f"newcomers_{mode}"] = figures
     if not result["never_trained"]:
         averages.pop("last_of_participants", None)  # it is E-last
@@ -185,8 +183,7 @@ def traffic_table(result: Mapping[str, Any]) -> Table:
     kinds = {"model values as float32": ("vectors_down", "vectors_up")}
     remarks = ["down: from the coordinator to agents; up: from agents. 1 MB is 1 000 000 bytes."]
     if sent["wire_up"]:
-        wire = {"MQTT packets on the wire": ("wire_down", "wire_up")}
-        kinds = wire | kinds
+        kinds = {"MQTT packets on the wire": ("wire_down", "wire_up")} | kinds
     else:
         remarks.append("The run had no broker, so nothing was on the wire.")
     rounds = max(result["rounds"], 1)
@@ -219,11 +216,9 @@ def incidents_table(facts: RunFacts, result: Mapping[str, Any]) -> Table:
             count = str(len(lines))
             newest = _details(lines[-1])
             rows.append([title, count, newest])
-    refused = Counter(facts.refusals)
-    for reason, number in refused.most_common():
+    for reason, number in Counter(facts.refusals).most_common():
         rows.append([f"refused messages: {reason}", str(number), ""])
-    failures = result.get("failures", {})
-    for agent, failure in failures.items():
+    for agent, failure in result.get("failures", {}).items():
         times = str(failure["times"])
         why = _shortened(failure["why"])
         rows.append([f"work failed on {agent}", times, why])

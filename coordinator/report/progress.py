@@ -159,8 +159,7 @@ class ProgressBar:
 
     def _left(self, done: int) -> str:
         """About how long the rest takes, in words; empty before the first round is over, and at the end."""
-        rounds = int(self._bar.tasks[0].total or 0) - done
-        seconds = self._time_left.left_s(rounds)
+        seconds = self._time_left.left_s(int(self._bar.tasks[0].total or 0) - done)
         if not seconds:
             return ""
         duration = duration_text(seconds)

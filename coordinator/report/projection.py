@@ -29,8 +29,7 @@ class Plane:
 
     def of(self, points: Points) -> Matrix:
         """Coordinates (n, 2) of points (n, d) that are centred already."""
-        wide = np.asarray(points, np.float64)
-        coordinates: Matrix = wide @ self.axes.T
+        coordinates: Matrix = np.asarray(points, np.float64) @ self.axes.T
         return coordinates
 
 
@@ -70,10 +69,8 @@ def rounds_in_one_plane(
     for points, centres in rounds:
         middle = np.asarray(points, np.float64).mean(axis=0)
         centred.append((points - middle, centres - middle))
-    all_points = np.concatenate([points for points, _ in centred])
-    plane = principal_plane(all_points)
-    drawn = [(plane.of(points), plane.of(centres)) for points, centres in centred]
-    return plane, drawn
+    plane = principal_plane(np.concatenate([points for points, _ in centred]))
+    return plane, [(plane.of(points), plane.of(centres)) for points, centres in centred]
 
 
 def tsne(points: Points) -> Matrix | None:

@@ -94,15 +94,13 @@ def _modes(found: Iterable[Result]) -> list[str]:
     for result in found:
         for mode in MODE_TITLES:
             figures = _figures(result, mode)
-            has_agents = figures.get("agents") or figures.get("diverged")
-            if has_agents:
+            if figures.get("agents") or figures.get("diverged"):
                 present.add(mode)
     return [mode for mode in MODE_TITLES if mode in present]
 
 
 def _figures(result: Result, mode: str) -> Figures:
-    by_mode = result["accuracy"]
-    figures: Figures = by_mode.get(mode, NO_FIGURES)
+    figures: Figures = result["accuracy"].get(mode, NO_FIGURES)
     return figures
 
 

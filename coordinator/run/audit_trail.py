@@ -195,9 +195,7 @@ def head_of(saved: dict[str, Any] | None) -> Head | None:
     """A head as a checkpoint holds it."""
     if not saved:
         return None
-    sequence = int(saved["sequence"])
-    hash_ = str(saved["hash"])
-    return Head(sequence, hash_)
+    return Head(int(saved["sequence"]), str(saved["hash"]))
 
 
 def parse_head(text: str) -> Head:

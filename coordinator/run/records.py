@@ -91,8 +91,7 @@ def sizes(assignment: Mapping[ClientId, int]) -> dict[str, int]:
 def counted(devices: Mapping[ClientId, str]) -> dict[str, int]:
     """How many of these agents computed on each kind of device."""
     counts = Counter(devices.values())
-    by_kind = sorted(counts.items())
-    return dict(by_kind)
+    return dict(sorted(counts.items()))
 
 
 def one_device(devices: Iterable[str]) -> str | None:
@@ -193,8 +192,7 @@ def _tracked_means(reports: Reports, weight: str, share: float | None) -> Row | 
             tracked[client] = {"trained": report.numbers["track"]}
     if not tracked:
         return None
-    by_mode = averages(tracked, _train_samples(reports), weight, share)
-    means: Row = by_mode["trained"]
+    means: Row = averages(tracked, _train_samples(reports), weight, share)["trained"]
     measure = main_measure(regression=ACCURACY.name not in means)
     by_agent: dict[ClientId, float | None] = {}
     for client, modes in tracked.items():

@@ -150,8 +150,7 @@ def result_of(run: Run, truth: Truth | None) -> RunResult:
 
 def _assignment(run: Run) -> dict[ClientId, int]:
     """The cluster of each agent, sorted by agent; empty for a method that assigns nobody."""
-    by_agent = sorted(run.strategy.assignment(run.state).items())
-    return dict(by_agent)
+    return dict(sorted(run.strategy.assignment(run.state).items()))
 
 
 def _number_of_clusters(run: Run, assignment: Mapping[ClientId, int]) -> int:
@@ -164,14 +163,11 @@ def _number_of_clusters(run: Run, assignment: Mapping[ClientId, int]) -> int:
 
 def _unevaluated(run: Run, federated: Set[ClientId]) -> list[ClientId]:
     """The agents that never reported an evaluation."""
-    evaluated = run.facts.evaluation.keys()
-    return sorted(federated - evaluated)
+    return sorted(federated - run.facts.evaluation.keys())
 
 
 def _failures(run: Run) -> dict[ClientId, Figures]:
-    by_agent = run.facts.failures.items()
-    in_order = sorted(by_agent)
-    return dict(in_order)
+    return dict(sorted(run.facts.failures.items()))
 
 
 def _stale(run: Run, federated: Set[ClientId]) -> dict[ClientId, int]:

@@ -38,8 +38,7 @@ def partition_digest(folder: Path) -> str | None:
 def truth_of(scenario: Scenario, folder: Path) -> dict[str, int] | None:
     """The planted or natural cluster of each simulated agent, where the partition knows it."""
     entries = _entries(scenario, folder)
-    clusters = {client: int(truth) for client, truth in entries.items() if truth.ndim == 0}
-    return clusters or None
+    return {client: int(truth) for client, truth in entries.items() if truth.ndim == 0} or None
 
 
 def mixtures_of(scenario: Scenario, folder: Path) -> dict[str, Mixture]:

@@ -48,8 +48,7 @@ class MLflow:
             self._run = earlier
             self._client.set_terminated(earlier, "RUNNING")
             return
-        created = self._client.create_run(self._experiment(run), tags=_tags(run))
-        self._run = created.info.run_id
+        self._run = self._client.create_run(self._experiment(run), tags=_tags(run)).info.run_id
         remember_id(run.folder, "mlflow", self._run)
         params = [Param(key, str(value)[:MAX_CHARS]) for key, value in run.settings.items()]
         for start in range(0, len(params), MAX_PARAMS):

@@ -177,8 +177,7 @@ def _event(row: Row) -> EventLine | None:
 
 def _warnings(row: Row) -> tuple[str, ...]:
     texts: list[str] = []
-    notes = _mapping(row.get("notes"))
-    for key, note in notes.items():
+    for key, note in _mapping(row.get("notes")).items():
         if key.startswith(WARNING):
             texts.append(_text(note))
     return tuple(texts)

@@ -246,8 +246,7 @@ def horizontal_axis(
             anchor = "start"
             text_x = 0.0
         parts.append(svg.words(text_x, bottom + 17, axis.words(tick), "tick", anchor))
-    middle = (left + right) / 2
-    parts.append(svg.words(middle, bottom + 33, axis.label, "tick", "middle"))
+    parts.append(svg.words((left + right) / 2, bottom + 33, axis.label, "tick", "middle"))
     return svg.joined(parts)
 
 

@@ -258,8 +258,7 @@ def eta_s(phases: Sequence[PhaseLine], rounds: int) -> float | None:
     time_left = TimeLeft()
     for line in phases:
         time_left.add(line.seconds, ends_round=line.ends_round)
-    left = rounds - phases[-1].rounds
-    return time_left.left_s(left)
+    return time_left.left_s(rounds - phases[-1].rounds)
 
 
 # -- rounds ---------------------------------------------------------------------------------------
@@ -433,8 +432,7 @@ def _newest_events(lines: Sequence[Line], over_select: float) -> list[EventLine]
                 # a broker keeps the newest line alone: its warnings may be as old as the run
                 may_be_older = line is first and line.round > 1
                 events.append(EventLine("warning", line.round, warning, may_be_older))
-    newest = events[-MAX_EVENTS:]
-    return newest[::-1]
+    return events[-MAX_EVENTS:][::-1]
 
 
 # -- the table of agents ----------------------------------------------------------------------------

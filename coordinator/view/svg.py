@@ -153,8 +153,7 @@ def document(drawing: Drawing) -> str:
     for start in range(0, len(drawing.panels), IN_A_ROW):
         row = drawing.panels[start : start + IN_A_ROW]
         for place, one in enumerate(row):
-            x = place * (WIDTH + GAP)
-            parts.append(_titled(one, x, height))
+            parts.append(_titled(one, place * (WIDTH + GAP), height))
         height += TITLE_HEIGHT + max(one.height for one in row)
     width = min(len(drawing.panels), IN_A_ROW) * (WIDTH + GAP) - GAP
     for entries in _legend_rows(drawing.legend, width):
@@ -209,8 +208,7 @@ def _style() -> str:
         if rule.startswith((":root", "@media", "  ", "}", "svg", ".f", ".s")):
             kept.append(rule)
     text = "\n".join(kept)
-    page_rules = ("max-width: 34rem;", "width: 100%;", "height: auto;")
-    for rule in page_rules:
+    for rule in ("max-width: 34rem;", "width: 100%;", "height: auto;"):
         text = text.replace(rule, "")
     return f"{text}\nsvg .title {{ font-weight: 600; }}\n"
 

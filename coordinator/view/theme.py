@@ -20,8 +20,7 @@ NO_COLOUR = "n"  # the suffix of grey: no cluster
 def css() -> str:
     """The style sheet, without its comments."""
     text = (resources.files("covey.coordinator.view") / "theme.css").read_text(encoding="utf-8")
-    without_comments = re.sub(r"/\*.*?\*/\s*", "", text, flags=re.DOTALL)
-    return without_comments.strip()
+    return re.sub(r"/\*.*?\*/\s*", "", text, flags=re.DOTALL).strip()
 
 
 @cache
