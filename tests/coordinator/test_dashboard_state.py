@@ -18,7 +18,8 @@ from rich.console import Console
 from covey.coordinator.dashboard.folder_reader import FolderReader, plan_of
 from covey.coordinator.dashboard.hub import Hub
 from covey.coordinator.dashboard.terminal import watch_view
-from covey.coordinator.view.lines import EventLine, Line, PhaseLine, reduced
+from covey.coordinator.view.lines import EventLine, Line, PhaseLine, macro, reduced
+from covey.coordinator.view.milestones import recorded_milestones
 from covey.coordinator.view.state import MAX_POINTS, RunPlan, Sources, agent_cells, dashboard_state
 from covey.shared.wire.documents import CoordinatorStatus, RosterMessage
 from tests.coordinator import dashboards
@@ -303,3 +304,21 @@ def test_a_fleet_of_ten_thousand_is_read_and_compared_in_less_than_a_second() ->
     dashboard_state(Sources(PLAN, roster=known))
     assert agent_cells(known) == cells
     assert time.process_time() - began < 1.0
+
+
+def test_a_line_has_both_averages_of_each_mode_and_no_counts_between_them() -> None:
+    row = phase(1, evaluated=0.5) | {
+        "evaluation": {
+            "server": {"agents": 3, "accuracy": {"micro": 0.25, "macro": 0.5}, "diverged": ["a"]},
+            "last": {"agents": 0},
+        },
+        "by_cluster": {"0": {"accuracy": 0.75, "agents": 3}},
+    }
+    line = reduced(row)
+    assert isinstance(line, PhaseLine)
+    assert line.evaluation == {"server": {"accuracy": {"micro": 0.25, "macro": 0.5}}}
+    assert macro(line.evaluation, "accuracy") == {"server": 0.5}
+    assert (line.mean, line.by_cluster) == (0.5, {"0": {"accuracy": 0.75}})
+    assert [milestone.figures() for milestone in recorded_milestones(row)] == [
+        {"server/accuracy/micro": 0.25, "server/accuracy/macro": 0.5, "cluster-0/accuracy": 0.75}
+    ]
