@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 
 from covey.coordinator.aggregate.open_step import OpenStep
 from covey.coordinator.run import folding
-from covey.coordinator.run.report_checks import read_report
+from covey.coordinator.run.checks import read_report
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.strategies import phase_names

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from covey.coordinator.run import folding
+from covey.coordinator.run.checks import check_vector
 from covey.coordinator.run.folding import AnyStrategy, ClientReport, Step
-from covey.coordinator.run.report_checks import check_vector
 from covey.coordinator.run.spool import Spool
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.accumulator import Accumulator

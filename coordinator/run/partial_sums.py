@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from covey.coordinator.engine.step import Step
 from covey.coordinator.run.arrivals import NO_STEP, Arrivals
+from covey.coordinator.run.checks import check_examples, checked_numbers
 from covey.coordinator.run.folding import AnyStrategy, ClientReport
-from covey.coordinator.run.report_checks import check_examples, checked_numbers
 from covey.coordinator.run.spool import Circumstances, Spool
 from covey.coordinator.run.sum_files import SummedVectors
 from covey.shared.errors import DecodeError, UserError

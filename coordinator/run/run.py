@@ -61,6 +61,7 @@ from covey.coordinator.run.accepted_steps import AcceptedSteps
 from covey.coordinator.run.arrivals import NO_STEP, Arrivals
 from covey.coordinator.run.audit_trail import FILE as AUDIT_FILE
 from covey.coordinator.run.checkpoint import Checkpoint
+from covey.coordinator.run.checks import read_report
 from covey.coordinator.run.cluster_words import fell_back
 from covey.coordinator.run.disk_space import Room
 from covey.coordinator.run.effects import Announce, Done, Effect, Question, SendOrder
@@ -90,7 +91,6 @@ from covey.coordinator.run.own_orders import lost_orders
 from covey.coordinator.run.partial_sums import PartialSums, clients_of
 from covey.coordinator.run.private_sums import Ledger, PrivateSums, noise_key
 from covey.coordinator.run.recorder import FoldedStep, Recorder
-from covey.coordinator.run.report_checks import read_report
 from covey.coordinator.run.run_state import RunState
 from covey.coordinator.run.spool import Spool
 from covey.coordinator.run.verdict import ClosedStep, Guilty, Hopeless, Missing, Reasons, Sound

@@ -12,8 +12,8 @@ import pytest
 from covey.agent.data.proposal_data import describe
 from covey.agent.training.predict import predict
 from covey.agent.worker import worker
-from covey.coordinator.run import report_checks
-from covey.coordinator.run.number_checks import LARGEST_VALUE
+from covey.coordinator.run import checks
+from covey.coordinator.run.checks import LARGEST_VALUE
 from covey.coordinator.run.result import write_models
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.simulation import GivenUpError
@@ -135,7 +135,7 @@ def test_a_refused_report_in_a_simulation_is_failed_work_and_does_not_end_the_ru
     accept = Run.accept
 
     def one_is_absurd(self: Run, client: str, *rest: Any, **more: Any) -> Any:
-        monkeypatch.setattr(report_checks, "LARGEST_VALUE", 1e-9 if client == "a" else limit)
+        monkeypatch.setattr(checks, "LARGEST_VALUE", 1e-9 if client == "a" else limit)
         return accept(self, client, *rest, **more)
 
     monkeypatch.setattr(Run, "accept", one_is_absurd)
@@ -149,7 +149,7 @@ def test_a_refused_report_in_a_simulation_is_failed_work_and_does_not_end_the_ru
 def test_a_simulation_in_which_every_agent_diverges_ends_with_the_learning_rate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(report_checks, "LARGEST_VALUE", 1e-9)
+    monkeypatch.setattr(checks, "LARGEST_VALUE", 1e-9)
     files = {"a": flats(tmp_path, 0), "b": flats(tmp_path, 1)}
     with pytest.raises(
         GivenUpError, match=r"its report is refused .*choose a smaller training\.lr"

@@ -169,9 +169,7 @@ def test_a_model_that_is_not_finite_is_no_model(tmp_path: Path, monkeypatch: Any
         "fedavg", rounds={"count": 1, "participation": 1.0}, aggregation={"refuse_beyond": None}
     )
     run, people = begun(tmp_path, scene)
-    monkeypatch.setattr(
-        "covey.coordinator.run.report_checks.check_vector", lambda name, vector: None
-    )
+    monkeypatch.setattr("covey.coordinator.run.checks.check_vector", lambda name, vector: None)
     effects: list[Effect] = []
     for order in asked(run):
         report = honest(run, people, order)

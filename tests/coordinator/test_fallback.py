@@ -16,8 +16,8 @@ from covey.coordinator.compare.grid import grid
 from covey.coordinator.report.roster import roster_table
 from covey.coordinator.report.run_facts import facts_of
 from covey.coordinator.run import records
+from covey.coordinator.run.checks import checked_numbers
 from covey.coordinator.run.fold_trial import FoldTrial
-from covey.coordinator.run.report_checks import checked_numbers
 from covey.coordinator.run.result import write_all
 from covey.coordinator.run.run import Effects, Run
 from covey.coordinator.serve.roster import Roster

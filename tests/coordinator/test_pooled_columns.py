@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from itertools import permutations
 from typing import Any
 
 import numpy as np
 import pytest
 
+from covey.coordinator.run.checks import check_statistics
 from covey.coordinator.run.pooled_columns import pooled_statistics
-from covey.coordinator.run.statistics_checks import wrong_statistics
+from covey.shared.errors import DecodeError
 from covey.shared.scenario.aggregation import Aggregation
 from covey.shared.scenario.fleet_statistics import QUANTILE_LEVELS, asked_statistics, resolved
 from covey.shared.scenario.task import Task
@@ -115,7 +117,7 @@ def test_only_numbers_that_the_task_asks_for_are_kept() -> None:
 
 @pytest.mark.parametrize("honest", [ONE, TWO, THREE])
 def test_reports_of_honest_agents_are_accepted(honest: dict[str, Any]) -> None:
-    assert wrong_statistics(honest, task()) == ""
+    check_statistics(honest, task())
 
 
 @pytest.mark.parametrize(
@@ -140,7 +142,8 @@ def test_reports_of_honest_agents_are_accepted(honest: dict[str, Any]) -> None:
     ],
 )
 def test_a_report_that_no_honest_agent_sends_is_named(changes: dict[str, Any], words: str) -> None:
-    assert words in wrong_statistics({**ONE, **changes}, task())
+    with pytest.raises(DecodeError, match=re.escape(words)):
+        check_statistics({**ONE, **changes}, task())
 
 
 @pytest.mark.parametrize(
@@ -158,5 +161,6 @@ def test_a_report_that_no_honest_agent_sends_is_named(changes: dict[str, Any], w
 def test_wrong_quantiles_are_named(changes: dict[str, Any], words: str) -> None:
     own = task(impute="median", standardise="none", target_scale="none")
     right = {"count": [3, 0], "quantiles": [[2.0], []], "words": {"colour": []}}
-    assert wrong_statistics(right, own) == ""
-    assert words in wrong_statistics({**right, **changes}, own)
+    check_statistics(right, own)
+    with pytest.raises(DecodeError, match=re.escape(words)):
+        check_statistics({**right, **changes}, own)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from covey.coordinator.engine.events import Joined
+from covey.coordinator.run.checks import checked_numbers
 from covey.coordinator.run.effects import SendOrder
-from covey.coordinator.run.report_checks import checked_numbers
 from covey.coordinator.run.result import write_all
 from covey.coordinator.run.run import Run
 from covey.shared.client import decode_model, execute_order

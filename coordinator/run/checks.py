@@ -1,0 +1,393 @@
+"""Checks of reports, which come from the network, before anything is computed with them. Pure.
+
+A phase of a strategy declares the numbers that it uses (`Phase.numbers`); those that belong to the run itself are
+listed here. Only these are kept, finite and within bounds. Numbers that nobody asked for are dropped; a report with wrong
+ones is refused with a reason.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NoReturn, Protocol
+
+import numpy as np
+
+from covey.coordinator.run.modes import REPORTED_MODES
+from covey.shared.client import VOTE
+from covey.shared.errors import DecodeError
+from covey.shared.numerics.measures import derived
+from covey.shared.numerics.vectors import Vector, blocks
+from covey.shared.numerics.votes import LEAST
+from covey.shared.privacy.settings import LOCAL
+from covey.shared.scenario.columns import is_word
+from covey.shared.scenario.fleet_statistics import QUANTILE_LEVELS, asked_statistics
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.scenario.task import Task
+from covey.shared.strategies import phase_names
+from covey.shared.strategies.base import LARGEST, Expected, Phase, Report
+from covey.shared.wire.codec import decode
+from covey.shared.wire.messages import ReportContent
+
+# of a vector: its square is still a float32, so training on it need not end in infinity
+LARGEST_VALUE = 1e18
+TRACK = "track"  # test figures right after training, in any report
+MAX_SAMPLES = 2**53  # the integers that a float64 holds exactly
+MAX_STEPS = 10_000_000  # of local SGD in one phase
+MAX_SECONDS = 1e9
+# figures of a regression that an agent may leave out: mean absolute error, mean and variance of the test targets
+OPTIONAL = ("mae", "mean", "variance")
+VOTE_NUMBERS = {
+    "n": Expected(least=LEAST, most=MAX_SAMPLES, whole=True),
+    "loss": Expected(least=-LARGEST, most=LARGEST),
+    "other": Expected(least=-LARGEST, most=LARGEST),
+    "variance": Expected(most=LARGEST**2),
+    "naught": Expected(least=-LARGEST, most=LARGEST),
+}
+QUANTILES = len(QUANTILE_LEVELS)
+MOMENT_NAMES = ("count", "sum", "square")
+
+Numbers = Mapping[str, Any]  # a report's, by name
+
+
+class ReportFacts(Protocol):
+    """A report without its vectors: a whole one, or one that is part of a sum."""
+
+    @property
+    def examples(self) -> int: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def loss(self) -> float: ...
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def numbers(self) -> Mapping[str, Any]: ...
+
+
+Kept = dict[str, Any]  # those of them that the run uses
+
+
+def read_report(
+    content: ReportContent,
+    phase: Phase,
+    scenario: Scenario,
+    *,
+    train_samples: int | None,
+    base: Callable[[bytes], Vector],
+) -> Report:
+    """The report with decoded vectors. Raises DecodeError unless it is what the phase asked for.
+
+    Args:
+        content: what the agent sent.
+        phase: the phase of the open step.
+        train_samples: how many the agent's status has; None where no status is known.
+        base: gives the model with a digest, for vectors that are sent as differences. May raise DecodeError.
+    """
+    sizes = phase.sizes
+    if content.vectors.keys() != sizes.keys():
+        sent = sorted(content.vectors)
+        expected = sorted(sizes)
+        raise DecodeError("wrong vectors", f"{sent}, want {expected}")
+    vectors: dict[str, Vector] = {}
+    for name, encoded in content.vectors.items():
+        vectors[name] = decode(encoded, length=sizes[name], bases=base)
+    for name, vector in vectors.items():
+        check_vector(name, vector)
+    numbers = checked_numbers(phase, content, scenario)
+    check_examples(content, train_samples)
+    return Report(
+        vectors=vectors,
+        examples=content.examples,
+        numbers=numbers,
+        steps=content.steps,
+        loss=content.loss,
+    )
+
+
+def check_examples(report: ReportFacts, train_samples: int | None) -> None:
+    """Raises DecodeError("too many examples") for more than the agent's status has (None: not known)."""
+    if train_samples is not None and report.examples > train_samples:
+        claim = f"{report.examples}, the agent's status has {train_samples}"
+        raise DecodeError("too many examples", claim)
+
+
+def checked_numbers(phase: Phase, report: ReportFacts, scenario: Scenario) -> Kept:
+    """The numbers of a report that the run uses, and no others. Raises DecodeError("wrong numbers")."""
+    _check_facts(report)
+    numbers = report.numbers
+    match phase.name:
+        case phase_names.MOMENTS:
+            check_statistics(numbers, scenario.task)
+            kept = _those_of(numbers, asked_statistics(scenario.task))
+        case phase_names.EVALUATE:
+            kept = _evaluation(numbers, scenario)
+        case _:
+            kept = _of_training(phase, report, scenario)
+    if _tracks(phase, scenario) and TRACK in numbers:
+        kept[TRACK] = _figures(TRACK, numbers[TRACK], scenario.task)
+    return kept
+
+
+def _refuse(why: str) -> NoReturn:
+    raise DecodeError("wrong numbers", why)
+
+
+def _those_of(numbers: Numbers, names: Iterable[str]) -> Kept:
+    """The numbers with these names, as far as there are any."""
+    return {name: numbers[name] for name in names if name in numbers}
+
+
+def check_vector(name: str, vector: Vector) -> None:
+    """Raises DecodeError("absurd values") where a value is too large for any model or gradient to be trained on."""
+    for span in blocks(vector.size):
+        sizes = np.abs(vector[span])
+        largest = float(np.max(sizes, initial=0.0))
+        if largest > LARGEST_VALUE:
+            expected = f"at most {LARGEST_VALUE:g} is expected"
+            raise DecodeError("absurd values", f"{name} holds {largest:.3g}; {expected}")
+
+
+def _check_facts(report: ReportFacts) -> None:
+    """Loss, steps and seconds are summed over a cohort: each must leave room for the others."""
+    if not abs(report.loss) <= LARGEST:
+        _refuse(f"loss is {report.loss!r:.60}; at most {LARGEST:g} is expected")
+    if report.steps > MAX_STEPS:
+        _refuse(f"steps is {report.steps}; at most {MAX_STEPS} are expected")
+    if not 0 <= report.seconds <= MAX_SECONDS:
+        _refuse(f"seconds is {report.seconds!r:.60}; 0 to {MAX_SECONDS:g} are expected")
+
+
+def _of_training(phase: Phase, report: ReportFacts, scenario: Scenario) -> Kept:
+    """The numbers that a strategy's phase declares, and the epsilon of DP-SGD where agents report it."""
+    expected = dict(phase.numbers)
+    if scenario.privacy is not None and scenario.privacy.local is not None:
+        expected[LOCAL] = Expected(most=LARGEST, required=False)
+    for name, one in expected.items():
+        _check_number(name, report.numbers, one, float(max(report.examples, 1)))
+    return _those_of(report.numbers, expected)
+
+
+def _evaluation(numbers: Numbers, scenario: Scenario) -> Kept:
+    """The figures of every mode that the scenario evaluates, and the vote between two models."""
+    if "server" not in numbers:
+        _refuse("server is missing; expected the figures of every mode of the evaluation")
+    task = scenario.task
+    kept: Kept = {
+        mode: _figures(mode, numbers[mode], task) for mode in _modes(scenario) if mode in numbers
+    }
+    if scenario.evaluation.fallback and VOTE in numbers:
+        vote = numbers[VOTE]
+        if not isinstance(vote, Mapping):
+            _refuse(f"{VOTE} is {vote!r:.60}; expected the losses of two models")
+        for name, expected in VOTE_NUMBERS.items():
+            _check_number(name, vote, expected, MAX_SAMPLES, of=f"{VOTE}: ")
+        kept[VOTE] = _those_of(vote, VOTE_NUMBERS)
+    return kept
+
+
+def _figures(mode: str, value: Any, task: Task) -> Kept:
+    """One mode's test figures: none for no samples, otherwise all that the task has."""
+    has_samples = isinstance(value, Mapping) and is_number(
+        value.get("n"), 0, MAX_SAMPLES, whole=True
+    )
+    if not has_samples:
+        _refuse(f"{mode} is {value!r:.60}; expected figures with a number of samples n")
+    if not value["n"]:
+        return {"n": 0}
+    if value.get("diverged") is True:  # the model's outputs were not finite
+        return _those_of(value, ("n", "diverged"))
+    expected = _expected_figures(value, task)
+    if expected:
+        _refuse(f"{mode} is {value!r:.120}; expected {expected}")
+    if task.classes is not None:
+        return _those_of(value, ("n", "correct", *_shares(task), *_amounts(task)))
+    kept = _those_of(value, ("n", *_amounts(task), *OPTIONAL))
+    return kept | derived(kept)
+
+
+def _expected_figures(figures: Numbers, task: Task) -> str:
+    """What the figures of some samples lack, in words; empty if they are right."""
+    shares = _shares(task)
+    if not _all_within(figures, shares, 1):
+        return f"{' and '.join(shares)} from 0 to 1"
+    amounts = _amounts(task)
+    if not _all_within(figures, amounts, LARGEST):
+        return f"{' and '.join(amounts)} from 0 to {LARGEST:g}"
+    if task.classes is not None:
+        is_right = "correct" not in figures or is_number(
+            figures["correct"], 0, figures["n"], whole=True
+        )
+        return "" if is_right else "correct from 0 to n"
+    optional = _those_of(figures, OPTIONAL)
+    if not is_number(optional.pop("mean", 0.0), -LARGEST, LARGEST):
+        return f"mean from {-LARGEST:g} to {LARGEST:g}"
+    if not _all_within(optional, optional, LARGEST):
+        return f"{' and '.join(optional)} from 0 to {LARGEST:g}"
+    return ""
+
+
+def _all_within(figures: Numbers, names: Iterable[str], most: float) -> bool:
+    return all(is_number(figures.get(name), 0, most) for name in names)
+
+
+def _shares(task: Task) -> tuple[str, ...]:
+    """Figures from 0 to 1."""
+    if task.classes is None:
+        return ()
+    return ("accuracy", "f1")
+
+
+def _amounts(task: Task) -> tuple[str, ...]:
+    """Figures without a bound of their own."""
+    if task.classes is None:
+        return ("mse", "loss")
+    return ("loss",)
+
+
+def _modes(scenario: Scenario) -> tuple[str, ...]:
+    """The modes that agents report."""
+    if scenario.evaluation.tune_epochs > 0:
+        return REPORTED_MODES
+    return tuple(mode for mode in REPORTED_MODES if mode != "tuned")
+
+
+def _tracks(phase: Phase, scenario: Scenario) -> bool:
+    """Whether agents report test figures right after training in this phase."""
+    if phase.name in phase_names.OF_THE_RUN:
+        return False
+    return scenario.evaluation.track
+
+
+# -- statistics of the data of agents ---------------------------------------------------------------
+
+
+def check_statistics(numbers: Numbers, task: Task) -> None:
+    """Raises DecodeError("wrong numbers") at the first mistake in the statistics that a task asks for."""
+    asked = task.asks_fleet_for
+    if task.has_own_columns:
+        columns = task.number_columns
+        if "standardise" in asked or task.impute == "mean":
+            # an agent may have no value at all in a column
+            _check_moments(numbers, columns, fewest=0.0)
+        if task.impute == "median":
+            _check_quantiles(numbers, columns)
+        if "categories" in asked:
+            _check_words(numbers.get("words"), task)
+    elif "standardise" in asked or not asked:
+        _check_moments(numbers, task.features[0], fewest=1.0)
+    if task.target_scale == "federated":
+        target = numbers.get("target")
+        if not isinstance(target, dict):
+            _refuse(f"target is {target!r:.60}; expected count, sum and square")
+        lists = {name: [target.get(name)] for name in MOMENT_NAMES}
+        _check_moments(lists, 1, fewest=1.0, of="target: ")
+
+
+def _check_moments(numbers: Numbers, channels: int, fewest: float, of: str = "") -> None:
+    """Counts, sums and sums of squares: each is a list per channel, of at least `fewest` values."""
+    if not channels:
+        return
+    _check_number("count", numbers, Expected(channels, fewest, LARGEST), LARGEST, of)
+    _check_number("sum", numbers, Expected(channels, -LARGEST, LARGEST), LARGEST, of)
+    _check_number("square", numbers, Expected(channels, 0.0, LARGEST), LARGEST, of)
+    lists = [numbers[name] for name in MOMENT_NAMES]
+    for count, total, square in zip(*lists, strict=True):
+        wrong = _impossible_moments(count, total, square)
+        if wrong:
+            _refuse(of + wrong)
+
+
+def _impossible_moments(count: float, total: float, square: float) -> str:
+    """Why no values that a sensor gives have these moments; empty if some have."""
+    if not count:
+        if total or square:
+            return f"sum is {total!r:.60} and square {square!r:.60} of no values; expected 0"
+        return ""
+    mean = total / count
+    mean_square = square / count
+    if not math.sqrt(mean_square) <= LARGEST_VALUE:
+        given = f"square is {square!r:.60} over {count!r:.60} values"
+        return f"{given}; expected values up to {LARGEST_VALUE:g}"
+    largest = mean_square * (1 + 1e-6) + 1e-300  # room for rounding
+    if mean * mean > largest:
+        given = f"sum is {total!r:.60} and square {square!r:.60}"
+        return f"{given}; no {count!r:.60} values have both"
+    return ""
+
+
+def _check_quantiles(numbers: Numbers, columns: int) -> None:
+    if columns:
+        _check_number("count", numbers, Expected(columns, 0.0, LARGEST), LARGEST)
+    quantiles = numbers.get("quantiles")
+    if not isinstance(quantiles, list) or len(quantiles) != columns:
+        _refuse(f"quantiles is {quantiles!r:.60}; expected a list for each of {columns} columns")
+    for found in quantiles:
+        if found == []:
+            continue
+        are_numbers = is_list(found, -QUANTILES, -LARGEST_VALUE, LARGEST_VALUE, whole=False)
+        if not are_numbers or len(found) not in (1, QUANTILES) or found != sorted(found):
+            expected = f"{QUANTILES} rising numbers, one, or none"
+            _refuse(f"quantiles has {found!r:.60}; expected {expected}")
+
+
+def _check_words(words: Any, task: Task) -> None:
+    """The words of the columns whose words the fleet finds."""
+    rooms = task.open_categories
+    if not isinstance(words, dict) or words.keys() != rooms.keys():
+        _refuse(f"words is {words!r:.60}; expected words of {sorted(rooms)}")
+    for name, room in rooms.items():
+        found = words[name]
+        if not isinstance(found, list) or len(found) > room:
+            _refuse(f"words of {name!r} are {found!r:.60}; expected a list of at most {room}")
+        for word in found:
+            if not is_word(word):
+                _refuse(f"words of {name!r} have {word!r:.60}; expected short visible text")
+        if len(set(found)) < len(found):
+            _refuse(f"words of {name!r} occur twice")
+
+
+# -- numbers ----------------------------------------------------------------------------------------
+
+
+def _check_number(
+    name: str, numbers: Numbers, expected: Expected, examples: float, of: str = ""
+) -> None:
+    """One number or list of numbers; `of` begins the refusal.
+
+    `examples` bounds what the phase gives no bound of its own.
+    """
+    if name not in numbers and not expected.required:
+        return
+    value = numbers.get(name)
+    length = expected.length
+    least = expected.least
+    most = examples if expected.most is None else expected.most
+    if length is None:
+        what = "a number"
+        right = is_number(value, least, most, whole=expected.whole)
+    else:
+        what = f"{length} numbers" if length >= 0 else f"1 to {-length} numbers"
+        right = is_list(value, length, least, most, whole=expected.whole)
+    if not right:
+        _refuse(f"{of}{name} is {value!r:.60}; expected {what} from {least:g} to {most:g}")
+
+
+def is_list(value: Any, length: int, least: float, most: float, *, whole: bool) -> bool:
+    """Whether it is a list of numbers. A negative length is the most that it may have."""
+    if not isinstance(value, list):
+        return False
+    shortest = length if length >= 0 else 1
+    if not shortest <= len(value) <= abs(length):
+        return False
+    return all(is_number(one, least, most, whole=whole) for one in value)
+
+
+def is_number(value: Any, least: float, most: float, *, whole: bool = False) -> bool:
+    """Messages hold no other numbers than finite ones; a bool is no number."""
+    kinds = int if whole else int | float
+    if isinstance(value, bool):
+        return False
+    if not isinstance(value, kinds):
+        return False
+    return least <= value <= most
