@@ -36,11 +36,9 @@ from covey.agent.data.partition import Split, client_dataset, fleet_data
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import initial
 from covey.coordinator.processes.launch import setup_of
-from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.notices import Notice, PhaseFolded
 from covey.coordinator.run.rules import rules_of
-from covey.coordinator.simulate.simulation import InProcess, Work
-from covey.coordinator.simulate.virtual_clock import TimedDriver
+from covey.coordinator.simulate.in_process import local_driver
 from covey.shared.client import shuffle
 from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.drift import drift_round, holders_of
@@ -137,8 +135,8 @@ def fleet(seed: int, data_root: str) -> tuple[tuple[Dataset, ...], Split]:
     return tuple(datasets), split
 
 
-class Timed(TimedDriver, InProcess):
-    """The in-process driver on a virtual clock, with torch clients whose data may drift."""
+class Timed:
+    """A run on a virtual clock, with torch clients whose data may drift."""
 
     def __init__(self, folder: Path, cell: Cell, setup: Setup, data_root: str) -> None:
         self.datasets, split = fleet(cell.seed, data_root)
@@ -149,15 +147,8 @@ class Timed(TimedDriver, InProcess):
         scene = scenario(cell)
         self._holders = holders_of(scene, split.truth)
         self._scene = scene
-        super().__init__(folder, scene, setup, rules_of(scene), self._local, self._see)
-        self.run.spool.durable = False
-        self.start_clock()
-
-    def prepare(self, work: Work) -> None:
-        """Clients compute when their reports are due."""
-
-    def deliver(self, client: ClientId, order: OrderMessage) -> Sequence[Effect]:
-        return self._answer(client, order)
+        self._layout = setup.layout
+        self.driver = local_driver(folder, scene, setup, rules_of(scene), self._local, self._see)
 
     def _local(self, client: ClientId, order: OrderMessage) -> TorchLocal:
         work = order.work
@@ -167,7 +158,7 @@ class Timed(TimedDriver, InProcess):
         training = Training.model_validate(work.training)
         rng = shuffle(work, client)
         data = self.datasets[index]
-        return TorchLocal(data, self._scene.task, self.run.setup.layout, training, rng)
+        return TorchLocal(data, self._scene.task, self._layout, training, rng)
 
     def _see(self, notice: Notice) -> None:
         if not isinstance(notice, PhaseFolded):
@@ -198,13 +189,13 @@ def measured(cell: Cell, data_root: str) -> Figures:
     began = time.process_time()
     memory = Path("/dev/shm")  # noqa: S108 - the folder of a run that nobody keeps
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
-        driver = Timed(Path(folder), cell, setup, data_root)
-        driver.complete(sizes)
-    stale = {str(s): number for s, number in sorted(driver.staleness.items())}
+        timed = Timed(Path(folder), cell, setup, data_root)
+        timed.driver.complete(sizes)
+    stale = {str(s): number for s, number in sorted(timed.staleness.items())}
     return {
-        "curve": driver.curve,
-        "reports": sum(number for _, number in driver.reports),
-        "seconds": driver.reports[-1][0],
+        "curve": timed.curve,
+        "reports": sum(number for _, number in timed.reports),
+        "seconds": timed.reports[-1][0],
         "staleness": stale,
         "drift_round": drift_round(scene),
         "cpu_s": round(time.process_time() - began, 1),

@@ -39,7 +39,7 @@ from covey.agent.training.models import initial
 from covey.coordinator.processes.launch import setup_of
 from covey.coordinator.run.pooled_moments import pooled
 from covey.coordinator.run.rules import rules_of
-from covey.coordinator.simulate.simulation import InProcess
+from covey.coordinator.simulate.in_process import local_driver
 from covey.shared.client import shuffle
 from covey.shared.files import write_atomically
 from covey.shared.numerics.metrics import adjusted_rand
@@ -213,8 +213,7 @@ def measured(cell: Cell, data_root: str) -> dict[str, Any]:
 
     began = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
-        driver = InProcess(Path(folder), scene, setup, rules_of(scene), local_for)
-        driver.run.spool.durable = False
+        driver = local_driver(Path(folder), scene, setup, rules_of(scene), local_for)
         run = driver.complete(sample_counts)
     seconds = time.process_time() - began
     evaluation = list(run.facts.evaluation.values())

@@ -30,17 +30,16 @@ import numpy as np
 import torch
 
 from benchmarks.measuring import Found, record_options, resumed
-from benchmarks.poisoning import bent, mean_and_spread
+from benchmarks.poisoning import bent, driver_of, mean_and_spread, models_of
 from covey.agent.data import Dataset, fit
 from covey.agent.data.dataset import hold_back
 from covey.agent.data.partition import client_dataset, fleet_data
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import initial
 from covey.coordinator.processes.launch import setup_of
-from covey.coordinator.run.effects import Effect
-from covey.coordinator.run.rules import rules_of
-from covey.coordinator.simulate.simulation import InProcess
-from covey.shared.client import VOTE, decode_model, execute_order, shuffle
+from covey.coordinator.run.run import Run
+from covey.coordinator.simulate.in_process import LocalClients
+from covey.shared.client import VOTE, shuffle
 from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name
@@ -146,67 +145,64 @@ def posing(cell: Cell) -> dict[ClientId, Dataset]:
     return datasets
 
 
-class Hijacked(InProcess):
-    """The in-process driver with hostile agents among the clients."""
+class Hijacked(LocalClients):
+    """Clients with hostile agents among them."""
 
-    def __init__(self, folder: Path, cell: Cell, setup: Setup) -> None:
+    def __init__(self, cell: Cell, setup: Setup) -> None:
+        super().__init__(self._local, self._held_back if cell.fallback else None)
         self.cell = cell
         self.datasets = posing(cell)
         self.liars = frozenset(hostile(cell.seed)) if cell.attack != "none" else frozenset()
         self.lies = 0  # false reports that were accepted
+        self._false: set[ClientId] = set()  # whose newest report is false
         self._attacking: set[ClientId] = set()
         self._choices: dict[ClientId, int] = {}  # of liars that stay: their first hypothesis
-        scene = scenario(cell)
-        super().__init__(folder, scene, setup, rules_of(scene), self._local)
-        self.run.spool.durable = False
+        self._task = scenario(cell).task
+        self._layout = setup.layout
 
     def _local(self, client: ClientId, order: OrderMessage) -> TorchLocal:
-        return self._locals(client, order)[0]
-
-    def _locals(
-        self, client: ClientId, order: OrderMessage
-    ) -> tuple[TorchLocal, TorchLocal | None]:
-        work = order.work
-        assert work is not None
         data = self.datasets[client]
-        held = None
         if self.cell.fallback:
-            data, held = hold_back(data, work.seed, client)
-        task = self.run.scenario.task
-        layout = self.run.setup.layout
-        training = Training.model_validate(work.training)
-        local = TorchLocal(data, task, layout, training, shuffle(work, client))
-        if held is None:
-            return local, None
-        return local, TorchLocal(held, task, layout, training, shuffle(work, client))
+            assert order.work is not None
+            data, _ = hold_back(data, order.work.seed, client)
+        return self._trainer(data, client, order)
 
-    def _answer(self, client: ClientId, order: OrderMessage) -> list[Effect]:
+    def _held_back(self, client: ClientId, order: OrderMessage) -> TorchLocal | None:
+        assert order.work is not None
+        _, held = hold_back(self.datasets[client], order.work.seed, client)
+        return None if held is None else self._trainer(held, client, order)
+
+    def _trainer(self, data: Dataset, client: ClientId, order: OrderMessage) -> TorchLocal:
         work = order.work
         assert work is not None
-        layout = self.run.setup.layout
-        models = [decode_model(self.run.orders.content_of(ref.key), layout) for ref in work.models]
-        local, held_back = self._locals(client, order)
-        client_state = self._client_states.get(client, {})
-        report, kept = execute_order(
-            order, models, local, client_state, client=client, held_back=held_back
-        )
-        is_false = client in self.liars and work.phase == TRAIN and self._is_inside(client, models)
-        if is_false:
-            report = self._lie(report, models)
-        elif client in self.liars and self.cell.attack == "stay" and VOTE in report.numbers:
-            report = to_stay(report)
-        effects = self.run.receive(client, report.to_bytes(), self._now)
-        if self.run.facts.accepted.get(client) == order.step:
-            self._client_states[client] = kept
-            self.lies += is_false
-        return effects
+        training = Training.model_validate(work.training)
+        return TorchLocal(data, self._task, self._layout, training, shuffle(work, client))
 
-    def _is_inside(self, client: ClientId, models: Sequence[Vector]) -> bool:
+    def work(self, run: Run, client: ClientId, order: OrderMessage) -> ReportContent:
+        assert order.work is not None
+        report = super().work(run, client, order)
+        self._false.discard(client)
+        if client not in self.liars:
+            return report
+        if order.work.phase == TRAIN and self._is_inside(run, client, order):
+            self._false.add(client)
+            return self._lie(report, models_of(run, order))
+        if self.cell.attack == "stay" and VOTE in report.numbers:
+            return to_stay(report)
+        return report
+
+    def settle(self, run: Run, client: ClientId, step: int) -> None:
+        super().settle(run, client, step)
+        if run.facts.accepted.get(client) == step:
+            self.lies += client in self._false
+
+    def _is_inside(self, run: Run, client: ClientId, order: OrderMessage) -> bool:
         """Has the hostile agent been clustered with group 0, now or before?"""
-        clusters = self.run.strategy.assignment(self.run.state)
+        assert order.work is not None
+        clusters = run.strategy.assignment(run.state)
         is_apart = len(set(clusters.values())) > 1
         if self.cell.method == "ifca":
-            is_apart = len(models) > 1  # its first rounds have groups that were drawn
+            is_apart = len(order.work.models) > 1  # its first rounds have groups that were drawn
         attacked = [clusters.get(agent_name(index, AGENTS)) for index in ATTACKED]
         if is_apart and clusters.get(client) in attacked:
             self._attacking.add(client)
@@ -242,22 +238,22 @@ def measured(cell: Cell) -> dict[str, Any]:
         starts.append(start)
     setup = setup_of(scene, starts, layout)
     with tempfile.TemporaryDirectory() as folder:
-        driver = Hijacked(Path(folder), cell, setup)
+        clients = Hijacked(cell, setup)
         sizes: dict[ClientId, tuple[int, int]] = {}
-        for name, data in driver.datasets.items():
+        for name, data in clients.datasets.items():
             sizes[name] = (len(data.targets), len(data.test_targets))
-        run = driver.complete(sizes)
-        if cell.attack != "none" and not driver.lies:
+        run = driver_of(Path(folder), scene, setup, clients).complete(sizes)
+        if cell.attack != "none" and not clients.lies:
             raise RuntimeError(f"{cell.key}: no false report was accepted")
         attacked = {agent_name(index, cell.agents) for index in ATTACKED}
-        honest = [name for name in driver.datasets if name not in driver.liars]
+        honest = [name for name in clients.datasets if name not in clients.liars]
         figures = run.facts.evaluation
         return {
             "group 0": accuracy(figures, [name for name in honest if name in attacked]),
             "others": accuracy(figures, [name for name in honest if name not in attacked]),
             "fell_back": len(run.facts.fallen.keys() & set(honest)),
             "clusters": len(set(run.strategy.assignment(run.state).values())),
-            "lies": driver.lies,
+            "lies": clients.lies,
             "quarantined": sorted(run.engine.quarantined),
         }
 

@@ -27,16 +27,15 @@ import numpy as np
 import torch
 
 from benchmarks.measuring import record_options, resumed
-from benchmarks.poisoning import bent
+from benchmarks.poisoning import bent, driver_of, models_of
 from covey.agent.data import Dataset, fit
 from covey.agent.data.partition import client_dataset, fleet_data
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import initial
 from covey.coordinator.processes.launch import setup_of
-from covey.coordinator.run.effects import Effect
-from covey.coordinator.run.rules import rules_of
-from covey.coordinator.simulate.simulation import InProcess
-from covey.shared.client import decode_model, execute_order, shuffle
+from covey.coordinator.run.run import Run
+from covey.coordinator.simulate.in_process import LocalClients
+from covey.shared.client import shuffle
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.seeds import generator
@@ -129,62 +128,45 @@ def people(scene: Scenario, kind: str, data_root: str) -> dict[ClientId, Dataset
     return datasets
 
 
-class OneLiar(InProcess):
-    """The in-process driver with a liar among the clients."""
+class OneLiar(LocalClients):
+    """Clients with a liar among them."""
 
-    datasets: dict[ClientId, Dataset]
-    attack: str
-    lies: int  # so far
-
-    def __init__(
-        self, folder: Path, cell: Cell, setup: Setup, datasets: dict[ClientId, Dataset]
-    ) -> None:
+    def __init__(self, cell: Cell, setup: Setup, datasets: dict[ClientId, Dataset]) -> None:
+        super().__init__(self._local)
         self.datasets = datasets
         self.attack = cell.kind
-        self.lies = 0
-        scene = scenario(cell)
-        super().__init__(folder, scene, setup, rules_of(scene), self._local)
-        self.run.spool.durable = False
+        self.lies = 0  # so far
+        self._task = scenario(cell).task
+        self._layout = setup.layout
 
     def _local(self, client: ClientId, order: OrderMessage) -> TorchLocal:
         assert order.work is not None
-        task = self.run.scenario.task
         training = Training.model_validate(order.work.training)
         rng = shuffle(order.work, client)
-        return TorchLocal(self.datasets[client], task, self.run.setup.layout, training, rng)
+        return TorchLocal(self.datasets[client], self._task, self._layout, training, rng)
 
-    def _answer(self, client: ClientId, order: OrderMessage) -> list[Effect]:
+    def work(self, run: Run, client: ClientId, order: OrderMessage) -> ReportContent:
         assert order.work is not None
-        layout = self.run.setup.layout
-        models = [
-            decode_model(self.run.orders.content_of(ref.key), layout) for ref in order.work.models
-        ]
-        local = self._local(client, order)
-        state = self._client_states.get(client, {})
-        report, kept = execute_order(order, models, local, state, client=client)
+        report = super().work(run, client, order)
         lied = report
         if client == LIAR and self.attack in ("own", "back") and order.work.phase == "train":
             lied = report.model_copy(update={"examples": CLAIM})
             if self.attack == "back":
-                base = models[0]
+                base = models_of(run, order)[0]
                 draw = generator(1, "lie")
-                model = bent(
-                    decode(report.vectors["model"], length=base.size), base, "sign_flip", draw
-                )
+                honest = decode(report.vectors["model"], length=base.size)
+                model = bent(honest, base, "sign_flip", draw)
                 encoded, _ = encode(
                     model, Codec(), base=None, base_digest=b"", error=None, rng=draw
                 )
                 lied = lied.model_copy(update={"vectors": {"model": encoded}})
         if client == LIAR and self.attack == "figures" and order.work.phase == "evaluate":
-            lied = self._boast(report)
+            lied = self._boast(report, run.engine.round)
         self.lies += lied is not report
-        effects = self.run.receive(client, lied.to_bytes(), self._now)
-        if self.run.facts.accepted.get(client) == order.step:
-            self._client_states[client] = kept
-        return effects
+        return lied
 
-    def _boast(self, report: ReportContent) -> ReportContent:
-        share = 1.0 if self.run.engine.round == 2 else 0.0
+    def _boast(self, report: ReportContent, round_: int) -> ReportContent:
+        share = 1.0 if round_ == 2 else 0.0
         claim = {"n": CLAIM, "correct": int(share * CLAIM), "accuracy": share, "f1": share}
         numbers = {mode: {**own, **claim} for mode, own in report.numbers.items()}
         return report.model_copy(update={"numbers": numbers})
@@ -200,9 +182,10 @@ def measured(cell: Cell, data_root: str) -> dict[str, Any]:
         claims[LIAR] = (CLAIM, CLAIM)
     start, layout = initial(scene.task, cell.seed, 0)
     with tempfile.TemporaryDirectory() as folder:
-        driver = OneLiar(Path(folder), cell, setup_of(scene, [start], layout), datasets)
-        run = driver.complete(claims)
-        if is_attack and not driver.lies:
+        setup = setup_of(scene, [start], layout)
+        clients = OneLiar(cell, setup, datasets)
+        run = driver_of(Path(folder), scene, setup, clients).complete(claims)
+        if is_attack and not clients.lies:
             raise RuntimeError(f"{cell.key}: nobody lied")
         honest: list[float] = []
         for name, figures in run.facts.evaluation.items():
@@ -215,7 +198,7 @@ def measured(cell: Cell, data_root: str) -> dict[str, Any]:
             "honest": float(np.mean(honest)),
             "record": records[-1]["accuracy"]["micro"],
             "best": best,
-            "lies": driver.lies,
+            "lies": clients.lies,
         }
 
 

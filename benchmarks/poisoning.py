@@ -20,7 +20,7 @@ import itertools
 import re
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -36,9 +36,13 @@ from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import initial
 from covey.coordinator.processes.launch import setup_of
 from covey.coordinator.run.effects import Effect
+from covey.coordinator.run.folder import IN_PROCESS
 from covey.coordinator.run.rules import rules_of
-from covey.coordinator.simulate.simulation import InProcess
-from covey.shared.client import decode_model, execute_order, shuffle
+from covey.coordinator.run.run import Run
+from covey.coordinator.simulate.in_process import LocalClients
+from covey.coordinator.simulate.virtual_clock import Driver
+from covey.shared.client import decode_model, shuffle
+from covey.shared.errors import DecodeError
 from covey.shared.files import write_atomically
 from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.scenario import Scenario
@@ -145,24 +149,42 @@ def bent(honest: Vector, base: Vector, attack: str, draw: np.random.Generator) -
     return np.asarray(base + step * times, np.float32)
 
 
-class Poisoned(InProcess):
-    """The in-process driver with liars among the clients."""
+class Judging(Driver[LocalClients]):
+    """A driver among liars: a refused report counts against its sender, as over a broker."""
 
-    cell: Cell
-    datasets: dict[ClientId, Dataset]  # of all agents
-    liars: frozenset[ClientId]
-    lies: int  # false reports so far
+    def refused(self, client: ClientId, order: OrderMessage, error: DecodeError) -> list[Effect]:
+        return self.run.refused(client, error, self.now)
 
-    def __init__(
-        self, folder: Path, cell: Cell, setup: Setup, datasets: dict[ClientId, Dataset]
-    ) -> None:
+
+def driver_of(folder: Path, scene: Scenario, setup: Setup, clients: LocalClients) -> Judging:
+    """A new run of these clients."""
+    return Judging(Run.start(folder, scene, setup, rules_of(scene), IN_PROCESS, 0.0), clients)
+
+
+def models_of(run: Run, order: OrderMessage) -> list[Vector]:
+    """The models that an order names."""
+    assert order.work is not None
+    contents = (run.orders.content_of(ref.key) for ref in order.work.models)
+    return [decode_model(content, run.setup.layout) for content in contents]
+
+
+class Poisoned(LocalClients):
+    """Clients with liars among them.
+
+    Args:
+        cell: the attack.
+        setup: of the run.
+        datasets: of all agents.
+    """
+
+    def __init__(self, cell: Cell, setup: Setup, datasets: dict[ClientId, Dataset]) -> None:
+        super().__init__(self._local)
         self.cell = cell
         self.datasets = datasets
         self.liars = hostile(cell.seed)
-        self.lies = 0
-        scene = scenario(cell)
-        super().__init__(folder, scene, setup, rules_of(scene), self._local)
-        self.run.spool.durable = False
+        self.lies = 0  # false reports so far
+        self._task = scenario(cell).task
+        self._layout = setup.layout
 
     def _local(self, client: ClientId, order: OrderMessage) -> TorchLocal:
         work = order.work
@@ -172,26 +194,16 @@ class Poisoned(InProcess):
         if flips and work.phase != "evaluate":
             data = flipped(data)
             self.lies += 1
-        task = self.run.scenario.task
         training = Training.model_validate(work.training)
-        return TorchLocal(data, task, self.run.setup.layout, training, shuffle(work, client))
+        return TorchLocal(data, self._task, self._layout, training, shuffle(work, client))
 
-    def _answer(self, client: ClientId, order: OrderMessage) -> list[Effect]:
-        work = order.work
-        assert work is not None
-        layout = self.run.setup.layout
-        models = [decode_model(self.run.orders.content_of(ref.key), layout) for ref in work.models]
-        local = self._local(client, order)
-        client_state = self._client_states.get(client, {})
-        report, kept = execute_order(order, models, local, client_state, client=client)
+    def work(self, run: Run, client: ClientId, order: OrderMessage) -> ReportContent:
+        report = super().work(run, client, order)
         bends = client in self.liars and self.cell.attack not in ("none", "label_flip")
         if bends and "model" in report.vectors:
-            report = self._lie(report, models)
+            report = self._lie(report, models_of(run, order))
             self.lies += 1
-        effects = self.run.receive(client, report.to_bytes(), self._now)
-        if self.run.facts.accepted.get(client) == order.step:
-            self._client_states[client] = kept
-        return effects
+        return report
 
     def _lie(self, report: ReportContent, models: Sequence[Vector]) -> ReportContent:
         # in IFCA's warm-up the order names the hypothesis, and only that one is sent
@@ -215,29 +227,29 @@ def measured(cell: Cell, data_root: str) -> dict[str, Any]:
     setup = setup_of(scene, starts, layout)
     began = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
-        driver = Poisoned(Path(folder), cell, setup, datasets)
-        run = driver.complete(sizes)
-        if cell.attack != "none" and not driver.lies:
+        clients = Poisoned(cell, setup, datasets)
+        run = driver_of(Path(folder), scene, setup, clients).complete(sizes)
+        if cell.attack != "none" and not clients.lies:
             raise RuntimeError(f"{cell.key}: no hostile agent reported anything false")
         models = run.strategy.clusters(run.state)
         finite = [bool(np.isfinite(model).all()) for model in models]
         seconds = time.process_time() - began
         return {
-            "server": honest_accuracy(driver, "server"),
-            "tuned": honest_accuracy(driver, "tuned"),
+            "server": honest_accuracy(run, clients.liars, "server"),
+            "tuned": honest_accuracy(run, clients.liars, "tuned"),
             "finite": all(finite),
             "clusters": len(models),
-            "lies": driver.lies,
+            "lies": clients.lies,
             "quarantined": sorted(run.engine.quarantined),
             "seconds": round(seconds, 2),
         }
 
 
-def honest_accuracy(driver: Poisoned, mode: str) -> float:
+def honest_accuracy(run: Run, liars: Collection[ClientId], mode: str) -> float:
     """The mean over the honest agents that have something to test on."""
     shares: list[float] = []
-    for name, figures in driver.run.facts.evaluation.items():
-        if name not in driver.liars and figures[mode]["n"]:
+    for name, figures in run.facts.evaluation.items():
+        if name not in liars and figures[mode]["n"]:
             shares.append(figures[mode]["accuracy"])
     return float(np.mean(shares))
 

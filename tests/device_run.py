@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,10 +13,9 @@ from covey.coordinator.engine.rules import Rules
 from covey.coordinator.processes.launch import setup_of
 from covey.coordinator.processes.workers import WorkerPool
 from covey.coordinator.run.folder import IN_PROCESS
-from covey.coordinator.run.notices import ignore
 from covey.coordinator.run.run import Run
-from covey.coordinator.simulate.fleet_driver import Simulation
-from covey.coordinator.simulate.simulation import GivenUpError
+from covey.coordinator.simulate.virtual_clock import Driver, GivenUpError
+from covey.coordinator.simulate.worker_clients import WorkerClients
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import entropy
 from covey.shared.wire.frames import Job
@@ -25,6 +25,13 @@ __all__ = ["GivenUpError", "devices", "inspected", "scenario"]
 
 class HerePool:
     """Does the jobs of worker processes in this one."""
+
+    size = 1
+
+    def submit(self, job: Job) -> Future[Job]:
+        done: Future[Job] = Future()
+        done.set_result(self.map([job])[0])
+        return done
 
     def map(self, jobs: Sequence[Job]) -> list[Job]:
         found = [answer(job) for job in jobs]
@@ -66,4 +73,4 @@ def devices(folder: Path, scene: Scenario, files: Mapping[str, Path]) -> Run:
         assert found["problem"] is None, found
         samples[client] = (found["samples"], found["test_samples"])
     pool = cast(WorkerPool, HerePool())
-    return Simulation(run, pool, sources, ignore).complete(samples)
+    return Driver(run, WorkerClients(run, pool, sources)).complete(samples)

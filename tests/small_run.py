@@ -15,7 +15,7 @@ from covey.coordinator.processes.launch import setup_of
 from covey.coordinator.run.notices import Observer, ignore
 from covey.coordinator.run.origin import Origin
 from covey.coordinator.run.run import Run
-from covey.coordinator.simulate.simulation import InProcess
+from covey.coordinator.simulate.in_process import local_driver
 from covey.shared.client import shuffle
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import entropy, generator
@@ -111,7 +111,7 @@ def in_process(
     own_rules = rules(scene, **changes)
     start = setup(scene)
     local = local_for(people)
-    driver = InProcess(folder, scene, start, own_rules, local, observer, origin, audit_key)
+    driver = local_driver(folder, scene, start, own_rules, local, observer, origin, audit_key)
     return driver.complete(
         {client: (local.examples, local.examples) for client, local in people.items()}
     )

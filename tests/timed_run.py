@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from covey.coordinator.engine.rules import Rules
-from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
-from covey.coordinator.simulate.simulation import InProcess, Work
-from covey.coordinator.simulate.virtual_clock import TimedDriver
+from covey.coordinator.simulate.in_process import LocalClients, local_driver
+from covey.coordinator.simulate.virtual_clock import Driver
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId
-from covey.shared.wire.messages import OrderMessage
 from tests import small_run
 
 AGENTS = 8
 DURATIONS = {"median_s": 1.0, "sigma": 1.0}
-
-
-class TimedInProcess(TimedDriver, InProcess):
-    """Numpy clients that take their time."""
-
-    def prepare(self, work: Work) -> None:
-        """They compute at once."""
-
-    def deliver(self, client: ClientId, order: OrderMessage) -> Sequence[Effect]:
-        return self._answer(client, order)
 
 
 def scenario(method: str, **sections: Any) -> Scenario:
@@ -58,13 +45,11 @@ def people() -> dict[ClientId, tuple[int, int]]:
     }
 
 
-def driver(folder: Path, scene: Scenario, **changes: Any) -> TimedInProcess:
+def driver(folder: Path, scene: Scenario, **changes: Any) -> Driver[LocalClients]:
     """A new run, and what drives it."""
     rules: Rules = replace(rules_of(scene), **changes)
     local_for = small_run.local_for(small_run.clients(AGENTS, scene))
-    this = TimedInProcess(folder, scene, small_run.setup(scene), rules, local_for)
-    this.start_clock()
-    return this
+    return local_driver(folder, scene, small_run.setup(scene), rules, local_for)
 
 
 def complete(folder: Path, scene: Scenario, **changes: Any) -> Run:

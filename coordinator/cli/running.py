@@ -191,7 +191,7 @@ def replay(
     from covey.coordinator.report.progress import ProgressBar
     from covey.coordinator.run.notices import ignore
     from covey.coordinator.run.options import Options
-    from covey.coordinator.simulate.replaying import replay as command
+    from covey.coordinator.simulate.replay import replay as command
     from covey.coordinator.view.printed import json_line
     from covey.shared.scenario.load import load
 

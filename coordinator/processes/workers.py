@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
@@ -103,6 +103,10 @@ class WorkerPool:
                 "Type the same command to continue"
             )
         return answer
+
+    def submit(self, job: Job) -> Future[Job]:
+        """Have one job done as soon as a worker is free. The answer may raise what `call` raises."""
+        return self._threads.submit(self.call, job)
 
     def map(self, jobs: Iterable[Job]) -> Iterator[Job]:
         """Run many jobs in parallel; yields their answers in the order of the jobs."""

@@ -24,9 +24,8 @@ from covey.coordinator.run.origin import Origin, copy_start, origin_of
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.run.truth import FILE as PARTITION
-from covey.coordinator.simulate.fleet_driver import Simulation
-from covey.coordinator.simulate.simulation import GivenUpError
-from covey.coordinator.simulate.timed import TimedSimulation
+from covey.coordinator.simulate.virtual_clock import Driver, GivenUpError
+from covey.coordinator.simulate.worker_clients import WorkerClients
 from covey.shared.audit import read_key
 from covey.shared.consent import AllowedCode
 from covey.shared.errors import UserError
@@ -70,13 +69,14 @@ def _run(
     at_hand = fleet_at_hand(scenario, options, pool, observer)
     folder = options.folder.resolve()
     run, first = _started(scenario, folder, options, at_hand.origin)
-    run.spool.durable = False
-    simulation = _simulation(run, pool, at_hand.sources, observer, options.allowed)
+    clients = WorkerClients(run, pool, at_hand.sources, options.allowed)
     try:
-        simulation.complete(at_hand.people, first)
+        Driver(run, clients, observer).complete(at_hand.people, first)
     except GivenUpError as error:
         round_ = run.engine.round
         raise UserError(f"the run was given up after round {round_}: {error}") from None
+    finally:
+        clients.close()
     source = source_of(folder, options.data_root)
     return asyncio.run(finish(run, options.data_root, options.allowed, tester(pool, source)))
 
@@ -142,20 +142,6 @@ def tester(pool: WorkerPool, source: Job) -> TestOfSuperclasses:
         return table
 
     return test
-
-
-def _simulation(
-    run: Run,
-    pool: WorkerPool,
-    sources: Mapping[ClientId, Job],
-    observer: Observer,
-    allowed: AllowedCode,
-) -> Simulation:
-    """The driver: on a virtual clock if agents take time, or have orders of their own."""
-    fleet = _simulated(run.scenario)
-    is_timed = fleet.durations is not None or run.scenario.rounds.mode == "buffered"
-    kind = TimedSimulation if is_timed else Simulation
-    return kind(run, pool, sources, observer, allowed)
 
 
 def source_of(folder: Path, data_root: Path | None) -> Job:

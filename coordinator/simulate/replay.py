@@ -1,90 +1,119 @@
-"""A buffered run once more: the events of its record in their order, with reports that are computed again.
+"""`coordinator replay`: do what a buffered run has recorded once more, and compare the models.
 
-The engine decides from events and their times alone, so it gives the same orders; the same orders on the same data give
-the same reports. The models of a replay are therefore those of the run, byte for byte, on the same kind of machine.
+The events of the record come in their order, with reports that are computed again. The engine decides from events and
+their times alone, so it gives the same orders; the same orders on the same data give the same reports. The models of a
+replay are therefore those of the run, byte for byte, on the same kind of machine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
 
 from covey.coordinator.engine.events import Reported
 from covey.coordinator.engine.stage import Stage
+from covey.coordinator.processes import launch
+from covey.coordinator.processes.finish import finish
+from covey.coordinator.processes.workers import WorkerPool
+from covey.coordinator.run.checkpoint import Checkpoint
 from covey.coordinator.run.effects import Announce, Effect, SendOrder
-from covey.coordinator.run.event_log import Arrival, Restarted
+from covey.coordinator.run.event_log import Arrival, Restarted, arrivals_of
+from covey.coordinator.run.folder import IN_PROCESS, START, prepared
+from covey.coordinator.run.notices import Observer, ignore
+from covey.coordinator.run.options import Options
+from covey.coordinator.run.records import MIXED
+from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
-from covey.coordinator.simulate.answering import AnsweringDriver
-from covey.coordinator.simulate.simulation import GivenUpError, Work
+from covey.coordinator.simulate.driver import fleet_at_hand, source_of, tester
+from covey.coordinator.simulate.virtual_clock import Clients, GivenUpError, Work
+from covey.coordinator.simulate.worker_clients import WorkerClients
+from covey.shared.errors import UserError
+from covey.shared.scenario.code import check_code
+from covey.shared.scenario.load import load
+from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId
-from covey.shared.wire.messages import OrderMessage
+from covey.shared.wire.messages import USUAL_LEARNER, OrderMessage, learner_of
 
-Key = tuple[ClientId, int]  # an agent, and the number of its order
+MODELS = "models"  # of a run's folder
 
 
-class ReplayDriver(AnsweringDriver):
-    """Feeds a run with recorded events. A subclass does the work."""
+class Replay:
+    """Feeds a run with recorded events.
 
-    def replay(
-        self, clients: Mapping[ClientId, tuple[int, int]], arrivals: Sequence[Arrival]
-    ) -> Run:
-        """The run after all these events.
+    Args:
+        run: a new one.
+        clients: compute the reports.
+        observer: gets the notices.
+    """
 
-        Args:
-            clients: training and test samples of all agents.
-            arrivals: the record of the run.
+    def __init__(self, run: Run, clients: Clients, observer: Observer = ignore) -> None:
+        self.run = run
+        self._clients = clients
+        self._observer = observer
+        self._now = 0.0
+        # of agents at work, by agent and number
+        self._orders: dict[tuple[ClientId, int], OrderMessage] = {}
+        self._computed: set[tuple[ClientId, int]] = set()
+        run.spool.durable = False
+        run.orders.own.durable = False
 
-        Raises:
-            GivenUpError: the record ends before the run does: it was stopped, or given up.
+    def __repr__(self) -> str:
+        return f"<Replay at {self._now:.3f} s: {self.run!r}>"
+
+    def play(self, samples: Mapping[ClientId, tuple[int, int]], arrivals: Sequence[Arrival]) -> Run:
+        """The run after all these events. `samples` are training and test samples of all agents.
+
+        Raises GivenUpError where the record ends before the run does: it was stopped, or given up.
         """
-        self._orders: dict[Key, OrderMessage] = {}
-        self._arrivals = arrivals
-        self.run.samples |= clients
+        self.run.samples |= samples
         for place, arrival in enumerate(arrivals):
             if isinstance(arrival.event, Restarted):
                 self._hand_in(arrival.event.reported)
-            self._advance(arrival.at)
-            self._take_note(self._play(place, arrival))
+            self._now = arrival.at
+            match arrival.event:
+                case Restarted() as restarted:
+                    effects = self._restart(restarted)
+                case Reported(client, step) if self._is_expected(client, step):
+                    soon = islice(arrivals, place, place + self._clients.ahead + 1)
+                    self._compute(soon)
+                    effects = self._deliver(client, step)
+                case event:
+                    effects = self.run.handle(event, self._now)
+            self._take(effects)
         engine = self.run.engine
         if engine.stage is not Stage.DONE:
             raise GivenUpError(f"the record ends after round {engine.round}, before the run does")
         return self.run
 
-    def answers(self, work: Work) -> list[Effect]:
-        """Nothing: here the record decides when an agent answers."""
-        return []
+    def _is_expected(self, client: ClientId, step: int) -> bool:
+        """Whether this report can count."""
+        return (client, step) in self._orders and not self.run.engine.refusal(client, step)
 
-    def _play(self, place: int, arrival: Arrival) -> Sequence[Effect]:
-        """One event, as it happened."""
-        match arrival.event:
-            case Restarted() as restarted:
-                return self._restart(restarted)
-            case Reported(client, step) as event:
-                order = self._orders.pop((client, step), None)
-                is_ignored = bool(self.run.engine.refusal(client, step))
-                if order is None or is_ignored:
-                    return self.run.handle(event, self._now)
-                work = self._next(place)
-                work.append((client, order))
-                self.prepare(work)
-                return self.deliver(client, order)
-            case event:
-                return self.run.handle(event, self._now)
-
-    def _next(self, place: int) -> Work:
-        """Further reports that are due soon, and can be computed by now."""
+    def _compute(self, soon: Iterable[Arrival]) -> None:
+        """Compute the reports of the next arrivals whose orders are known."""
         work: Work = []
-        start = place + 1
-        end = start + self.lookahead
-        for arrival in self._arrivals[start:end]:
+        for arrival in soon:
             event = arrival.event
             if not isinstance(event, Reported):
                 continue
-            order = self._orders.get((event.client, event.step))
-            if order is None:
-                continue
-            asked = (event.client, order)
-            work.append(asked)
-        return work
+            key = (event.client, event.step)
+            if key in self._orders and key not in self._computed:
+                self._computed.add(key)
+                work.append((event.client, self._orders[key]))
+        self._clients.compute(self.run, work)
+
+    def _deliver(self, client: ClientId, step: int) -> Sequence[Effect]:
+        order = self._orders.pop((client, step))
+        self._computed.discard((client, step))
+        content = self._clients.report(self.run, client, order)
+        effects = self.run.accept(client, content, self._now)
+        self._clients.settle(self.run, client, step)
+        return effects
 
     @property
     def _open_step(self) -> int:
@@ -95,12 +124,9 @@ class ReplayDriver(AnsweringDriver):
         """Reports of the open step that came after the last checkpoint: before the restart, so no deadline is over."""
         number = self._open_step
         for client in reported:
-            order = self._orders.pop((client, number), None)
-            is_known = bool(self.run.engine.refusal(client, number))
-            if order is None or is_known:
-                continue
-            self.prepare([(client, order)])
-            self._take_note(self.deliver(client, order))
+            if self._is_expected(client, number):
+                self._compute([Arrival(self._now, Reported(client, number))])
+                self._take(self._deliver(client, number))
 
     def _restart(self, restarted: Restarted) -> Sequence[Effect]:
         """The run from its checkpoint, with the reports that its spool had."""
@@ -116,14 +142,134 @@ class ReplayDriver(AnsweringDriver):
             lost=restarted.lost,
         )
         self.run.samples |= before.samples
-        desired = self.run.desired()
-        return [*first, *desired]
+        self.run.spool.durable = False
+        self.run.orders.own.durable = False
+        self.run.orders.evaluates_busy = before.orders.evaluates_busy
+        return [*first, *self.run.desired()]
 
-    def _take_note(self, effects: Sequence[Effect]) -> None:
+    def _take(self, effects: Sequence[Effect]) -> None:
         """Keep the orders until their reports come."""
         for effect in effects:
             if isinstance(effect, Announce):
-                self.observer(effect.notice)
+                self._observer(effect.notice)
             if isinstance(effect, SendOrder) and effect.order.work is not None:
-                key = (effect.client, effect.order.step)
-                self._orders[key] = effect.order
+                self._orders[effect.client, effect.order.step] = effect.order
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """A replay and how its models compare with those of the run."""
+
+    folder: Path
+    result: Mapping[str, Any]  # as result.json has it
+    models: tuple[str, ...]  # names of the files that were compared
+    different: tuple[str, ...]  # those that are not byte-identical, or are missing on one side
+
+
+def replay(record: Path, options: Options, observer: Observer) -> Replayed:
+    """Replay a run in another folder.
+
+    Args:
+        record: the folder of the run.
+        options: of the replay, with its folder.
+        observer: gets the notices of the replay.
+
+    Raises:
+        UserError: the run cannot be replayed, or its record ends early.
+    """
+    arrivals = arrivals_of(record)
+    scenario = load(record / "scenario.yaml")
+    saved = replayable(record, scenario)
+    check_code(scenario, options.allowed)
+    check_new(options.folder)
+    fleet = scenario.fleet
+    workers = 0 if fleet is None else fleet.workers
+    with (
+        prepared(scenario, options, in_process=True),
+        WorkerPool(workers, options.folder / "workers.log") as pool,
+    ):
+        start = record / START
+        if start.exists():
+            shutil.copyfile(start, options.folder / START)
+        run = _replay(scenario, options, pool, arrivals, saved, observer)
+        source = source_of(options.folder.resolve(), options.data_root)
+        result = asyncio.run(finish(run, options.data_root, options.allowed, tester(pool, source)))
+    models, different = compared(record / MODELS, options.folder / MODELS)
+    return Replayed(folder=options.folder, result=result, models=models, different=different)
+
+
+def check_new(folder: Path) -> None:
+    """A replay begins from nothing and is never resumed. Raises UserError for a folder with files."""
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(
+            f"{folder}: there are files in it already; choose another with --out, or remove it yourself"
+        )
+
+
+def replayable(record: Path, scenario: Scenario) -> Mapping[str, Any]:
+    """The run's own state in the checkpoint. Raises UserError for a run whose reports cannot be computed here."""
+    if scenario.fleet is None:
+        raise UserError(
+            f"{record}: the data of this run is on its devices; only runs of a simulated fleet can be replayed"
+        )
+    saved: Mapping[str, Any] = Checkpoint(record / "checkpoint").facts()["run"]
+    if saved["origin"]:
+        raise UserError(
+            f"{record}: this run continues another one (--from); only runs that began from nothing can be replayed"
+        )
+    return saved
+
+
+def learner_of_run(saved: Mapping[str, Any]) -> str:
+    """What all agents of a run trained with. Raises UserError if they differ: the workers of a replay have one learner."""
+    learners = sorted({learner_of(device) for device in saved["devices"].values()})
+    if len(learners) > 1 or MIXED in saved["devices"].values():
+        kinds = ", ".join(sorted(set(saved["devices"].values())))
+        raise UserError(
+            f"this run was computed on several kinds of devices ({kinds}); only a run on one kind can be replayed"
+        )
+    return learners[0] if learners else USUAL_LEARNER
+
+
+def _replay(
+    scenario: Scenario,
+    options: Options,
+    pool: WorkerPool,
+    arrivals: list[Arrival],
+    saved: Mapping[str, Any],
+    observer: Observer,
+) -> Run:
+    """The run after all its events, in a folder that is prepared."""
+    fleet = fleet_at_hand(scenario, replace(options, resume=False), pool, observer)
+    folder = options.folder.resolve()
+    setup = launch.started(folder, scenario)
+    rules = rules_of(scenario)
+    began_at = 0.0
+    for first in arrivals[:1]:
+        began_at = first.at
+    run = Run.start(folder, scenario, setup, rules, IN_PROCESS, began_at)
+    run.orders.evaluates_busy = saved["run"] == IN_PROCESS
+    if saved.get("trains_on"):
+        run.train_on()
+    clients = WorkerClients(run, pool, fleet.sources, options.allowed, learner_of_run(saved))
+    try:
+        return Replay(run, clients, observer).play(fleet.people, arrivals)
+    except GivenUpError as error:
+        raise UserError(f"this run cannot be replayed to its end: {error}") from None
+    finally:
+        clients.close()
+
+
+def compared(run: Path, replay: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names of all model files, and of those that differ."""
+    names: set[str] = set()
+    for folder in (run, replay):
+        for path in folder.glob("*"):
+            names.add(path.name)
+    different: list[str] = []
+    for name in sorted(names):
+        before = run / name
+        after = replay / name
+        if not before.exists() or not after.exists() or before.read_bytes() != after.read_bytes():
+            different.append(name)
+    return tuple(sorted(names)), tuple(different)

@@ -25,7 +25,7 @@ from covey.agent.worker.worker import answer
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.processes.launch import setup_of
 from covey.coordinator.run.run import Run
-from covey.coordinator.simulate.simulation import InProcess
+from covey.coordinator.simulate.in_process import local_driver
 from covey.shared.client import shuffle
 from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import DataError, PublicError, UserError
@@ -336,7 +336,7 @@ def run_with(folder: Path, scene: Scenario, learner_of: Callable[[int], Any]) ->
         local: Local = kind(locals_[client], scene.task, layout, training, rng)
         return local
 
-    driver = InProcess(folder, scene, setup_of(scene, starts, layout), rules(scene), local_for)
+    driver = local_driver(folder, scene, setup_of(scene, starts, layout), rules(scene), local_for)
     return driver.complete({client: (len(one.targets),) * 2 for client, one in locals_.items()})
 
 

@@ -16,7 +16,7 @@ from covey.coordinator.run import checks
 from covey.coordinator.run.checks import LARGEST_VALUE
 from covey.coordinator.run.result import write_models
 from covey.coordinator.run.run import Run
-from covey.coordinator.simulate.simulation import GivenUpError
+from covey.coordinator.simulate.virtual_clock import GivenUpError
 from covey.shared.errors import UserError, os_errors_as_user_errors
 from covey.shared.proposal.choices import Choice
 from covey.shared.proposal.proposal import checked, propose

@@ -23,7 +23,7 @@ from covey.agent.worker.memory_file import load_memory
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.processes.launch import setup_of
 from covey.coordinator.run.run import Run
-from covey.coordinator.simulate.simulation import InProcess
+from covey.coordinator.simulate.in_process import local_driver
 from covey.shared.numerics.matching import permute
 from covey.shared.numerics.vectors import Layout, Tensor, Vector, combine, mean
 from covey.shared.scenario.scenario import Scenario
@@ -145,11 +145,11 @@ def _held(client_states: Mapping[ClientId, ClientState]) -> dict[ClientId, Vecto
 
 
 def in_process(folder: Path, scene: Scenario, setup: Setup, people: People) -> Ended:
-    driver = InProcess(folder, scene, setup, rules(scene), local_for(people))
+    driver = local_driver(folder, scene, setup, rules(scene), local_for(people))
     run = driver.complete(
         {client: (local.examples, local.examples) for client, local in people.items()}
     )
-    return Ended(run, _held(driver._client_states))
+    return Ended(run, _held(driver.clients.memories))
 
 
 def wire(folder: Path, scene: Scenario, setup: Setup, people: People) -> Ended:

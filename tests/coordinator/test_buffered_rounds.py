@@ -266,6 +266,17 @@ def test_a_restarted_engine_has_the_same_orders_buffers_and_line() -> None:
     assert again.number == engine.number
 
 
+def test_a_restarted_engine_has_no_order_whose_files_are_lost() -> None:
+    engine = started("a", "b", "c", buffer=3)
+    lost = engine.pace.orders["b"].step
+    feed(engine, 5.0, report(engine, "a"))
+    snapshot = json.loads(json.dumps(engine.snapshot()))
+    again, _ = RoundEngine.restore(engine.rules, snapshot, [], 5.0, [lost])
+    [give] = again.handle(Planned(TRAIN, {}), 5.0)
+    assert given([give]) == ["b"]
+    assert again.pace.orders["b"].step > lost
+
+
 def test_a_buffer_that_has_waited_long_enough_wakes_nobody_while_agents_are_evaluated() -> None:
     """Nothing can be folded meanwhile: a time in the past would have the service ask without end."""
     engine = started("a", "b", "c", buffer=2, sizes={0: 1, 1: 2}, first_work_s=60.0)

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.run.stale_reports import staleness_weight
-from covey.coordinator.simulate.virtual_clock import duration_s
+from covey.coordinator.simulate.virtual_clock import Driver, duration_s
 from covey.shared.numerics.vectors import combine
 from covey.shared.scenario.fleet import Durations
 from tests import small_run, timed_run
@@ -138,6 +138,18 @@ def test_reports_of_fesem_are_as_old_as_the_centre_that_their_order_named(
     assert any(stale > 0 for moved, stale in checked if moved), "no report changed its centre"
 
 
+def test_reports_that_are_due_at_the_same_time_come_as_invited(tmp_path: Path) -> None:
+    """Over-selection must not prefer the first names."""
+    rounds = {"mode": "synchronous", "count": 8, "participation": 0.25, "over_select": 2.0}
+    scene = timed_run.scenario("fedavg", rounds=rounds, fleet={"durations": None})
+    run = timed_run.complete(tmp_path, scene)
+    reported = [line["reported"] for line in lines_of(run) if line.get("phase") == "train"]
+    assert {len(names) for names in reported} == {2}
+    assert "agent-7" in {name for names in reported for name in names}
+    first_names = [max(names) <= "agent-3" for names in reported]
+    assert not all(first_names)
+
+
 def test_the_weight_of_a_report_falls_with_its_staleness() -> None:
     assert staleness_weight(0, 0.5) == 1.0
     assert staleness_weight(3, 0.5) == 0.5
@@ -176,12 +188,9 @@ def test_a_kill_between_any_two_reports_keeps_the_buffer(tmp_path: Path, method:
             kills += 1
         else:
             break
-        states = driver._client_states
         clock = driver.run.checkpoint.facts()["run"]["clock"]
         run, effects = Run.resume(folder, scene, small_run.setup(scene), rules_of(scene), clock)
-        driver.run = run
-        driver.start_clock()
-        driver._client_states = states
+        driver = Driver(run, driver.clients)
         first = [*effects, *run.desired()]
     assert kills > 15
     assert fingerprint(run) == fingerprint(whole)

@@ -15,21 +15,27 @@ from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.engine.events import Joined, Reported
 from covey.coordinator.run import spool
 from covey.coordinator.run.checkpoint import Checkpoint
-from covey.coordinator.run.effects import Effect, SendOrder
+from covey.coordinator.run.effects import SendOrder
 from covey.coordinator.run.event_log import Arrival, Restarted, arrivals_of
+from covey.coordinator.run.folder import IN_PROCESS
 from covey.coordinator.run.orders import OrderBook
 from covey.coordinator.run.records import MIXED
 from covey.coordinator.run.report_file import ReportFile
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
-from covey.coordinator.simulate.replay import ReplayDriver
-from covey.coordinator.simulate.replaying import check_new, compared, learner_of_run, replayable
-from covey.coordinator.simulate.simulation import GivenUpError, InProcess, Work
+from covey.coordinator.simulate.in_process import LocalClients
+from covey.coordinator.simulate.replay import (
+    Replay,
+    check_new,
+    compared,
+    learner_of_run,
+    replayable,
+)
+from covey.coordinator.simulate.virtual_clock import GivenUpError
 from covey.shared.errors import UserError
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId, Phase
 from covey.shared.wire import frames
-from covey.shared.wire.messages import OrderMessage
 from tests import clock, small_run, timed_run
 from tests.small_fleet import Fleet, Numpy
 from tests.small_run import fingerprint
@@ -44,16 +50,6 @@ class Uneven(Numpy):
     async def call(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
         self.takes_s = SECONDS[job["client"]] if job["job"] == "perform" else 0.0
         return await super().call(job, weight=weight)
-
-
-class ReplayInProcess(ReplayDriver, InProcess):
-    """Numpy clients whose reports come in a recorded order."""
-
-    def prepare(self, work: Work) -> None:
-        """They compute at once."""
-
-    def deliver(self, client: ClientId, order: OrderMessage) -> Sequence[Effect]:
-        return self._answer(client, order)
 
 
 def scenario(method: str, **sections: Any) -> Scenario:
@@ -86,11 +82,11 @@ def started(folder: Path, scene: Scenario) -> Run:
 def replayed(folder: Path, of: Run, arrivals: Sequence[Arrival] | None = None) -> Run:
     scene = of.scenario
     local_for = small_run.local_for(people())
-    driver = ReplayInProcess(folder, scene, small_run.setup(scene), rules_of(scene), local_for)
+    run = Run.start(folder, scene, small_run.setup(scene), rules_of(scene), IN_PROCESS, 0.0)
     lines = arrivals_of(of.folder) if arrivals is None else arrivals
     samples = {client: (local.examples, local.examples) for client, local in people().items()}
-    driver.run.train_on()
-    return driver.replay(samples, lines)
+    run.train_on()
+    return Replay(run, LocalClients(local_for)).play(samples, lines)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedclust"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from covey.coordinator.run.options import Options
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.driver import alone, simulate
-from covey.coordinator.simulate.fleet_driver import Simulation
+from covey.coordinator.simulate.virtual_clock import Driver
 from covey.shared.errors import UserError
 from covey.shared.numerics.vectors import Layout, Tensor
 from covey.shared.scenario.load import load
@@ -227,18 +227,16 @@ class Interrupted(WorkerPool):
     """A pool that is interrupted after this many reports."""
 
     def __init__(self, pool: WorkerPool, reports: int) -> None:
+        super().__init__(pool.size, Path())
         self._pool, self._left = pool, reports
 
     def call(self, job: Job) -> Job:
-        return self._pool.call(job)
-
-    def map(self, jobs: Iterable[Job]) -> Iterator[Job]:
-        for answer in self._pool.map(jobs):
-            if "digest" in answer:
-                self._left -= 1
-                if self._left < 0:
-                    raise KeyboardInterrupt
-            yield answer
+        answer = self._pool.call(job)
+        if "digest" in answer:
+            self._left -= 1
+            if self._left < 0:
+                raise KeyboardInterrupt
+        return answer
 
 
 @pytest.mark.processes
@@ -275,7 +273,7 @@ def test_an_abandoned_run_names_the_error_that_its_method_raised(
 def test_an_abandoned_run_names_its_reason(
     tmp_path: Path, pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Simulation, "answers", lambda *_: [Done("20 void rounds in a row")])
+    monkeypatch.setattr(Driver, "_wait", lambda *_: [Done("20 void rounds in a row")])
     with pytest.raises(UserError, match="given up after round 0: 20 void rounds in a row"):
         simulate(grid(scenario())[0].scenario, Options(tmp_path / "run"), pool, lambda row: None)
 

@@ -12,7 +12,7 @@ from covey.coordinator.processes.workers import WorkerPool
 from covey.coordinator.run import records
 from covey.coordinator.run.options import Options
 from covey.coordinator.run.result import write_all
-from covey.coordinator.simulate import driver, simulation
+from covey.coordinator.simulate import driver
 from covey.shared.client import execute_order
 from covey.shared.errors import UserError
 from covey.shared.scenario.fleet import Fleet
@@ -36,7 +36,7 @@ def computed_on(monkeypatch: pytest.MonkeyPatch, **kinds: str) -> None:
         kind = kinds.get(client.replace("-", "_"), "cpu")
         return (content.model_copy(update={"device": kind}) if order.work.round else content), kept
 
-    monkeypatch.setattr(simulation, "execute_order", performed)
+    monkeypatch.setattr("covey.coordinator.simulate.in_process.execute_order", performed)
 
 
 def test_a_run_on_cpus_is_recorded_as_such_and_its_lines_are_as_before(tmp_path: Path) -> None:

@@ -21,7 +21,8 @@ from covey.coordinator.run.fold_trial import FoldTrial
 from covey.coordinator.run.result import write_all
 from covey.coordinator.run.run import Effects, Run
 from covey.coordinator.serve.roster import Roster
-from covey.coordinator.simulate.simulation import InProcess
+from covey.coordinator.simulate.in_process import LocalClients, local_driver
+from covey.coordinator.simulate.virtual_clock import Driver
 from covey.shared.errors import DecodeError
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId, Phase, Report, TrainingResult
@@ -67,10 +68,10 @@ def held_back() -> dict[ClientId, Trainer]:
     return {client: more[f"agent-{i + 8}"] for i, client in enumerate(clients())}
 
 
-def driver(folder: Path, scene: Scenario = SCENE) -> InProcess:
+def driver(folder: Path, scene: Scenario = SCENE) -> Driver[LocalClients]:
     held = local_for(held_back()) if scene.evaluation.fallback else None
     fleet = local_for(people())
-    return InProcess(folder, scene, setup(scene), rules(scene), fleet, held_back_for=held)
+    return local_driver(folder, scene, setup(scene), rules(scene), fleet, held_back_for=held)
 
 
 def served(run: Run) -> float:
@@ -181,7 +182,7 @@ def test_an_honest_fleet_has_the_same_bytes_with_votes_as_without(tmp_path: Path
     runs: list[Run] = []
     for name, held in (("votes", local_for(held_back())), ("none", None)):
         folder = tmp_path / name
-        one = InProcess(folder, SCENE, setup(SCENE), rules(SCENE), honest, held_back_for=held)
+        one = local_driver(folder, SCENE, setup(SCENE), rules(SCENE), honest, held_back_for=held)
         runs.append(one.complete(SAMPLES))
     voted, silent = runs
     assert fingerprint(voted) == fingerprint(silent)
@@ -223,7 +224,7 @@ def test_the_numbers_of_a_vote_are_kept_and_no_others() -> None:
 def test_a_vote_that_nobody_asked_for_moves_nobody(tmp_path: Path, method: str) -> None:
     """An agent of a method without alternatives votes all the same."""
     scene = scenario(method, evaluation={"every": 1})
-    liar = InProcess(tmp_path, scene, setup(scene), rules(scene), local_for(clients()))
+    liar = local_driver(tmp_path, scene, setup(scene), rules(scene), local_for(clients()))
     accept = liar.run.accept
 
     def with_vote(

@@ -11,7 +11,8 @@ import pytest
 from covey.coordinator.report.tables import participation
 from covey.coordinator.run import records
 from covey.coordinator.run.result import result_of
-from covey.coordinator.simulate.simulation import InProcess
+from covey.coordinator.simulate.in_process import LocalClients, local_driver
+from covey.coordinator.simulate.virtual_clock import Driver
 from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import LAST_MODEL, ClientId, Local, TrainingResult
 from covey.shared.wire.messages import OrderMessage
@@ -44,7 +45,7 @@ class Watched:
 
 def played(
     folder: Path, method: str, **sections: Any
-) -> tuple[InProcess, dict[ClientId, list[Vector]]]:
+) -> tuple[Driver[LocalClients], dict[ClientId, list[Vector]]]:
     """A run, and the models that each agent's latest phase with local training ended with."""
     scene = scenario(method, **sections)
     people = clients(scene=scene)
@@ -58,7 +59,7 @@ def played(
         return Watched(local_for(people)(client, order), ends)
 
     phases: dict[ClientId, list[list[Vector]]] = {}
-    driver = InProcess(folder, scene, setup(scene), rules(scene), watched)
+    driver = local_driver(folder, scene, setup(scene), rules(scene), watched)
     driver.complete(dict.fromkeys(people, (24, 24)))
     for client, own in phases.items():
         trained = [ends for ends in own if ends]
@@ -74,7 +75,7 @@ def test_an_agent_holds_the_model_of_its_latest_training_in_whichever_phase(
     driver, latest = played(tmp_path, method)
     held = {
         client: client_state[LAST_MODEL]
-        for client, client_state in driver._client_states.items()
+        for client, client_state in driver.clients.memories.items()
         if LAST_MODEL in client_state
     }
     if method == "perfedavg":  # it steps by hand
@@ -113,7 +114,7 @@ def test_the_record_scores_agents_that_no_round_has_drawn(tmp_path: Path, method
 def test_nobody_is_left_undrawn_where_all_take_part(tmp_path: Path) -> None:
     scene = scenario("fedclust", rounds={"count": 1, "participation": 1.0})
     people = clients(scene=scene)
-    driver = InProcess(tmp_path, scene, setup(scene), rules(scene), local_for(people))
+    driver = local_driver(tmp_path, scene, setup(scene), rules(scene), local_for(people))
     driver.complete(dict.fromkeys(people, (24, 24)))
     result = result_of(driver.run, None)
     assert (result.never_trained, result.accuracy["last_of_undrawn"]) == ([], {"agents": 0})

@@ -8,11 +8,12 @@ import pytest
 
 from covey.coordinator.run.result import write_all
 from covey.coordinator.run.rules import rules_of
+from covey.coordinator.simulate.in_process import local_driver
 from tests import small_run
 from tests.browser import Page, browser, needs_chromium
 from tests.coordinator.pages import HOSTILE, keep_inputs, page_of, rename, run
 from tests.looks import flaws, views_of, whole_page
-from tests.timed_run import DURATIONS, TimedInProcess
+from tests.timed_run import DURATIONS
 
 pytestmark = [needs_chromium, pytest.mark.processes]
 
@@ -70,8 +71,7 @@ def _hundred_agents(folder: Path) -> None:
     clients = small_run.clients(100, scene)
     people = {client: (local.examples, local.examples) for client, local in clients.items()}
     local_for = small_run.local_for(clients)
-    driver = TimedInProcess(folder, scene, small_run.setup(scene), rules_of(scene), local_for)
-    driver.start_clock()
+    driver = local_driver(folder, scene, small_run.setup(scene), rules_of(scene), local_for)
     done = driver.complete(people)
     planted = {client: number % 2 for number, client in enumerate(clients)}
     write_all(done, planted)

@@ -18,7 +18,8 @@ from covey.coordinator.run.notices import ReportIgnored
 from covey.coordinator.run.pooled_moments import pooled
 from covey.coordinator.run.result import result_of, write_all, write_models
 from covey.coordinator.run.run import Run
-from covey.coordinator.simulate.simulation import GivenUpError, InProcess
+from covey.coordinator.simulate.in_process import local_driver
+from covey.coordinator.simulate.virtual_clock import GivenUpError
 from covey.shared.client import decode_model, execute_order
 from covey.shared.errors import DecodeError
 from covey.shared.strategies.base import ClientId, ClientState, Report, Training
@@ -142,7 +143,7 @@ def test_a_kill_between_the_fold_and_its_checkpoint_folds_again(
 ) -> None:
     whole = fingerprint(in_process(tmp_path / "whole", scenario("fedclust")))
     scene, people = scenario("fedclust"), clients()
-    driver = InProcess(tmp_path / "killed", scene, setup(scene), rules(scene), local_for(people))
+    driver = local_driver(tmp_path / "killed", scene, setup(scene), rules(scene), local_for(people))
     save, saves = Run._save, 0
 
     def dies(run: Run) -> None:
@@ -261,7 +262,7 @@ def test_agents_train_with_the_rate_of_the_round_and_fine_tune_with_settings_of_
         seen[order.work.round, order.work.phase] = Training.model_validate(order.work.training)
         return local_for(people)(client, order)
 
-    driver = InProcess(tmp_path, scene, setup(scene), rules(scene), noted)
+    driver = local_driver(tmp_path, scene, setup(scene), rules(scene), noted)
     driver.complete(dict.fromkeys(people, (24, 24)))
     settings = {"epochs": 1, "batch": 8, "lr": 0.8, "momentum": 0.5, "weight_decay": 0.0}
     assert result_of(driver.run, None).fine_tuning == settings
@@ -375,7 +376,7 @@ def test_a_run_whose_method_has_converged_ends_early_with_a_reason_and_serves_ne
     )
     rows: list[Any] = []
     people = clients()
-    driver = InProcess(
+    driver = local_driver(
         tmp_path, scene, setup(scene), rules(scene, newcomers=frozenset(late)), local_for(people)
     )
     driver.observer = lambda notice: rows.append(notice.to_json())

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from covey.coordinator.simulate.simulation import InProcess
+from covey.coordinator.simulate.in_process import local_driver
 from covey.shared.errors import DataError
 from covey.shared.strategies.base import Phase, Report, Setup, Training, View
 from covey.shared.strategies.feddane import FedDane
@@ -111,7 +111,7 @@ def invited(method: str, folder: Path, **options: Any) -> list[tuple[str, ...]]:
     """Who was invited to each phase of three rounds, with half of eight clients in each."""
     rows: list[Any] = []
     scene = scenario(method, strategy=options)
-    driver = InProcess(
+    driver = local_driver(
         folder / f"{method}-{options}", scene, setup_for(scene), rules(scene), local_for(clients())
     )
     driver.observer = lambda notice: rows.append(notice.to_json())

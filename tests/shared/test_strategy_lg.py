@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from covey.broker.testing.memory_broker import MemoryBroker
-from covey.coordinator.simulate.simulation import InProcess
+from covey.coordinator.simulate.in_process import local_driver
 from covey.shared.errors import DataError, UserError
 from covey.shared.numerics.vectors import Layout, Tensor
 from covey.shared.strategies.base import Setup, Training
@@ -85,7 +85,7 @@ def two_layered() -> dict[str, Softmax]:
 
 def test_lg_moves_only_shared_values_and_own_layers_once(tmp_path: Path) -> None:
     scene = scenario("lg", rounds={"participation": 1.0, "count": 3})
-    driver = InProcess(
+    driver = local_driver(
         tmp_path,
         scene,
         setup_for(scene, TWO_LAYERS),
@@ -114,7 +114,7 @@ def test_lg_over_the_wire_gives_the_bytes_of_the_run_without_a_network(
         ) as fleet:
             return await fleet.serve()
 
-    driver = InProcess(
+    driver = local_driver(
         tmp_path / "calm",
         scene,
         setup_for(scene, TWO_LAYERS),
@@ -134,7 +134,7 @@ def test_a_part_of_a_model_can_be_the_base_of_a_difference(
     tmp_path: Path, wire: dict[str, Any]
 ) -> None:
     scene = scenario("lg", wire={"delta": True, **wire})
-    driver = InProcess(
+    driver = local_driver(
         tmp_path, scene, setup_for(scene, TWO_LAYERS), rules(scene), local_for(two_layered())
     )
     end = driver.complete(dict.fromkeys(two_layered(), (24, 24)))

@@ -22,12 +22,13 @@ from covey.coordinator.aggregate.service import AggregatorService
 from covey.coordinator.aggregate.service import last_will as aggregator_will
 from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.event_log import arrivals_of
+from covey.coordinator.run.folder import IN_PROCESS
 from covey.coordinator.run.notices import Notice
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.service import Service, last_will
 from covey.coordinator.serve.sharded_link import ShardedLink
-from covey.coordinator.simulate.replay import ReplayDriver
-from covey.coordinator.simulate.simulation import InProcess, Work
+from covey.coordinator.simulate.in_process import LocalClients
+from covey.coordinator.simulate.replay import Replay
 from covey.shared.client import decode_model, execute_order
 from covey.shared.errors import UserError
 from covey.shared.files import obstacle, write_atomically
@@ -567,23 +568,14 @@ def calm(method: str, pace: Pace) -> tuple[list[tuple[int, str, tuple[str, ...]]
         return rounds_of(Path(folder)), fingerprint(run)
 
 
-class _Replay(ReplayDriver, InProcess):
-    """The arrivals of a buffered run once more, with reports that are computed again."""
-
-    def prepare(self, work: Work) -> None:
-        """They compute at once."""
-
-    def deliver(self, client: ClientId, order: OrderMessage) -> Sequence[Effect]:
-        return self._answer(client, order)
-
-
 def replayed(folder: Path, run: Run) -> Run:
     people = clients(AGENTS, run.scenario)
-    these = run.engine.rules
-    driver = _Replay(folder, run.scenario, setup(run.scenario), these, local_for(people))
-    driver.run.train_on()
+    scene = run.scenario
+    again = Run.start(folder, scene, setup(scene), run.engine.rules, IN_PROCESS, 0.0)
+    again.train_on()
     samples = {client: (local.examples, local.examples) for client, local in people.items()}
-    return driver.replay(samples, arrivals_of(run.folder))
+    replay = Replay(again, LocalClients(local_for(people)))
+    return replay.play(samples, arrivals_of(run.folder))
 
 
 def _unless_dead(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
