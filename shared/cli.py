@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import wraps
 from importlib import metadata
 from pathlib import Path
@@ -353,6 +353,36 @@ def with_connection(broker: Any = LOCAL_BROKER) -> Callable[[Callable[..., R]], 
         return call
 
     return decorate
+
+
+def with_options(command: Callable[..., R]) -> Callable[..., R]:
+    """Give a command the options that dataclasses among its parameters list as fields.
+
+    The command receives each dataclass as one argument; its help lists the options in that place.
+    """
+    signature = inspect.signature(command, eval_str=True)
+    models: dict[str, Any] = {
+        parameter.name: parameter.annotation
+        for parameter in signature.parameters.values()
+        if is_dataclass(parameter.annotation) and parameter.annotation is not Connection
+    }
+
+    @wraps(command)
+    def call(**arguments: Any) -> R:
+        for name, model in models.items():
+            given = {field.name: arguments.pop(field.name) for field in fields(model)}
+            arguments[name] = model(**given)
+        return command(**arguments)
+
+    parameters: list[inspect.Parameter] = []
+    for parameter in signature.parameters.values():
+        own = [parameter]
+        if parameter.name in models:
+            model = inspect.signature(models[parameter.name], eval_str=True)
+            own = list(model.parameters.values())
+        parameters += [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
+    call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return call
 
 
 def _as_tuple(brokers: str | list[str] | None) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,20 +13,13 @@ import typer
 from typer.main import get_command
 
 from covey.agent.cli.options import (
-    AcceptMargin,
     AgentId,
     Data,
     Device,
-    KeepModels,
     Label,
     LearnerOption,
-    Limits,
-    MemoryLimit,
-    ModelDirOption,
-    OnlyWhen,
-    OnModel,
-    OnModelSeconds,
-    PolicyFile,
+    ModelOptions,
+    PolicyOptions,
     PoolOptions,
     StateFolder,
     Threads,
@@ -40,14 +32,22 @@ from covey.agent.cli.options import (
     state_folder,
 )
 from covey.shared import json_text
-from covey.shared.cli import BROKERS, Allow, Connection, Json, check_name, with_connection
+from covey.shared.cli import (
+    BROKERS,
+    Allow,
+    Connection,
+    Json,
+    check_name,
+    with_connection,
+    with_options,
+)
 from covey.shared.errors import UserError
 
 if TYPE_CHECKING:
     from covey.agent.device.identity import Identity
     from covey.agent.device.keeper import KeepOptions
     from covey.agent.device.notices import DeviceObserver
-    from covey.agent.policy import Policy, Rules
+    from covey.agent.policy import Rules
     from covey.shared.mqtt.broker_url import BrokerUrl
 
 commands = command_group()
@@ -55,6 +55,7 @@ commands = command_group()
 
 @commands.command()
 @with_connection(BROKERS)
+@with_options
 def start(
     data: Data,
     *,
@@ -74,18 +75,11 @@ def start(
     ] = 60.0,
     connection: Connection,
     allow: Allow = None,
-    policy: PolicyFile = None,
-    limit: Limits = None,
+    policy: PolicyOptions,
     device: Device = None,
     threads: Threads = None,
-    memory_limit: MemoryLimit = None,
-    only_when: OnlyWhen = None,
     learner: LearnerOption = None,
-    model_dir: ModelDirOption = None,
-    accept_margin: AcceptMargin = None,
-    keep_models: KeepModels = None,
-    on_model: OnModel = None,
-    on_model_seconds: OnModelSeconds = None,
+    models: ModelOptions,
     as_json: Json = False,
 ) -> None:
     """Stay connected to a broker, and train when the coordinator asks for it.
@@ -105,12 +99,8 @@ def start(
     urls = connection.urls(agent)
     source = {"data": resolve_data(data), "label": label}
     identity = Identity(agent, federation, source, state_folder(state, agent))
-    limits = list(limit or ())
-    if device is not None:
-        limits.append(f"device={device}")
-    effective = _policy(policy, limits, memory_limit, only_when)
-    rules = Rules(effective, AllowedCode.parse(allow), learner_name(learner))
-    keep = _keep_options(model_dir, accept_margin, keep_models, on_model, on_model_seconds)
+    rules = Rules(policy.effective(device), AllowedCode.parse(allow), learner_name(learner))
+    keep = models.keep()
     quiet_links()
     observer = print_json if as_json else DeviceDisplay()
     observer(Started(agent, federation, ", ".join(map(str, urls)), data))
@@ -146,41 +136,6 @@ async def _start(
         except Exception:
             agent.show_story()
             raise
-
-
-def _keep_options(
-    folder: Path | None,
-    margin: float | None,
-    previous: int | None,
-    hook: str | None,
-    hook_seconds: float | None,
-) -> KeepOptions | None:
-    """How the device keeps models; None without `--model-dir`. Raises UserError for options that need it."""
-    given = {
-        "--accept-margin": margin,
-        "--keep-models": previous,
-        "--on-model": hook,
-        "--on-model-seconds": hook_seconds,
-    }
-    if folder is None:
-        idle = [option for option, value in given.items() if value is not None]
-        if idle:
-            names = " and ".join(idle)
-            raise UserError(f"{names} without --model-dir has no effect; add --model-dir")
-        return None
-    from covey.agent.device.hook import parse_hook
-    from covey.agent.device.keeper import KeepOptions
-
-    options = KeepOptions(folder)
-    if margin is not None:
-        options = replace(options, margin=margin)
-    if previous is not None:
-        options = replace(options, previous=previous)
-    if hook is not None:
-        options = replace(options, hook=parse_hook(hook))
-    if hook_seconds is not None:
-        options = replace(options, hook_limit_s=hook_seconds)
-    return options
 
 
 @commands.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -258,42 +213,16 @@ def _has_password(broker: str) -> bool:
 
 
 @commands.command("policy")
-def show_policy(
-    policy: PolicyFile = None,
-    limit: Limits = None,
-    memory_limit: MemoryLimit = None,
-    only_when: OnlyWhen = None,
-    as_json: Json = False,
-) -> None:
+@with_options
+def show_policy(*, policy: PolicyOptions, as_json: Json = False) -> None:
     """Print the policy that `agent start` enforces with the same options: what a coordinator may ask of this device."""
-    effective = _policy(policy, limit, memory_limit, only_when)
+    effective = policy.effective()
     if as_json:
         print(effective.model_dump_json())
         return
     values = effective.model_dump(mode="json")
     for key, field in type(effective).model_fields.items():
         print(f"{key}: {json_text.dumps(values[key])}  # {field.description}")
-
-
-def _policy(
-    file: Path | None,
-    limits: list[str] | None,
-    memory_limit: str | None,
-    only_when: list[str] | None,
-) -> Policy:
-    """The policy of the file, with the keys that options set. Raises UserError that names a wrong key or option."""
-    from covey.agent.policy import Policy, memory_mb
-
-    policy = Policy() if file is None else Policy.load(file)
-    policy = policy.with_limits(limits or ())
-    changes: dict[str, Any] = {}
-    if memory_limit is not None:
-        changes["memory_limit_mb"] = memory_mb(memory_limit)
-    if only_when:
-        changes["only_when"] = only_when
-    if not changes:
-        return policy
-    return Policy.of({**policy.model_dump(mode="json"), **changes}, "--only-when or --memory-limit")
 
 
 @commands.command()

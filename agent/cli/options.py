@@ -7,14 +7,18 @@ import os
 import re
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from covey.shared import plugins
 from covey.shared.errors import UserError
+
+if TYPE_CHECKING:
+    from covey.agent.device.keeper import KeepOptions
+    from covey.agent.policy import Policy
 
 Data = Annotated[
     str,
@@ -25,23 +29,6 @@ Data = Annotated[
 ]
 Label = Annotated[
     str | None, typer.Option(help="the column of a table to predict", envvar="COVEY_LABEL")
-]
-PolicyFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--policy",
-        help="YAML file with limits on what a coordinator may ask of this device",
-        envvar="COVEY_POLICY",
-        show_default=False,
-    ),
-]
-Limits = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--limit",
-        help="set one key of the policy, such as max_epochs=5; repeatable",
-        show_default=False,
-    ),
 ]
 Device = Annotated[
     Literal["auto", "cpu", "cuda", "mps"] | None,
@@ -72,24 +59,6 @@ Threads = Annotated[
         show_default=False,
     ),
 ]
-MemoryLimit = Annotated[
-    str | None,
-    typer.Option(
-        help="memory of the training process in all, such as 512M or 2G; work that needs more is reported as failed "
-        "(Linux)",
-        envvar="COVEY_MEMORY_LIMIT",
-        show_default=False,
-    ),
-]
-OnlyWhen = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="begin work only when this holds: charging, idle, or hours such as 22:00-06:00 (local time); repeatable, "
-        "and then all must hold",
-        envvar="COVEY_ONLY_WHEN",
-        show_default=False,
-    ),
-]
 LearnerOption = Annotated[
     str | None,
     typer.Option(
@@ -100,52 +69,144 @@ LearnerOption = Annotated[
         show_default=False,
     ),
 ]
-ModelDirOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--model-dir",
-        help="folder that always has the newest model for this device; `agent predict` uses it",
-        envvar="COVEY_MODEL_DIR",
-        show_default=False,
-    ),
-]
-AcceptMargin = Annotated[
-    float | None,
-    typer.Option(
-        min=0,
-        help="keep the old model if the new one's accuracy on this device's test data is lower by more than "
-        "this (for regression: if its squared error is larger by more than this share)  [default: 0.05]",
-        envvar="COVEY_ACCEPT_MARGIN",
-        show_default=False,
-    ),
-]
-KeepModels = Annotated[
-    int | None,
-    typer.Option(
-        min=0,
-        help="models of earlier runs or versions that stay in --model-dir  [default: 3]",
-        envvar="COVEY_KEEP_MODELS",
-        show_default=False,
-    ),
-]
-OnModel = Annotated[
-    str | None,
-    typer.Option(
-        help="command to run after each new model, without a shell; its last argument is the model's path",
-        envvar="COVEY_ON_MODEL",
-        show_default=False,
-    ),
-]
-OnModelSeconds = Annotated[
-    float | None,
-    typer.Option(
-        min=0.1,
-        help="time limit of that command, in seconds  [default: 60]",
-        envvar="COVEY_ON_MODEL_SECONDS",
-        show_default=False,
-    ),
-]
 ScenarioFile = Annotated[Path, typer.Argument(help="a scenario file (.yaml)")]
+
+
+@dataclass(frozen=True)
+class PolicyOptions:
+    """What a coordinator may ask of this device."""
+
+    policy: Annotated[
+        Path | None,
+        typer.Option(
+            "--policy",
+            help="YAML file with limits on what a coordinator may ask of this device",
+            envvar="COVEY_POLICY",
+            show_default=False,
+        ),
+    ] = None
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--limit",
+            help="set one key of the policy, such as max_epochs=5; repeatable",
+            show_default=False,
+        ),
+    ] = None
+    memory_limit: Annotated[
+        str | None,
+        typer.Option(
+            help="memory of the training process in all, such as 512M or 2G; work that needs more is reported as failed "
+            "(Linux)",
+            envvar="COVEY_MEMORY_LIMIT",
+            show_default=False,
+        ),
+    ] = None
+    only_when: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="begin work only when this holds: charging, idle, or hours such as 22:00-06:00 (local time); repeatable, "
+            "and then all must hold",
+            envvar="COVEY_ONLY_WHEN",
+            show_default=False,
+        ),
+    ] = None
+
+    def effective(self, device: str | None = None) -> Policy:
+        """The policy of the file, with the keys that options set. Raises UserError that names a wrong key or option."""
+        from covey.agent.policy import Policy, memory_mb
+
+        limits = list(self.limit or ())
+        if device is not None:
+            limits.append(f"device={device}")
+        policy = Policy() if self.policy is None else Policy.load(self.policy)
+        policy = policy.with_limits(limits)
+        changes: dict[str, Any] = {}
+        if self.memory_limit is not None:
+            changes["memory_limit_mb"] = memory_mb(self.memory_limit)
+        if self.only_when:
+            changes["only_when"] = self.only_when
+        if not changes:
+            return policy
+        whole = {**policy.model_dump(mode="json"), **changes}
+        return Policy.of(whole, "--only-when or --memory-limit")
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """How the device keeps models for its own use."""
+
+    model_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--model-dir",
+            help="folder that always has the newest model for this device; `agent predict` uses it",
+            envvar="COVEY_MODEL_DIR",
+            show_default=False,
+        ),
+    ] = None
+    accept_margin: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="keep the old model if the new one's accuracy on this device's test data is lower by more than "
+            "this (for regression: if its squared error is larger by more than this share)  [default: 0.05]",
+            envvar="COVEY_ACCEPT_MARGIN",
+            show_default=False,
+        ),
+    ] = None
+    keep_models: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="models of earlier runs or versions that stay in --model-dir  [default: 3]",
+            envvar="COVEY_KEEP_MODELS",
+            show_default=False,
+        ),
+    ] = None
+    on_model: Annotated[
+        str | None,
+        typer.Option(
+            help="command to run after each new model, without a shell; its last argument is the model's path",
+            envvar="COVEY_ON_MODEL",
+            show_default=False,
+        ),
+    ] = None
+    on_model_seconds: Annotated[
+        float | None,
+        typer.Option(
+            min=0.1,
+            help="time limit of that command, in seconds  [default: 60]",
+            envvar="COVEY_ON_MODEL_SECONDS",
+            show_default=False,
+        ),
+    ] = None
+
+    def keep(self) -> KeepOptions | None:
+        """None without `--model-dir`. Raises UserError for options that need it."""
+        given = {
+            "--accept-margin": self.accept_margin,
+            "--keep-models": self.keep_models,
+            "--on-model": self.on_model,
+            "--on-model-seconds": self.on_model_seconds,
+        }
+        if self.model_dir is None:
+            idle = [option for option, value in given.items() if value is not None]
+            if idle:
+                names = " and ".join(idle)
+                raise UserError(f"{names} without --model-dir has no effect; add --model-dir")
+            return None
+        from covey.agent.device.hook import parse_hook
+        from covey.agent.device.keeper import KeepOptions
+
+        changes: dict[str, Any] = {
+            "margin": self.accept_margin,
+            "previous": self.keep_models,
+            "hook": None if self.on_model is None else parse_hook(self.on_model),
+            "hook_limit_s": self.on_model_seconds,
+        }
+        set_ones = {name: value for name, value in changes.items() if value is not None}
+        return replace(KeepOptions(self.model_dir), **set_ones)
 
 
 def command_group() -> typer.Typer:

@@ -14,6 +14,6 @@ def command_group() -> typer.Typer:
     return typer.Typer(rich_markup_mode=None)
 
 
-def say(text: str) -> None:
+def show(text: str) -> None:
     """Print a line for the operator on stderr."""
     print(printable_lines(f"broker: {text}"), file=sys.stderr, flush=True)

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from covey.broker.access import members, passwords
-from covey.broker.cli.options import command_group, say
+from covey.broker.cli.options import command_group, show
 from covey.broker.folder import BrokerFolder
 from covey.broker.limits import DEFAULT_AGENTS, MIB, Limits
 from covey.broker.programs.options import Options
@@ -128,7 +128,7 @@ def up(
 ) -> None:
     """Run a broker until Ctrl-C: Mosquitto if it is installed, else the embedded one."""
     with _single_user(user, password, password_file, fleet_password) as (users, members):
-        kind = available_broker(say, embedded=embedded)
+        kind = available_broker(show, embedded=embedded)
         options = Options(
             host=host or "127.0.0.1",
             port=1883 if port is None else port,
@@ -152,23 +152,23 @@ def up(
                 options, host=host, port=port, keeps_retained=kind.keeps_retained
             )
             for warning in folder.warnings():
-                say(warning)
+                show(warning)
         if data and not kind.keeps_retained:
             raise UserError(
                 "the embedded broker keeps nothing on disk: omit --data, or install mosquitto"
             )
         for warning in warnings(options):
-            say(warning)
+            show(warning)
         running = run(
             kind(options),
-            say,
+            show,
             as_json=as_json,
             until_stdin_closes=until_stdin_closes,
             websocket_port=websocket_port,
         )
         problem = asyncio.run(running)
         if problem:
-            say(problem)
+            show(problem)
             raise typer.Exit(1)
 
 

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from covey.broker.access.acl import ANY
 from covey.broker.access.members import Entry
-from covey.broker.cli.options import command_group, say
+from covey.broker.cli.options import command_group, show
 from covey.broker.folder import AUTHORITY_DAYS, DEFAULT_FEDERATION, SERVER_DAYS, BrokerFolder
 from covey.shared import json_text
 from covey.shared.cli import Json
@@ -161,4 +161,4 @@ def _publish_offline(home: BrokerFolder, users: Mapping[str, Entry], why: str) -
 
     problem = asyncio.run(expulsion.publish(home, agents, why))
     if problem:
-        say(f"note: {problem}")
+        show(f"note: {problem}")

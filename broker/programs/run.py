@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 RELOAD_S = 1.0
 
-Say = Callable[[str], None]  # shows a line to the user
+Show = Callable[[str], None]  # shows a line to the user
 
 
 async def run(
     broker: Broker,
-    say: Say,
+    show: Show,
     *,
     as_json: bool,
     until_stdin_closes: bool,
@@ -38,7 +38,7 @@ async def run(
 
     Args:
         broker: not started yet.
-        say: shows a warning.
+        show: shows a warning.
         as_json: print the address as a line of JSON.
         until_stdin_closes: stop at the end of standard input, too.
         websocket_port: for MQTT over websockets; 0: any free one; None: TCP alone.
@@ -53,7 +53,7 @@ async def run(
     files = _files(broker)
     times = _modification_times(files)  # before the broker reads them
     if isinstance(broker, Mosquitto):
-        broker.report = say
+        broker.report = show
     async with broker, AsyncExitStack() as stack:
         gateway: WebsocketGateway | None = None
         if websocket_port is not None:
@@ -68,7 +68,7 @@ async def run(
         if isinstance(broker, Mosquitto):
             ends.append(_report_messages(broker))
         if files:
-            ends.append(_reload_on_change(broker, gateway, say, files, times))
+            ends.append(_reload_on_change(broker, gateway, show, files, times))
         ended = asyncio.create_task(broker.wait())
         tasks = [ended]
         for end in ends:
@@ -106,7 +106,7 @@ def _files(broker: Broker) -> list[Path]:
 async def _reload_on_change(
     broker: Broker,
     gateway: WebsocketGateway | None,
-    say: Say,
+    show: Show,
     files: Sequence[Path],
     times: list[int],
 ) -> None:
@@ -122,7 +122,7 @@ async def _reload_on_change(
         try:
             broker.reload()
         except UserError as error:
-            say(f"users are unchanged: {error}")
+            show(f"users are unchanged: {error}")
 
 
 async def _report_messages(broker: Mosquitto) -> None:
@@ -144,16 +144,16 @@ FALLBACK = "mosquitto is not installed: using the embedded broker (pure Python, 
 
 
 def available_broker(
-    say: Say = print, *, embedded: bool = False
+    show: Show = print, *, embedded: bool = False
 ) -> type[Mosquitto] | type[EmbeddedBroker]:
     """The class of the broker to start. Create it with `Options` and enter it with `async with`.
 
     Args:
-        say: shows a line to the user; called if Mosquitto is not installed.
+        show: shows a line to the user; called if Mosquitto is not installed.
         embedded: take the embedded broker in any case.
     """
     if not embedded:
         if find() is not None:
             return Mosquitto
-        say(FALLBACK)
+        show(FALLBACK)
     return cast("type[EmbeddedBroker]", plugins.door("embedded broker").EmbeddedBroker)

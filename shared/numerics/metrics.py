@@ -36,10 +36,10 @@ def macro_f1(truth: Classes, predicted: Classes) -> float:
     scores = []
     for label in np.union1d(truth, predicted):
         is_label = truth == label
-        said_label = predicted == label
-        true_positives = np.count_nonzero(is_label & said_label)
+        predicted_label = predicted == label
+        true_positives = np.count_nonzero(is_label & predicted_label)
         # 2 TP + FP + FN counts each true and each predicted sample of the class once
-        either = np.count_nonzero(is_label) + np.count_nonzero(said_label)
+        either = np.count_nonzero(is_label) + np.count_nonzero(predicted_label)
         scores.append(2 * true_positives / either)
     return math.fsum(scores) / len(scores)
 
