@@ -20,7 +20,7 @@ from covey.shared.mqtt.mqtt_link import MqttLink
 CHECK = "between the addresses"
 UNSHARED = (
     "the nodes of a cluster that keeps retained messages where they were published (RabbitMQ) are not one broker: an agent "
-    "at one of them sees no order from another. Use one node for everybody, or independent brokers"
+    "at one of them sees no order from another. Use one node for all agents, or independent brokers"
 )
 ONE_WAY = "agents hear the coordinator or it hears them, not both; bridge covey/# in both directions, or in none"
 

@@ -1,4 +1,4 @@
-"""Users of several brokers (shards): each of them is enrolled at one, by a rule that everybody can repeat."""
+"""Users of several brokers (shards): each of them is enrolled at one, by a rule that any program can repeat."""
 
 from __future__ import annotations
 

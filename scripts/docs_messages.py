@@ -140,7 +140,7 @@ ENTRIES = (
             "dropped": "messages that the agent refused, by reason",
             "model": "the model that the device uses itself; left out if it keeps none",
             "brief": "true if orders may have a `brief`; left out otherwise",
-            "bench": "how fast the device trains; left out if nobody has measured it",
+            "bench": "how fast the device trains; left out if it was not measured",
         },
         documents.AgentStatus(
             agent="pi-7",

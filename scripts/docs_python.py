@@ -83,7 +83,7 @@ def _entry(title: str, thing: Any) -> list[str]:
 
 
 def _hides_constructor(thing: Any) -> bool:
-    """Is it a class that nobody calls: a protocol, or a model whose fields are listed anyway?"""
+    """Is it a class that is never called: a protocol, or a model whose fields are listed anyway?"""
     if not inspect.isclass(thing):
         return False
     return bool(getattr(thing, "_is_protocol", False)) or issubclass(thing, BaseModel)

@@ -7,7 +7,7 @@ line names the run or the folder that the log belongs to (`owner`), so that no o
 
 A chain shows that a line was changed, removed, added or moved, unless every line after it was written again too. It
 cannot show by itself that the newest lines were cut off, or that the whole file was written again. Against the first,
-keep the newest `Head` somewhere else and pass it to `verify`. Against the second, use a key that nobody has who can
+keep the newest `Head` somewhere else and pass it to `verify`. Against the second, use a key that is out of reach of all who can
 write the file.
 """
 

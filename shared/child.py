@@ -1,6 +1,6 @@
 """How a program of ours starts another one and ends it: with our code on its path, and nothing from the working directory.
 
-`python -m` puts the working directory first on the import path. A file `torch.py` that somebody left there would then
+`python -m` puts the working directory first on the import path. A file `torch.py` that another user left there would then
 run as the user who starts a coordinator or an agent there. `python -P` leaves the working directory out.
 """
 

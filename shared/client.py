@@ -116,7 +116,7 @@ def execute_order(
         client_state: the state after the latest accepted report.
         client: the agent's id.
         clock: seconds, to measure the work.
-        noise: hides signatures if the order asks for it; None: noise that nobody can repeat.
+        noise: hides signatures if the order asks for it; None: noise that cannot be repeated.
         held_back: the samples on which the agent compares models; None: it has no vote.
 
     Returns:

@@ -169,7 +169,7 @@ def service(
 def _unit_options(parsed: typer.Context) -> list[str]:
     """The options from the command line and the environment, for a unit file: they hold in any working directory.
 
-    Raises UserError for a password, because everybody may read a unit file.
+    Raises UserError for a password, because any user of this machine can read a unit file.
     """
     words: list[str] = []
     for option in parsed.command.params:
@@ -186,7 +186,7 @@ def _words_of(name: str, flag: str, value: Any) -> list[str]:
     """One option with its value, as arguments of a command."""
     if name == "broker" and any(_has_password(address) for address in value):
         raise UserError(
-            "--broker contains a password, and everybody may read a unit file; use --credentials instead"
+            "--broker contains a password, and any user can read a unit file; use --credentials instead"
         )
     if name == "data":
         value = resolve_data(value)

@@ -92,7 +92,7 @@ def reset(
 ) -> None:
     """Forget which publication this device dealt with last: it takes the next one, whatever its serial.
 
-    The model in use and the earlier ones stay. Needed where somebody published with a serial ahead of time.
+    The model in use and the earlier ones stay. Needed after a publication with a serial ahead of time.
     """
     from covey.agent.kept.model_dir import INDEX, ModelDir
     from covey.shared.files import folder_lock

@@ -217,7 +217,7 @@ def command_group() -> typer.Typer:
 def agent_id(
     name: str | None, federation: str, credentials: Path | None, brokers: Sequence[str]
 ) -> str:
-    """The id that was given, or the default. Raises UserError if the credentials belong to somebody or somewhere else."""
+    """The id that was given, or the default. Raises UserError if the credentials belong to another agent or broker."""
     agent = name or default_name()
     if credentials is not None:
         from covey.shared.mqtt.credentials import check_agent, check_federation, read

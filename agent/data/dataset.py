@@ -40,7 +40,7 @@ class RawColumns:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Samples and targets, with or without a test part. `dataset` makes one from arrays that nobody has checked."""
+    """Samples and targets, with or without a test part. `dataset` makes one from unchecked arrays."""
 
     features: Array  # (n, *shape), one of SMALL_TYPES
     targets: Array  # (n,), int64 class indices or float32 values

@@ -54,7 +54,7 @@ class Cause(Enum):
     INTERRUPTED = "the link was lost, or the order settles the report"
     ACCEPTED = "the coordinator has it on disk"
     RECALLED = "the coordinator lost it after accepting it"
-    DISCARDED = "nobody needs it any more, or its file is damaged"
+    DISCARDED = "no longer needed, or its file is damaged"
 
 
 NONE, WAITING, SENDING, SENDING_AGAIN, KEPT = ReportState

@@ -184,7 +184,7 @@ class Deployments:
         return self._fetch(deployment, now)
 
     def _own_cluster(self, deployment: Deployment) -> int | None:
-        """The cluster whose model this device uses; None as long as nobody named it."""
+        """The cluster whose model this device uses; None until it is named."""
         count = len(deployment.models)
         if count == 1:
             return 0

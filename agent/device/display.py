@@ -63,29 +63,29 @@ class DeviceDisplay:
         match notice:
             case Started(agent, federation, broker):
                 self._broker = broker
-                self._say(f"agent {agent} of federation {federation}, broker {broker}")
+                self._show(f"agent {agent} of federation {federation}, broker {broker}")
             case Connected(broker=broker):
-                self._say(f"connected to {broker or self._broker}")
+                self._show(f"connected to {broker or self._broker}")
                 self._shown_error = ""
             case Disconnected(why) if why != self._shown_error:
                 self._shown_error = why
                 self._warn(f"no connection to {why}; trying again until it works")
             case DataFits(samples, test_samples):
-                self._say(f"data fits the task: {samples} training, {test_samples} test samples")
+                self._show(f"data fits the task: {samples} training, {test_samples} test samples")
             case DataChanged():
-                self._say("the data has changed; reading it again")
+                self._show("the data has changed; reading it again")
             case WaitsForCoordinator(why):
-                self._say(f"waiting: {why}")
+                self._show(f"waiting: {why}")
             case Problem(why):
                 self._warn(f"staying out of this run: {why}")
             case WorkStarted(step, phase):
-                self._say(f"step {step}: {phase}")
+                self._show(f"step {step}: {phase}")
             case WorkFailed(step, why):
                 self._warn(f"step {step} failed: {why}")
             case ReportAccepted(step):
-                self._say(f"step {step}: report accepted")
+                self._show(f"step {step}: report accepted")
             case ModelTaken(run, round_, _, path, why):
-                self._say(f"model of run {run}, round {round_} in use: {why}; {path}")
+                self._show(f"model of run {run}, round {round_} in use: {why}; {path}")
             case ModelRejected(run, round_, _, why):
                 self._warn(f"model of run {run}, round {round_} rejected: {why}")
             case ModelNotKept(why):
@@ -95,7 +95,7 @@ class DeviceDisplay:
             case StorySoFar(lines):
                 _print_story(lines)
 
-    def _say(self, text: str) -> None:
+    def _show(self, text: str) -> None:
         _print(self._stamp() + text)
 
     def _warn(self, text: str) -> None:

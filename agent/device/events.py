@@ -66,7 +66,7 @@ class Inspected:
     samples: int = 0  # for training
     test_samples: int = 0
     labels: tuple[str, ...] = ()  # classes that occur; empty if the device's owner hides them
-    problem: str | None = None  # why the data does not fit, for everybody; None if it fits
+    problem: str | None = None  # why the data does not fit, without private values; None if it fits
     detail: str = ""  # the same for the device's own terminal; may quote the data
 
 
@@ -247,7 +247,7 @@ class StartWork:
 
 @dataclass(frozen=True)
 class CancelWork:
-    """Nobody needs the work that is under way: give the job up."""
+    """The work that is under way is no longer needed: give the job up."""
 
 
 @dataclass(frozen=True)

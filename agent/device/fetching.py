@@ -164,7 +164,7 @@ class Fetching:
                 Notify(
                     f"step {self.step}: the order has arrived, and the broker sends no part of its model, although it was "
                     f"asked {STALLS_TO_SHOW} times. Either the connection is slow, or the nodes of the broker do not share "
-                    "retained messages (RabbitMQ): name all of them to `broker doctor`, and use one node for everybody"
+                    "retained messages (RabbitMQ): name all of them to `broker doctor`, and use one node for all agents"
                 )
             )
         return actions

@@ -42,7 +42,7 @@ class Presence:
         agent: the agent's id.
         session: a name for this life of the agent; of two lives, the older one sorts first.
         version: the installed version of Covey, for others to read.
-        bench: how fast the device trains; None if nobody has measured it.
+        bench: how fast the device trains; None if it was not measured.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ def read(power: Path = POWER) -> Readings:
 
 
 def _load() -> float:
-    """The load average of one minute; infinite if the system hides it, because nobody can call the device idle then."""
+    """The load average of one minute; infinite if the system hides it, because the device cannot be called idle then."""
     try:
         load, _, _ = os.getloadavg()
     except OSError:

@@ -39,7 +39,7 @@ def model_assembler(new_sink: Callable[[str, Part], Sink], largest_bytes: int) -
 
 
 class ReceivedModels:
-    """The models that several agents receive, in a folder that nobody else uses. Files of an earlier process are removed.
+    """The models that several agents receive, in a folder of their own. Files of an earlier process are removed.
 
     Args:
         folder: created if it does not exist; on the file system of the agents' own folders.
@@ -54,7 +54,7 @@ class ReceivedModels:
                 path.unlink()
         self._numbers = itertools.count()
         self._assembler = model_assembler(self._sink, largest_bytes)
-        # agents that wait for a model or have it, by its digest; nobody else keeps its file alive
+        # agents that wait for a model or have it, by its digest; they alone keep its file alive
         self._users: dict[bytes, set[Path]] = {}
         # the newest parts with their payload, by its head, which has a checksum; oldest first
         self._decoded: OrderedDict[bytes, tuple[bytes, Part]] = OrderedDict()

@@ -224,9 +224,9 @@ class Agent:
             if self.vanished:
                 await link.abort()
             else:
-                await self._say_goodbye(link)
+                await self._announce_end(link)
 
-    async def _say_goodbye(self, link: Link) -> None:
+    async def _announce_end(self, link: Link) -> None:
         will = self.will
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GOODBYE_S):
@@ -395,7 +395,7 @@ class Agent:
                 return e.CoordinatorSeen(_coordinator_status(payload), message.retained)
             case AgentTopic(agent, "status") if agent == self.identity.agent:
                 if payload in self._sent_statuses and not message.retained:
-                    return None  # nobody else has this session and serial number
+                    return None  # this session and serial number are ours alone
                 return e.OwnStatusSeen(AgentStatus.from_bytes(payload), message.retained)
             case AgentTopic(agent, "order") if agent == self.identity.agent:
                 return e.OrderSeen(OrderMessage.from_bytes(payload))

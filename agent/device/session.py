@@ -84,7 +84,7 @@ class Session:
         models: digests of the models that are on disk at the start.
         model_in_use: that the device uses itself at the start; None for none.
         deployments: what the device does about models that are published for use; None if it keeps none.
-        bench: how fast the device trains; None if nobody has measured it.
+        bench: how fast the device trains; None if it was not measured.
         rules: what a coordinator may ask of this device.
         seed: of the random delays that spread the load of many agents.
 

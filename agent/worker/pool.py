@@ -232,7 +232,7 @@ class Pool:
             self._start_chore(_end(worker))
 
     async def _give_up(self, worker: _Worker, answer: asyncio.Task[frames.Job | None]) -> None:
-        """Nobody waits for the answer any more: let the worker finish soon, or kill it."""
+        """The answer is no longer awaited: let the worker finish soon, or kill it."""
         try:
             result = await asyncio.wait_for(asyncio.shield(answer), self._cancel_grace_s)
         except TimeoutError:

@@ -22,7 +22,7 @@ Role = Literal["agent", "coordinator", "observer", "fleet", "aggregator"]
 ROLES: tuple[Role, ...] = get_args(Role)
 ANY = "+"  # any federation
 
-MAX_TOPIC_LENGTH = 512  # Covey's topics are shorter; nobody may use a longer one
+MAX_TOPIC_LENGTH = 512  # Covey's topics are shorter, and no longer one is allowed
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ OBSERVER_RULES = (
     Rule("read", "covey/%f/run/roster/+"),
     Rule("read", "covey/%f/deployment"),
 )
-# it reads every report, as the coordinator does, and speaks for nobody but itself
+# it reads every report, as the coordinator does, and speaks for itself alone
 AGGREGATOR_RULES = (
     Rule("write", "covey/%f/aggregator/status"),
     Rule("write", "covey/%f/aggregator/sum/0"),

@@ -326,7 +326,7 @@ class Connection(asyncio.Protocol):
             self._timer = loop.call_later(left_s, self._watch_keepalive)
 
     def _end_silent(self) -> None:
-        self._blocked = True  # nobody reads at the other end: discard what is unsent
+        self._blocked = True  # the other end reads no more: discard what is unsent
         self.end("silent for too long")
 
 

@@ -45,7 +45,7 @@ class MemoryBroker:
         self.drop_session = drop_session
         self.random = random.Random(f"memory broker {seed}")  # noqa: S311  bad luck, no secrets
         self.retained = Retained()
-        self.denied: set[str] = set()  # topic filters that nobody may subscribe to
+        self.denied: set[str] = set()  # topic filters to which subscriptions are refused
         self._connected: dict[str, MemoryLink] = {}  # by client id
         self._subscriptions: Subscriptions[MemoryLink] = Subscriptions()  # of connected links
         self._parted: dict[str, float] = {}  # when a client can reach the broker again (s)

@@ -17,7 +17,11 @@ from covey.shared.wire.topics import Topics
 
 
 async def serve(
-    url: BrokerUrl, federation: str, allowed: AllowedCode, hold_s: float, say: Callable[[str], None]
+    url: BrokerUrl,
+    federation: str,
+    allowed: AllowedCode,
+    hold_s: float,
+    show: Callable[[str], None],
 ) -> None:
     """Add up reports until Ctrl-C or SIGTERM.
 
@@ -26,7 +30,7 @@ async def serve(
         federation: of the runs.
         allowed: code of a user's own that their scenarios may name.
         hold_s: how long the first report of a sum waits for others.
-        say: gets a line for people about what happens.
+        show: gets a line for people about what happens.
 
     Raises:
         UserError: the address cannot be used.
@@ -41,8 +45,8 @@ async def serve(
         try:
             async with MqttLink(url, client_id=client_id, will=last_will(topics, session)) as link:
                 service = AggregatorService(
-                    link, topics, session, allowed=allowed, hold_s=hold_s, say=say
+                    link, topics, session, allowed=allowed, hold_s=hold_s, show=show
                 )
                 await service.run()
         except asyncio.CancelledError:
-            say("stopped")
+            show("stopped")

@@ -33,7 +33,7 @@ class Precedence:
         self._older = ""  # the session that works while this one stands by; "" while this one works
 
     def __repr__(self) -> str:
-        return f"<Precedence of {self._session}, stands by for {self._older or 'nobody'}>"
+        return f"<Precedence of {self._session}, stands by for {self._older or 'none'}>"
 
     @property
     def stands_by(self) -> bool:

@@ -36,8 +36,6 @@ from covey.shared.wire.messages import ModelRef, Part, digest
 from covey.shared.wire.parts import Assembler, FileSink, MemorySink, Sink, split, taken
 from covey.shared.wire.topics import AgentTopic, PlainTopic, Topics
 
-Say = Callable[[str], None]
-
 # messages that were read and not dealt with; beyond this the link's own bounds count
 MAX_WAITING = 64
 # of reports that arrive while the task of their step is still being read
@@ -72,7 +70,7 @@ class AggregatorService:
         session: of this process, new for each start.
         allowed: code of a user's own that scenarios may name.
         hold_s: how long the first report of a sum waits for others.
-        say: gets a line for people about what happens.
+        show: gets a line for people about what happens.
     """
 
     def __init__(
@@ -83,13 +81,13 @@ class AggregatorService:
         *,
         allowed: AllowedCode = NO_CODE,
         hold_s: float = HOLD_S,
-        say: Say = lambda text: None,
+        show: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._link = link
         self._topics = topics
         self._session = session
         self._allowed = allowed
-        self._say = say
+        self._write_line = show
         self.summing = Summing(session, hold_s)
         self._precedence = Precedence(session)
         self._timers = Timers()
@@ -124,7 +122,7 @@ class AggregatorService:
         """Work until the link is closed, or this is cancelled."""
         items = Items(MAX_WAITING, together=[Message])
         try:
-            await program(self, self._link, items=items, show=self._say, off_loop=True)
+            await program(self, self._link, items=items, show=self._write_line, off_loop=True)
         finally:
             gone = last_will(self._topics, self._session)
             await self._link.publish(gone.topic, gone.payload, retain=True)
@@ -304,7 +302,7 @@ class AggregatorService:
         largest = largest_report_of(step.phase)
         self._part_bytes = step.scenario.wire.part_bytes
         self._rates = Rates(self._part_bytes)
-        self._reports.expire(math.inf)  # nobody needs them now, and they are files
+        self._reports.expire(math.inf)  # they are no longer needed, and they are files
         self._reports = self._new_assembler(largest)
         self.summing.begin(step)
         self.summing.follow(order)

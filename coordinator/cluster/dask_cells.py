@@ -157,7 +157,7 @@ def _client(address: str) -> Iterator[Any]:
 
 
 def _check_workers(client: Any, address: str) -> None:
-    """Raises UserError if nobody is there to work, or if a worker has another version of Covey."""
+    """Raises UserError if there are no workers, or if a worker has another version of Covey."""
     places: dict[str, Place] = client.run(_place_of_worker)
     if not places:
         raise UserError(

@@ -82,7 +82,7 @@ def _write_runs(
 
 
 def _write_unasked(place: Path, console: Console, write: Callable[[], None]) -> None:
-    """Write a page that nobody named a file for; a folder that cannot hold it is no failure."""
+    """Write a page for which no file was named; a folder that cannot hold it is no failure."""
     try:
         write()
     except (OSError, UserError) as error:

@@ -152,5 +152,5 @@ def _records(path: Path) -> Iterator[Mapping[str, Any]]:
 def _others(mentioned: set[ClientId]) -> str:
     """The agents that the log does mention, for a message."""
     if not mentioned:
-        return "nobody has been invited yet"
+        return "no agent has been invited yet"
     return f"it mentions {some(sorted(mentioned), SHOWN_AGENTS)}"

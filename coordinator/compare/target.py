@@ -91,7 +91,7 @@ def _tracked_curve(phases: Iterable[Phase], agents: int, classes: int | None) ->
 
     Any phase that trains counts. Published counts of rounds are made this way, with a guess for each agent
     that has not trained: with C = 0.1 a quarter of all agents has not trained after 13 rounds, unless
-    all trained once before the rounds. Without classes nobody knows how good a guess is: then the mean is over the
+    all trained once before the rounds. Without classes it is unknown how good a guess is: then the mean is over the
     agents that have trained.
     """
     newest: dict[str, float | None] = {}  # by agent; None: it has no test data

@@ -72,7 +72,7 @@ async def publish(
     elif before is not None and not force:
         raise UserError(
             f"the broker holds a publication with the serial {before.serial}, more than a day ahead of this machine's "
-            "clock, which devices refuse. Check the clock. If it is right, somebody else has the coordinator's credentials: "
+            "clock, which devices refuse. Check the clock. If it is right, another party has the coordinator's credentials: "
             "renew them, then replace the publication with `coordinator promote --force`"
         )
     await _publish_shares(link, topics, version.assignment, serial)

@@ -92,7 +92,7 @@ class Pool:
         return Cohort(invited=there[:number], spare=there[number:], target=target)
 
     def _needed(self, phase: Phase) -> set[ClientId]:
-        """Whom a phase names that draws nobody, whether they are there or not."""
+        """The agents that a phase names instead of drawing some, whether they are online or not."""
         if phase.cohort == "all":
             return self.admitted(self.known)
         if phase.cohort == "sample":

@@ -122,7 +122,7 @@ class Tick:
 
 @dataclass(frozen=True)
 class LinkLost:
-    """We cannot see anybody."""
+    """No agent can be seen."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 In step, a round is a step of all agents that were drawn for it. There is nothing here to decide: no order of a single agent
 is open, and no report waits.
 
-Buffered, nobody waits for the slowest. Paper: Nguyen et al. 2022, Federated Learning with Buffered Asynchronous Aggregation
+Buffered, the slowest is not waited for. Paper: Nguyen et al. 2022, Federated Learning with Buffered Asynchronous Aggregation
 (FedBuff), algorithm 1: at most `concurrent` agents are at work, each on an order of its own; the server folds whenever its
 buffer has m reports. Here each cluster has a buffer.
 
@@ -18,10 +18,10 @@ The rules, besides those of `rounds`:
 - A free place goes to the agent that has waited longest; the seed draws the first line.
 - An agent rests while its report waits in a buffer: the next order it gets names a newer model.
 - A cluster with fewer than m agents folds when all of them have reported. A buffer whose first report has waited for
-  `deadline_s` is folded with what it has, and so is the fullest one if nobody is at work and nobody can be.
+  `deadline_s` is folded with what it has, and so is the fullest one if no agent is at work or can be.
 - An order that is not answered within `deadline_s` frees its place, and its agent is asked whether it is there.
 - An agent that left does not take up a place. Its report counts if it returns before the deadline.
-- An agent that cannot do its work gets no order before the next fold. If that leaves nobody, the attempt is void.
+- An agent that cannot do its work gets no order before the next fold. If that leaves no agent, the attempt is void.
 - A newcomer's entry is folded at once and alone.
 - While an evaluation is open nothing is folded. With `trains_on` an agent that is done with it gets its next order meanwhile.
 - With the last round all open orders end.

@@ -1,7 +1,7 @@
 """Which agents of a federation are there. Pure: time is an argument, in the engine's seconds.
 
 An agent that left counts as present for `absence_s` more: a lost session that comes back costs nothing. A roll call asks
-everybody present to answer; an agent that does not answer in time has left.
+all present agents to answer; an agent that does not answer in time has left.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Presence:
 
     def __init__(self, barred: Set[ClientId] = frozenset()) -> None:
         self._barred = barred
-        self.known: set[ClientId] = set()  # everybody ever seen and not forgotten
+        self.known: set[ClientId] = set()  # all agents ever seen and not forgotten
         self.present: set[ClientId] = set()  # some of the known
         self.trusted: set[ClientId] = set()  # present and not barred: who can be invited
         self.leaving: dict[ClientId, float] = {}  # present; counts as gone at this time
@@ -63,7 +63,7 @@ class Presence:
 
     @property
     def next_leaves_at(self) -> float | None:
-        """When the next agent counts as gone; None if nobody is leaving."""
+        """When the next agent counts as gone; None if no agent is leaving."""
         heap = self._leave_next
         while heap:
             until, client = heap[0]
@@ -93,7 +93,7 @@ class Presence:
         self.trusted = self.present - self._barred
 
     def call_roll(self, until: float) -> None:
-        """Everybody present must join again until this time. A roll call that ends later stays open that long."""
+        """All present agents must join again until this time. A roll call that ends later stays open that long."""
         self.unconfirmed = set(self.present)
         self.leaving.clear()  # the roll call decides
         self._leave_next.clear()

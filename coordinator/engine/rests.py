@@ -3,7 +3,7 @@
 An agent that is there and lets the steps that invite it close without its report, or that cannot do its work where others
 can, is not invited for 2^k rounds after the k-th time in a row, from the second time on, and for at most `LONGEST` rounds. A report
 ends that. So one agent that answers roll calls and never reports costs less with every round, and a device that has
-recovered is back after a while without anybody's doing.
+recovered is back after a while without intervention.
 """
 
 from __future__ import annotations

@@ -8,12 +8,12 @@
 The rules, besides those of a step (`step_engine`):
 - A step number names one attempt at one phase and is never used twice. `round` counts folded rounds.
 - An agent that left counts as present for `absence_s` more: a lost session that comes back costs nothing.
-- While the link is down nobody leaves and no time passes. After it came back, and after a restart,
+- While the link is down no agent leaves and no time passes. After it came back, and after a restart,
   agents have `rollcall_s` to answer, and a large fleet longer; until then those who were there count as present. A fleet
   that starts again with the coordinator has `start_wait_s`, as at its first start.
 - A client that the operator has forgotten is not known any more, and its report of an open step does not count.
 - Newcomers of the rules take part in nothing before the last round was folded; from then on they are agents like others.
-- An agent whose work came to nothing several times in a row rests for some rounds (`rests`). After the last round nobody rests.
+- An agent whose work came to nothing several times in a row rests for some rounds (`rests`). After the last round no agent rests.
 - Rounds may be buffered: then they are folds of single agents' reports (`pace`), between which nothing else is open.
 - What a peer does wrong is an `Ignored` action; what we do wrong is an exception.
 """
@@ -201,7 +201,7 @@ class RoundEngine(StepEngine):
         return []
 
     def _link_back(self, now: float) -> Actions:
-        """Continue where the link was lost, and let everybody answer a roll call."""
+        """Continue where the link was lost, and let all agents answer a roll call."""
         if self._link_lost_at is not None:
             lost_for = now - self._link_lost_at
             self._postpone(lost_for)
@@ -324,7 +324,7 @@ class RoundEngine(StepEngine):
 
     @property
     def resting(self) -> Mapping[ClientId, Trouble]:
-        """The agents that are not invited for some rounds; nobody where a round could not take place without them."""
+        """The agents that are not invited for some rounds; none where a round could not take place without them."""
         if self.round >= self.rules.rounds:
             return {}
         resting = self.rests.at(self.round)
@@ -367,7 +367,7 @@ class RoundEngine(StepEngine):
 
     def _planned(self, phase: Phase | None, sizes: Mapping[int, int] | None, now: float) -> Actions:
         if self.stage is not Stage.PLANNING:
-            raise RuntimeError(f"nobody asked for a plan while {self.stage.value}")
+            raise RuntimeError(f"no plan was asked for while {self.stage.value}")
         if phase is None or self.round >= self.rules.rounds:
             self.pace.end()
         if phase is None:
@@ -417,7 +417,7 @@ class RoundEngine(StepEngine):
             return self._close_lot(now)
         if not pace.failed:
             return []
-        # everybody who is there has failed: the attempt is void
+        # all agents that are online have failed: the attempt is void
         self.number += 1
         step = Step.of(self.number, pace.phase, sorted(pace.failed), now)
         step.reported.clear()

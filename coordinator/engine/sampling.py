@@ -1,4 +1,4 @@
-"""Which agents a round invites: a seeded walk over everybody known, taking those who are present.
+"""Which agents a round invites: a seeded walk over all known agents, taking those who are present.
 
 The walk is over all known agents and not over those present, so that a short absence of one agent
 changes the draw for that agent alone, and a restarted coordinator draws what it would have drawn.
@@ -27,14 +27,14 @@ def cohort_size(known: int, participation: float, agents: int | None) -> int:
 def invitation_order(
     known: Collection[ClientId], seed: int, round_: int, attempt: int, purpose: str
 ) -> tuple[ClientId, ...]:
-    """Everybody known in the order in which this attempt at this round would invite them."""
+    """All known agents in the order in which this attempt at this round would invite them."""
     ids = sorted(known)
     rng = generator(seed, "cohort", purpose, round_, attempt)
     return tuple(ids[i] for i in rng.permutation(len(ids)))
 
 
 def expected_share(scenario: Scenario, listed: Listed | None) -> float:
-    """C, the share of all agents that a round invites on average; 1 only where every round invites everybody.
+    """C, the share of all agents that a round invites on average; 1 only where every round invites all.
 
     `listed` are the participants of each round where the scenario lists them.
     """

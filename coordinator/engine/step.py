@@ -17,9 +17,7 @@ USUAL_TIMES = (
     10.0  # the median duration, without another report: then a step with its quorum closes
 )
 USUAL_S = 30.0  # at least: some devices are much slower than others
-SUSPECT_TIMES = (
-    3.0  # the same where nobody is waited for but agents whose work always came to nothing
-)
+SUSPECT_TIMES = 3.0  # the same where only agents are waited for whose work always failed
 SUSPECT_S = 1.0
 
 
@@ -133,7 +131,7 @@ class Step:
 
     @property
     def common_reason(self) -> str:
-        """Why everybody who did not report could not do the work, if all of them give one reason."""
+        """Why all agents that did not report could not do the work, if all of them give one reason."""
         silent = self._invited - self.reported
         if self.reasons.keys() != silent:
             return ""
@@ -224,7 +222,7 @@ class Step:
         return self.free.first(trusted, self._invited)
 
     def may_refill(self, now: float) -> bool:
-        """Whether the second half has not begun. An invitation that cannot end in time helps nobody."""
+        """Whether the second half has not begun. An invitation that cannot end in time does not help."""
         whole = self.deadline - self.opened
         half = whole / 2
         middle = self.opened + half

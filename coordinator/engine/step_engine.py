@@ -1,9 +1,9 @@
 """One step of the round engine, from its opening to its fold: reports, failures, refusals, vacant slots, its end.
 
 The rules:
-- A phase closes when its target of reports is reached, when everybody alive has reported, when the
+- A phase closes when its target of reports is reached, when all agents alive have reported, when the
   grace period after the quorum is over, or at the deadline. Without a quorum it is void and drawn again.
-- A vanished agent's slot is refilled during the first half of the deadline, where somebody is free.
+- A vanished agent's slot is refilled during the first half of the deadline, where an agent is free.
 - An agent that is silent until a step closes is asked whether it is there. It has left if it does not answer within
   `rollcall_s`: an agent that cannot announce its end costs one deadline, not one per round. One that answers and stays silent
   rests for some rounds, and so does one that cannot do its work (`rests`).
@@ -83,7 +83,7 @@ class StepEngine(ABC):
 
     @property
     def known(self) -> set[ClientId]:
-        """Everybody ever seen and not forgotten."""
+        """All agents ever seen and not forgotten."""
         return self.presence.known
 
     @property
@@ -317,7 +317,7 @@ class StepEngine(ABC):
         self.presence.leave_at(until, silent)
         asked: Actions = [Ask(tuple(silent))]
         if self.presence.trusted <= step.awaited:
-            return asked  # nobody at all reported: no one of them is to blame
+            return asked  # no agent reported: none of them is to blame
         for client in silent:
             asked += self._trouble(client, "silent", step.number)
         return asked
@@ -332,7 +332,7 @@ class StepEngine(ABC):
         return self._candidate(step, now) is None
 
     def _candidate(self, step: Step, now: float) -> ClientId | None:
-        """Who takes the next vacant slot, in the order of invitation; None where nobody could."""
+        """Who takes the next vacant slot, in the order of invitation; None where no agent can."""
         if not self.rules.refill:
             return None
         if not step.may_refill(now):

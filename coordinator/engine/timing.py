@@ -3,7 +3,7 @@
 A deadline follows from the durations of earlier work of the same phase by the same agents, see `deadline`.
 
 Over-selection invites n / (1 - d) agents for n reports, with the share d of invited agents that dropped out of earlier steps.
-When enough reports come early, nobody knows what became of the others: slightly fewer of them count as drop-outs than the
+When enough reports come early, it is unknown what became of the others: slightly fewer of them count as drop-outs than the
 share so far suggests (`UNDECIDED`), so that it falls slowly if agents drop out less.
 
 A step that a restart interrupted teaches nothing: the times of its reports are lost.

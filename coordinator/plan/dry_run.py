@@ -59,7 +59,7 @@ class DryRun:
     def __init__(self, scenario: Scenario, setup: Setup, agents: int) -> None:
         rounds = scenario.rounds
         cohort = cohort_size(agents, rounds.participation, rounds.agents)
-        # nobody knows before the run how many agents will drop out of it
+        # how many agents will drop out is unknown before the run
         over_select = 1.0 if rounds.over_select == "auto" else rounds.over_select
         drawn = math.ceil(cohort * over_select)
         made_up = min(agents, DRY_AGENTS)

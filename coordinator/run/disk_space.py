@@ -19,16 +19,16 @@ class DiskFullError(UserError):
 
 
 class Room:
-    """Carries out what writes files, or opens them. Blocks its thread while something stands in the way of it, once `tell` is set.
+    """Carries out what writes files, or opens them. Blocks its thread while something stands in the way of it, once `notify` is set.
 
-    Without a `tell` nobody would know why nothing happens, so the OSError goes through. May be used from several
+    Without a `notify` it would not show why nothing happens, so the OSError goes through. May be used from several
     threads.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         # called with a sentence for a person, from any thread
-        self.tell: Callable[[str], None] | None = None
+        self.notify: Callable[[str], None] | None = None
         self._closed = threading.Event()
 
     def write(self, action: Callable[[], T]) -> T:
@@ -42,16 +42,16 @@ class Room:
                 result = action()
             except OSError as error:
                 why = obstacle(error, self.folder)
-                if self.tell is None or not why:
+                if self.notify is None or not why:
                     raise
                 if why != waited_for:
-                    self.tell(f"{why}: the run waits for it")
+                    self.notify(f"{why}: the run waits for it")
                 waited_for = why
                 if self._closed.wait(PAUSE_S):
                     raise DiskFullError(f"{why}, then continue with --resume") from None
                 continue
-            if waited_for and self.tell is not None:
-                self.tell(f"{self.folder} can be written to again; the run continues")
+            if waited_for and self.notify is not None:
+                self.notify(f"{self.folder} can be written to again; the run continues")
             return result
 
     def close(self) -> None:

@@ -86,7 +86,7 @@ class FoldTrial:
                 return Outcome(state, self._means(fair))
 
     def steps(self, reports: Reports) -> list[folding.Step]:
-        """How far the reports moved from their models; empty where this refuses nobody.
+        """How far the reports moved from their models; empty where this refuses no report.
 
         Where this cannot be computed, the fold fails as well and finds the report that is to blame.
         """
@@ -108,7 +108,7 @@ class FoldTrial:
             return []
 
     def _votes(self, reports: Reports) -> dict[ClientId, Vote]:
-        """Those of agents that were asked: a method without alternatives asks nobody."""
+        """Those of agents that were asked: a method without alternatives asks none."""
         strategy = self.scenario.strategy
         votes: dict[ClientId, Vote] = {}
         for client, report in reports:

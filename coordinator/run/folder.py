@@ -76,7 +76,7 @@ def _must_run_as_it_began(folder: Path, began_in_process: bool, in_process: bool
 
 
 def _must_be_free(folder: Path) -> None:
-    """UserError if the folder holds a run, or somebody's files."""
+    """UserError if the folder holds a run, or other files."""
     is_empty = not folder.exists() or not any(folder.iterdir())
     if is_empty or _never_began(folder):
         return

@@ -34,7 +34,7 @@ def membership(estimated: MixtureWeights, truth: MixtureWeights) -> Entry | None
 
     `separation[k]` is how much more often a sample of super-class k falls into its own cluster than one of the others does:
     1 for a perfect sorter, 0 for one that sees no difference, None where all agents have the same share of k.
-    None where there is nobody, or where there are not as many clusters as super-classes.
+    None where there are no agents, or where there are not as many clusters as super-classes.
     """
     in_both = estimated.keys() & truth.keys()
     if not in_both:

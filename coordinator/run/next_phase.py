@@ -49,7 +49,7 @@ def _entry(scenario: Scenario, state: Any, view: View, newcomers: Set[ClientId])
     phase = scenario.strategy.plan(state, view)
     if phase is None or phase.ends_round:
         return None
-    if isinstance(phase.cohort, str):  # everybody, or a sample
+    if isinstance(phase.cohort, str):  # all agents, or a sample
         return None
     if newcomers.isdisjoint(phase.cohort):
         return None

@@ -485,4 +485,4 @@ Observer = Callable[[Notice], None]
 
 
 def ignore(notice: Notice) -> None:
-    """The observer of a run that nobody watches."""
+    """The observer of an unobserved run."""

@@ -278,7 +278,7 @@ class PrivateSums:
     def _chosen(
         self, state: Any, phase: Phase, reports: Reports, settings: ClientPrivacy, step: int
     ) -> tuple[Sums, Reports]:
-        """Every cluster gets a noised sum and a noised count, also one that nobody chose: that nobody did is a secret."""
+        """Every cluster gets a noised sum and a noised count, also one that no agent chose: that none did is a secret."""
         strategy = self._strategy
         if strategy.privacy.choices is not None:
             choices = strategy.privacy.choices(state, reports)
@@ -334,7 +334,7 @@ def _moved(
 
 
 def _bare(reports: Reports, choices: Choices | None = None) -> list[ClientReport]:
-    """Reports that hold nothing of their agents' but that they took part and what they chose; everybody counts the same."""
+    """Reports that hold nothing of their agents' but that they took part and what they chose; all count the same."""
     bare: list[ClientReport] = []
     for client, _ in reports:
         numbers = {}

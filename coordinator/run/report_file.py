@@ -69,8 +69,8 @@ class Entry:
 
     def facts(self) -> Facts:
         """What was kept in addition to the vectors."""
-        said = json_text.loads(self.text)
-        facts: Facts = said["facts"]
+        content = json_text.loads(self.text)
+        facts: Facts = content["facts"]
         return facts
 
 
@@ -265,7 +265,7 @@ class ReportFile:
                     end = len(content)
                 self.damage.append(f"{self.path}: bytes {start} to {end} are damaged ({error})")
             if end > len(content):
-                return  # a kill came before the end of this record, so nobody relies on it
+                return  # a kill came before the end of this record, so nothing relies on it
             self._end = end
             start = _aligned(end)
 
@@ -288,17 +288,17 @@ class ReportFile:
         return end
 
     def _take_text(self, text: bytes, vectors_start: int, head: _Head) -> None:
-        said = json_text.loads(text)
-        removed = said.get("removed")
+        content = json_text.loads(text)
+        removed = content.get("removed")
         if removed is not None:
             self._entries.pop(removed, None)
             return
-        client = said["client"]
-        named_lengths = tuple((name, length) for name, length in said["vectors"])
+        client = content["client"]
+        named_lengths = tuple((name, length) for name, length in content["vectors"])
         entry = Entry(client, named_lengths, text, vectors_start, head.vector_checksum)
         if entry.size * FLOAT32.itemsize != head.vector_bytes:
             raise ValueError("its text is of other vectors")
-        if not isinstance(said["facts"], dict):
+        if not isinstance(content["facts"], dict):
             raise TypeError("facts have names")
         self._entries[client] = entry
 

@@ -1,4 +1,4 @@
-"""What follows from a message of an aggregator: reports that count, failures, refusals, and reports nobody asked for."""
+"""What follows from a message of an aggregator: reports that count, failures, refusals, and unexpected reports."""
 
 from __future__ import annotations
 

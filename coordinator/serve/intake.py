@@ -1,6 +1,6 @@
 """What agents send: statuses and parts of reports, taken in within the limits of each agent.
 
-A status beyond an agent's limit waits, and the newest one replaces those before it. Statuses of agents that nobody knows
+A status beyond an agent's limit waits, and the newest one replaces those before it. Statuses of unknown agents
 are dropped in a flood; then `roll_at` gives the time at which to call the roll again. Time is an argument, in seconds.
 """
 
@@ -111,7 +111,7 @@ class Intake:
         if self._is_unknown(agent):
             if rates.stranger(size, now):
                 return self._read(agent, payload, retained, shard)
-            self._drop(agent, "too many statuses of agents that nobody knows")
+            self._drop(agent, "too many statuses of unknown agents")
             roll_at = now + self._roll_wait_s
             self.roll_at = self.roll_at or roll_at
             return None

@@ -168,7 +168,7 @@ class SilentShards:
     """Agents of shards that were lost: who is not heard in time counts as offline.
 
     A shard has `PATIENCE_S` to come back. Then its agents have the time of a roll call to answer. While all shards are
-    lost, nobody counts as offline.
+    lost, no agent counts as offline.
     """
 
     def __init__(self, rollcall_s: float) -> None:

@@ -1,4 +1,4 @@
-"""Orders that nobody waits for. After a restart every agent gets its order again: those with work at once, the others bit by bit.
+"""Orders that can wait. After a restart every agent gets its order again: those with work at once, the others bit by bit.
 
 Thousands of orders take a broker and a fleet many seconds. Reports and statuses that arrive meanwhile must not wait for
 all of them.

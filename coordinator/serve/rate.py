@@ -67,13 +67,13 @@ class _Parts:
 
 
 class Rates:
-    """The buckets of all agents, and one that agents share which nobody knows yet."""
+    """The buckets of all agents, and one that unknown agents share."""
 
     def __init__(self, part_bytes: int) -> None:
         self._part_bytes = part_bytes
         self._statuses: dict[str, Bucket] = {}  # by agent, of those that the roster knows
         self._parts: dict[str, _Parts] = {}  # by agent
-        self._unknown: _Parts | None = None  # shared by agents that nobody knows; None: none came
+        self._unknown: _Parts | None = None  # shared by unknown agents; None: none came
 
     def status(self, agent: str, now: float) -> bool:
         """Whether this agent's next status may be read."""
@@ -128,7 +128,7 @@ class Rates:
         return len(of_statuses | of_parts)
 
     def keep(self, agents: Set[str]) -> None:
-        """Forget everybody else."""
+        """Forget all others."""
         _keep(self._statuses, agents)
         _keep(self._parts, agents)
 

@@ -22,7 +22,7 @@ from covey.shared.wire.topics import AgentTopic, PlainTopic
 
 log = logging.getLogger(__name__)
 
-FULL_TOLD_S = 60.0  # between two notices that the disk is full
+FULL_NOTICE_S = 60.0  # between two notices that the disk is full
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Repeat:
 
 @dataclass(frozen=True)
 class Cleared:
-    """Somebody cleared the coordinator's status, and perhaps all that a broker retained."""
+    """The coordinator's status was cleared, and perhaps all that a broker retained."""
 
     shard: int = 0
 
@@ -57,7 +57,7 @@ class Reader:
         self._desk = desk
         self._aggregators = aggregators
         self._give_way = give_way
-        self._full_told = -FULL_TOLD_S  # when a part was last dropped for want of room
+        self._full_noticed = -FULL_NOTICE_S  # when a part was last dropped for want of room
 
     def __repr__(self) -> str:
         return f"<Reader of {self._desk.topics.federation}: {self._desk.intake!r}>"
@@ -144,7 +144,7 @@ class Reader:
     def _drop_for_want_of_room(self, error: OSError, now: float) -> list[ReadItem | Effect]:
         """Drop a part of a report, because the disk cannot take it: its agent sends the report again until it is accepted."""
         self._desk.roster.refuse("disk full")
-        if now < self._full_told + FULL_TOLD_S:
+        if now < self._full_noticed + FULL_NOTICE_S:
             return []
-        self._full_told = now
+        self._full_noticed = now
         return [Show(DiskRemark(f"{error}: a report is dropped; its agent sends it again later"))]

@@ -22,7 +22,7 @@ from covey.shared.wire.documents import EXPELLED, AgentStatus
 NOBODY: Mapping[ClientId, str] = {}
 NO_TROUBLE: Mapping[ClientId, Trouble] = {}
 NOT_EVALUATED: Mapping[ClientId, Mapping[str, Any]] = {}
-NO_LABELS: list[str] = []  # one for all agents: nobody changes them
+NO_LABELS: list[str] = []  # one for all agents: it never changes
 NO_COUNTS: dict[str, int] = {}
 MAX_UNKNOWN = 1000  # kept of those that never fitted
 MAX_PROBLEM_CHARS = 500  # characters of it that are kept
@@ -200,7 +200,7 @@ class Roster:
             resting: why others are not invited for some rounds.
             evaluation: the figures of each agent.
             fallen: of agents that fell back to another model, as `RunState.fallen`.
-            over: the run is over. Nobody works for it, whatever the newest status of an agent was.
+            over: the run is over. No agent works for it, whatever the newest status of an agent was.
             agents: of whom to make rows, in this order; one that is not known gets an empty row. None: of all.
         """
         if agents is None:

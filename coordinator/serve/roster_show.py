@@ -102,7 +102,7 @@ class RosterShow:
         self._look_at_run()
         pages = self._roster.pages
         pages.touch_first()
-        if self._run.engine.stage is Stage.DONE:  # nobody is busy any more
+        if self._run.engine.stage is Stage.DONE:  # no agent is busy any more
             pages.touch_all(self._roster.entries)
         pages.take_changes()
         effects: list[Effect] = []

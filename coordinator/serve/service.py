@@ -211,7 +211,7 @@ class Service:
         Raises UserError if another coordinator is at work in the federation and was there before, or has taken up
         this very run since.
         """
-        self.run.room.tell = self._disk_teller()
+        self.run.room.notify = self._disk_notice()
         self._items.add(Begin(first))
         over: str | None = await shell.program(
             self,
@@ -229,7 +229,7 @@ class Service:
             raise self._error
         return over
 
-    def _disk_teller(self) -> Callable[[str], None]:
+    def _disk_notice(self) -> Callable[[str], None]:
         """What a thread that waits for room on the disk calls."""
         loop = asyncio.get_running_loop()
 
@@ -399,7 +399,7 @@ class Service:
             if isinstance(effect, Announce):
                 self.desk.effects.append(Show(effect.notice))
         if not over and self.run.engine.paused:
-            # it was paused when it was stopped; without this nobody would see why nothing happens
+            # it was paused when it was stopped; without this it would not show why nothing happens
             self._show_control("pause")
         return list(over)
 

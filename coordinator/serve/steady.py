@@ -1,7 +1,7 @@
-"""A clock for deadlines that stands still while this process is frozen: the coordinator then blames nobody. Pure.
+"""A clock for deadlines that stands still while this process is frozen: the coordinator then blames no agent. Pure.
 
 A process may be stopped (SIGSTOP, a suspended laptop, a virtual machine that is moved). Afterwards every deadline seems
-to be over, while nobody has read the link yet. So the time of the freeze is not counted, and the clock stands still for
+to be over, while the link was not read yet. So the time of the freeze is not counted, and the clock stands still for
 a little longer, until the link was read.
 """
 
@@ -22,7 +22,7 @@ class SteadyClock:
         self._behind = 0.0  # seconds that are not counted
         self._stands_at = 0.0  # what it shows until `_stands_until`
         self._stands_until = -math.inf  # of the monotonic clock
-        self._frozen = 0.0  # seconds of freezes that nobody has taken note of
+        self._frozen = 0.0  # seconds of freezes that are not accounted for yet
 
     def time(self, now: float) -> float:
         """The steady time (s) where the monotonic clock shows `now`; the same number until the first freeze."""

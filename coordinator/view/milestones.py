@@ -18,7 +18,7 @@ class RoundEnded:
 
     Attributes:
         round: How many rounds are over, so the first round that ends has 1.
-        loss: Mean training loss over the round's examples; None if nobody trained.
+        loss: Mean training loss over the round's examples; None if no agent trained.
         reported: How many agents reported.
         missing: How many were invited and did not report.
         cluster_sizes: Agents by cluster id. Empty for a method without hard clusters.

@@ -133,7 +133,7 @@ class BrokerUrl:
     def environment(self) -> dict[str, str]:
         """The environment variables that pass the address, its password and the TLS files to another program of ours.
 
-        They stay off its command line, which everybody on this machine can read. Variables that are not needed are
+        They stay off its command line, which any user of this machine can read. Variables that are not needed are
         empty, so that the program does not inherit them either.
         """
         tls = self.tls or SYSTEM_TLS

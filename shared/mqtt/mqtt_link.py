@@ -390,7 +390,7 @@ def _fail_on_disconnect(client: aiomqtt.Client) -> None:
         if connecting.done():
             return
         connecting.set_exception(aiomqtt.MqttError(NO_ANSWER))
-        connecting.exception()  # mark it as seen: asyncio complains otherwise if nobody waits any more
+        connecting.exception()  # mark it as seen: asyncio complains otherwise if it is no longer awaited
 
     def on_disconnect(*args: Any) -> None:
         loop.call_soon_threadsafe(fail)  # paho connects, and may fail, in a thread of its own

@@ -31,7 +31,7 @@ Matrix = npt.NDArray[np.float64]
 
 TILE = 1 << 20  # values of all reports together in one block
 # values of an inner product that the linear algebra library does not divide among threads: the sum is then the same with
-# any number of cores, and nobody waits for a thread whose core is busy with training
+# any number of cores, and no worker waits for a thread whose core is busy with training
 OF_ONE_THREAD = 1 << 13
 MIN_REPORTS = 3  # with fewer reports no rule can find an outlier
 

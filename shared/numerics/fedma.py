@@ -186,7 +186,7 @@ def average_last(
 
 
 def raw_inputs(layout: Layout, networks: int) -> Inputs:
-    """What the first layer reads: the features, which are the same for everybody."""
+    """What the first layer reads: the features, which are the same for all."""
     width = layers_of(layout)[0].inputs
     return Inputs(width, (np.arange(width),) * networks)
 

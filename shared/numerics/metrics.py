@@ -77,7 +77,7 @@ def adjusted_rand(a: Sequence[Hashable], b: Sequence[Hashable]) -> float:
     all_pairs = max(math.comb(len(a), 2), 1)
     chance = first * second / all_pairs
     most = (first + second) / 2
-    if most == chance:  # only where both put everybody together, or both keep everybody apart
+    if most == chance:  # only where both put all together, or both keep all apart
         return 1.0
     return (both - chance) / (most - chance)
 
@@ -175,7 +175,7 @@ class _Contingency:
 
 def _contingency(a: Sequence[Hashable], b: Sequence[Hashable]) -> _Contingency:
     if len(a) == 0:
-        raise ValueError("two partitions of nobody cannot be compared")
+        raise ValueError("two empty partitions cannot be compared")
     return _Contingency(Counter(zip(a, b, strict=True)), Counter(a), Counter(b))
 
 

@@ -43,7 +43,7 @@ class Noise:
 
     @classmethod
     def secret(cls) -> Noise:
-        """A stream that nobody can repeat: its key comes from the operating system and is not stored."""
+        """A stream that cannot be repeated: its key comes from the operating system and is not stored."""
         return cls(new_key())
 
     @classmethod

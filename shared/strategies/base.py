@@ -4,7 +4,7 @@ A method is one class, a `Strategy`. Its fields are the method's hyper-parameter
 halves. The server half (`init`, `plan`, `order`, `fold`, ...) decides what agents do and combines
 what they report; it never sees a socket, a clock or a file. The client half (`work`, `personal`)
 runs on the agents; it uses an agent's data only through `Local`, so it needs no torch and can be
-tested on a quadratic function. Everybody else calls the two halves in this order:
+tested on a quadratic function. The callers call the two halves in this order:
 
     state = strategy.init(setup)                                # server, once
     while rounds remain:
@@ -20,7 +20,7 @@ A *phase* is one exchange of orders and reports. Most methods have one phase per
 `TRAIN`; methods that cluster have others before or between. The round engine invites the cohort,
 waits for deadlines, refills and retries; a method only sees the reports of a phase that succeeded.
 
-The quickest start is `bases.single.SingleModel` (one model for everybody) or
+The quickest start is `bases.single.SingleModel` (one model for all) or
 `bases.hard.HardClustered` (K models, each client in one cluster). This is all of FedProx, FedAvg
 with a proximal term:
 
@@ -192,7 +192,7 @@ class Phase:
 
     name: str = TRAIN
 
-    # "sample": the engine draws as many of those present as the scenario sets; "all": everybody
+    # "sample": the engine draws as many of those present as the scenario sets; "all": all agents
     # present; or the ids of the clients. In `fold` it holds the ids of those who were invited.
     cohort: Literal["sample", "all"] | tuple[ClientId, ...] = "sample"
 
@@ -204,7 +204,7 @@ class Phase:
     # The phase succeeds with this share of the cohort, if the run's own quorum is reached too.
     quorum: float = 0.0
 
-    may_be_empty: bool = False  # True: `fold` is called even if nobody reported
+    may_be_empty: bool = False  # True: `fold` is called even if no agent reported
 
     # the numbers that a report carries; others do not reach `fold`
     numbers: Mapping[str, Expected] = field(default_factory=dict)
@@ -242,7 +242,7 @@ class Job:
     phase: str  # name of the phase
     round: int  # rounds that are complete
     client: ClientId
-    seed: int  # of the run, the same for everybody: draw with round and client as further keys
+    seed: int  # of the run, the same for all agents: draw with round and client as further keys
     models: tuple[Vector, ...]  # (d,) each, or shorter where the method sends parts of models
     numbers: Numbers
     cluster: int | None

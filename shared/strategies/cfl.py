@@ -497,7 +497,7 @@ class Cfl(ManyModels[CflState]):
 
     def _has_quorum(self, state: CflState, k: int, reports: Reports, phase: Phase) -> bool:
         """Whether enough of the cluster's invited members reported. At least two must."""
-        unknown = None if state.divided else 0  # before the first split everybody is in cluster 0
+        unknown = None if state.divided else 0  # before the first split all are in cluster 0
         members = 0
         for client in invited(phase):
             cluster = state.assign.get(client, unknown)

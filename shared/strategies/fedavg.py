@@ -14,7 +14,7 @@ from covey.shared.strategies.bases.single import AveragedOnly
 
 
 class FedAvg(AveragedOnly):
-    """The reference: one model for everybody. Both halves are those of `bases.single`."""
+    """The reference: one model for all. Both halves are those of `bases.single`."""
 
     summary: ClassVar[str] = "one model for all, mean of local models weighted by samples"
     source: ClassVar[str] = "McMahan et al. 2017"

@@ -10,7 +10,7 @@ Our deviations.
   again). `resample` draws the second set independently, as in the paper.
 - The first set is the one that FedAvg draws in the same round on the same seed, so that the rows of
   a table share their cohorts.
-- Weight decay is not tilted: its gradient at w_t is the same for everybody.
+- Weight decay is not tilted: its gradient at w_t is the same for all.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class FedDane(SingleModel[DaneState]):
         known = tuple(client for client in state.gave if client in view.present)
         if known and view.attempt == 0:
             return Phase(cohort=known, sizes=sizes, draw=FEDAVG_DRAW)
-        # nobody of the first phase is left: the clients that are drawn now compute h_i first
+        # no client of the first phase is left: the clients that are drawn now compute h_i first
         return Phase(sizes=sizes, draw=FEDAVG_DRAW)
 
     def order(self, state: DaneState, phase: Phase, client: ClientId) -> Order:

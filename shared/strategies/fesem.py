@@ -239,7 +239,7 @@ class Fesem(HardClustered[FesemState]):
         rows = [self._features(state, client) for client in clients]
         clusters = min(self.n_clusters, len(rows))
         best = kmeans(rows, clusters, n_init=self.restarts, seed=state.seed, distance=self.distance)
-        # a centre that has no members yet is the mean of everybody
+        # a centre that has no members yet is the mean of all
         everybody = mean([(model, 1.0) for model in state.stored.values()])
         sketches: tuple[Vector, ...] = ()
         if state.sketches:

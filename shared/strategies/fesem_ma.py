@@ -12,7 +12,7 @@ order of the centre's, layer by layer from the input, and the M-step is the plai
 ordered models. There is one phase per round and no retraining between layers.
 
 Mode `fedma`. FedMA's own pass runs in every cluster, and layers become wider. A round of a network
-of L layers has L phases. First everybody invited trains everything and the E-step follows. Then
+of L layers has L phases. First all invited agents train everything and the E-step follows. Then
 each hidden layer is matched and frozen, and the layers after it are trained again. The last layer
 is averaged class by class.
 
@@ -191,7 +191,7 @@ class FesemMa(HardClustered[FesemMaState]):
                 return replace(phase, ends_round=is_last)
             return phase
         cohort = [client for client in state.cohort if client in view.present]
-        # the stored models do if nobody is left or an attempt failed
+        # the stored models do if no agent is left or an attempt failed
         may_be_empty = not cohort or view.attempt > 0
         return Phase(
             f"{LAYER}{state.frozen}",
@@ -285,7 +285,7 @@ class FesemMa(HardClustered[FesemMaState]):
         layout = state.layout
         rows = [align(model, anchor, layout) for model in state.stored.values()]
         best = kmeans(rows, min(self.n_clusters, len(rows)), n_init=self.restarts, seed=state.seed)
-        # a centre that has no members is the mean of everybody
+        # a centre that has no members is the mean of all
         everybody = _plain_mean(rows)
         missing = self.n_clusters - len(best.centres)
         without_members = (everybody,) * missing

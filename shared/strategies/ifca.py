@@ -6,7 +6,7 @@ Approaches for Personalization, algorithm HypCluster, is the same alternation: `
 another name for it.
 
 Our deviations.
-- Initialisation. From random models one hypothesis is often ahead for everybody, gets all the
+- Initialisation. From random models one hypothesis is often ahead for all, gets all the
   training and stays ahead. By default each client therefore keeps a random group for three rounds
   first; the authors' code does so for twenty rounds on FEMNIST. `initial: random` is the paper's.
 - Models are weighted by samples unless `weights` is uniform.
@@ -463,7 +463,7 @@ class Ifca(ManyModels[IfcaState]):
         facts["dead"] = dead
         if self.dead_after in state.idle:
             facts["warning"] = (
-                f"nobody chose hypotheses {dead} for {self.dead_after} rounds: "
+                f"no agent chose hypotheses {dead} for {self.dead_after} rounds: "
                 "fewer clusters (strategy.n_clusters), another initialisation (strategy.initial) "
                 "or strategy.reseed_dead may help"
             )
@@ -486,7 +486,7 @@ class Ifca(ManyModels[IfcaState]):
         return state.idle.index(first)
 
     def _dead(self, state: IfcaState) -> list[int]:
-        """Hypotheses that nobody chose for a long time."""
+        """Hypotheses that no agent chose for a long time."""
         return [k for k, rounds in enumerate(state.idle) if rounds >= self.dead_after]
 
     def _aggregate(self, state: IfcaState, sums: Sums, reporters: int) -> IfcaState:
@@ -566,7 +566,7 @@ class Ifca(ManyModels[IfcaState]):
         elif self.shared_trunk:
             refusal = "all clusters change the shared trunk (shared_trunk)"
         elif self.reseed_dead:
-            refusal = "nobody counts for how long no client has chosen a hypothesis (reseed_dead)"
+            refusal = "idle hypotheses are not counted (reseed_dead)"
         return Buffering(refusal, self._may_buffer, self._buffer_of)
 
     def _may_buffer(self, state: IfcaState) -> bool:

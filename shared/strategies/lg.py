@@ -5,8 +5,8 @@ Representations.
 
 Our deviations.
 - The shared part is averaged by samples and reaches a client when it next takes part, as in a
-  public suite. The authors' code averages uniformly and sends it to everybody at once.
-- Everybody starts from the common initial model. The authors start from a model that FedAvg has
+  public suite. The authors' code averages uniformly and sends it to all at once.
+- All agents start from the common initial model. The authors start from a model that FedAvg has
   trained.
 - The last layers are shared, as in the paper. Another widely used library shares the first layers
   under the same name.

@@ -142,7 +142,7 @@ class Pacfl(ClusteredOnce[PacflState]):
     newcomers: Literal["nearest", "recluster"] = Field(
         "nearest",
         description="What happens to newcomers. nearest: they join the nearest cluster, or found a "
-        "new one. recluster: everybody is clustered again.",
+        "new one. recluster: all agents are clustered again.",
     )
     first_quorum: Quorum = 0.5
     most_values: int = Field(
@@ -191,7 +191,7 @@ class Pacfl(ClusteredOnce[PacflState]):
 
     def order(self, state: PacflState, phase: Phase, client: ClientId) -> Order:
         if phase.name == TRAIN and client not in state.assign:
-            # its signature is still missing: this training helps nobody but the client
+            # its signature is still missing: this training helps the client alone
             return Order(models=(START,), whole=True)
         return super().order(state, phase, client)
 
@@ -378,7 +378,7 @@ class Pacfl(ClusteredOnce[PacflState]):
         return state
 
     def _to_cluster(self, state: PacflState, degrees: Mapping[ClientId, float], k: int) -> float:
-        """The linkage distance of a newcomer to cluster k; infinity if nobody may join it.
+        """The linkage distance of a newcomer to cluster k; infinity if no agent may join it.
 
         Args:
             state: the clusters.
@@ -413,7 +413,7 @@ class Pacfl(ClusteredOnce[PacflState]):
         return degrees >= high
 
     def _reclustered(self, state: PacflState) -> PacflState:
-        """Cluster everybody again.
+        """Cluster all agents again.
 
         A group keeps the number of the cluster with which it shares most clients.
         """

@@ -120,6 +120,6 @@ class PartialSum(Packed):
     reports: list[SummedReport] = Field(default_factory=list)
     failures: list[FailedReport] = Field(default_factory=list)
     refusals: list[RefusedReport] = Field(default_factory=list)
-    ignored: list[Name] = Field(default_factory=list)  # agents whose reports nobody asked for
+    ignored: list[Name] = Field(default_factory=list)  # agents whose reports were not expected
     unable: Text = ""  # why the step needs single reports; empty: it does not
     sums: bytes = b""  # an `Accumulator`; empty without reports

@@ -106,7 +106,7 @@ class AgentStatus(Document):
     # messages that this agent has refused, by reason
     dropped: Annotated[dict[Text, Count], Field(max_length=64)] = Field(default_factory=dict)
     model: ModelInUse | None = None  # None if the device keeps none
-    bench: Benchmark | None = None  # None if nobody has measured the device
+    bench: Benchmark | None = None  # None if the device was not measured
     brief: bool = False  # whether orders may have a `brief`
 
     @model_serializer(mode="wrap")

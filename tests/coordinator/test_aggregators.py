@@ -65,7 +65,7 @@ class AggregatedFleet(ShardedFleet):
         will = aggregator_will(TOPICS, session)
         async with self.brokers[shard].link(f"aggregator-{session}", will) as link:
             self.links[shard] = link
-            service = AggregatorService(link, TOPICS, session, say=self.said.append)
+            service = AggregatorService(link, TOPICS, session, show=self.said.append)
             self.services[shard] = service
             await service.run()
 

@@ -223,7 +223,7 @@ def test_a_run_on_a_full_disk_waits_and_ends_in_the_same_bytes(
         ballast.unlink(missing_ok=True)
 
     run, orders = half_reported(small_disk / "run")
-    run.room.tell = make_room
+    run.room.notify = make_room
     with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
         while file.write(bytes(512)):
             pass

@@ -49,7 +49,7 @@ class Disk:
 
 def test_a_write_is_tried_again_until_there_is_room_and_both_is_said_once(tmp_path: Path) -> None:
     room, said = Room(tmp_path), list[str]()
-    room.tell = said.append
+    room.notify = said.append
     assert room.write(Disk(5).write) == "written"
     assert len(said) == 2
     assert "no room is left" in said[0]
@@ -59,7 +59,7 @@ def test_a_write_is_tried_again_until_there_is_room_and_both_is_said_once(tmp_pa
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EMFILE])
 def test_a_run_waits_for_a_read_only_disk_and_for_descriptors(tmp_path: Path, number: int) -> None:
     room, said = Room(tmp_path), list[str]()
-    room.tell = said.append
+    room.notify = said.append
     assert room.write(Disk(5, number).write) == "written"
     assert len(said) == 2
 
@@ -74,7 +74,7 @@ def test_a_run_whose_folder_was_moved_away_waits_until_it_is_back(tmp_path: Path
         if away.exists():
             away.rename(folder)
 
-    room.tell = tell
+    room.notify = tell
     room.write(lambda: (folder / "file").write_text("content"))
     assert (folder / "file").read_text() == "content"
     assert "put it back" in said[0]
@@ -87,14 +87,14 @@ def test_a_run_that_nobody_watches_does_not_wait(tmp_path: Path) -> None:
 
 def test_another_error_is_not_waited_for(tmp_path: Path) -> None:
     room = Room(tmp_path)
-    room.tell = print
+    room.notify = print
     with pytest.raises(PermissionError):
         room.write(Disk(1, errno.EACCES).write)
 
 
 def test_a_waiting_run_that_an_operator_stops_prints_the_resume_command(tmp_path: Path) -> None:
     room = Room(tmp_path)
-    room.tell = lambda why: room.close()
+    room.notify = lambda why: room.close()
     with pytest.raises(DiskFullError, match="--resume"):
         room.write(Disk(1000).write)
 
@@ -118,7 +118,7 @@ def test_a_checkpoint_that_no_descriptor_is_left_for_is_waited_for_and_not_calle
     """Before: "this array of the checkpoint is missing or damaged. Restore the file from a copy"."""
     monkeypatch.setattr(checkpoint, "open_arrays", failing(2, open_arrays))
     room, said = Room(tmp_path), list[str]()
-    room.tell = said.append
+    room.notify = said.append
     saved = checkpoint.Checkpoint(tmp_path, room).save({}, One(np.ones(3, np.float32)))
     assert saved.array.tolist() == [1, 1, 1]
     assert "descriptor" in said[0]
@@ -128,7 +128,7 @@ def test_a_model_is_published_once_a_descriptor_is_there_for_its_file(tmp_path: 
     (tmp_path / "model").write_bytes(b"content")
     said: list[str] = []
     room = Room(tmp_path)
-    room.tell = said.append
+    room.notify = said.append
     run: Any = SimpleNamespace(folder=tmp_path, room=room)
     broken: Any = SimpleNamespace(open=failing(2, (tmp_path / "model").open))
     with clock.run(opened(run, broken)) as file:

@@ -336,7 +336,7 @@ def test_an_agent_that_returns_to_its_refilled_slot_helps_to_reach_the_target() 
 
 def test_an_answer_that_nobody_asked_for_is_our_mistake() -> None:
     engine = RoundEngine(Rules())
-    with pytest.raises(RuntimeError, match="nobody asked for a plan while gathering"):
+    with pytest.raises(RuntimeError, match="no plan was asked for while gathering"):
         engine.handle(Planned(TRAIN), 0.0)
     with pytest.raises(RuntimeError, match="nothing was to be folded while gathering"):
         engine.handle(Folded(), 0.0)

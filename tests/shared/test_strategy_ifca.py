@@ -90,7 +90,7 @@ def test_ifca_hypothesis_without_choosers_stays_is_called_dead_and_may_be_seeded
     dead = run(Ifca(initial="random", dead_after=3), locals_, ONE, *starts, rounds=3)
     assert dead.state.models[1].tolist() == [-90, 90]
     assert dead.strategy.notes(dead.state)["dead"] == [1]
-    assert "nobody chose" in dead.strategy.notes(dead.state)["warning"]
+    assert "no agent chose" in dead.strategy.notes(dead.state)["warning"]
     assert dead.strategy.notes(dead.rounds(4).state).get("warning") is None  # said once
     alive = run(
         Ifca(initial="random", dead_after=3, reseed_dead=True), locals_, ONE, *starts, rounds=12

@@ -58,7 +58,9 @@ class Clustered(Moving):
     # evaluation.fallback: each cluster's model (d,) as of the newest evaluation after which no member
     # left; the start for clusters that have none yet
     good: tuple[Vector, ...] = ()
-    alone: tuple[int, ...] = ()  # clusters of clients that have left theirs; nobody joins them
+    alone: tuple[
+        int, ...
+    ] = ()  # clusters of clients that have left theirs; no other client joins them
 
 
 H = TypeVar("H", bound=Clustered)
