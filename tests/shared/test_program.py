@@ -185,6 +185,42 @@ def test_work_comes_back_as_an_item_and_new_work_takes_the_place_of_old_work() -
     assert shown == ["began"]
 
 
+def test_work_that_ended_before_it_was_given_up_counts_for_nothing() -> None:
+    """Its result waits behind an item that leads to the end of the work."""
+
+    async def quick() -> str:
+        return "late"
+
+    items = Items()
+    for item in ("begin", "cancel"):
+        items.add(item)
+    machine = Scripted(
+        [Start("work", quick), one(b"long")],
+        [Cancel("work"), Start("work", quick)],
+        [],
+        wakes=[9.0] * 4,
+    )
+    played(machine, Silent(), items=items)
+    assert [items for _, items in machine.handled] == [["begin"], ["cancel"], ["late"], []]
+
+
+def test_a_machine_that_is_ahead_gets_the_next_item_while_its_messages_are_on_their_way() -> None:
+    items = Items()
+    for item in ("first", "second"):
+        items.add(item)
+    link = Silent()
+    shown: list[str] = []
+    machine = Scripted([one(b"1"), Show("at once"), one(b"2")], [one(b"3")], wakes=[9.0, 9.0, 9.0])
+    played(machine, link, items=items, show=shown.append, ahead=True)
+    assert [at for at, _ in machine.handled] == [0.0, 0.0, 9.0]
+    assert shown == ["at once"]
+    assert [(at, payload) for at, _, payload in link.taken] == [
+        (1.0, b"1"),
+        (2.0, b"2"),
+        (3.0, b"3"),
+    ]
+
+
 @pytest.mark.parametrize("place", ["read", "handle", "work", "thread"])
 def test_the_first_error_ends_the_program_bare(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail() -> None:
