@@ -23,6 +23,7 @@ from covey.agent.device.events import (
 )
 from covey.agent.device.stalls import StallTimer, part_topics
 from covey.agent.policy import Rules
+from covey.shared.timers import earliest
 from covey.shared.wire.deployments import Deployment, DeploymentShare, latest_serial
 from covey.shared.wire.messages import ModelRef
 from covey.shared.wire.topics import Topics
@@ -66,8 +67,7 @@ class Deployments:
 
     @property
     def wake_at(self) -> float | None:
-        timers = (self._share_due, self._stall.at, self._again_at)
-        return min([at for at in timers if at is not None], default=None)
+        return earliest(self._share_due, self._stall.at, self._again_at)
 
     @property
     def subscribed(self) -> tuple[str, ...]:

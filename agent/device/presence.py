@@ -11,6 +11,7 @@ from typing import Any
 
 from covey.agent.device.events import Actions, Inspected, Notify, PublishStatus, YieldId
 from covey.shared.mqtt.duplicate_ids import DuplicateIds, Reaction
+from covey.shared.timers import earliest
 from covey.shared.wire.documents import (
     AgentStatus,
     Benchmark,
@@ -74,8 +75,7 @@ class Presence:
 
     @property
     def wake_at(self) -> float | None:
-        timers = [at for at in (self._roll_at, self._duplicate_ids.announce_at) if at is not None]
-        return min(timers, default=None)
+        return earliest(self._roll_at, self._duplicate_ids.announce_at)
 
     @property
     def will(self) -> AgentStatus:

@@ -63,6 +63,7 @@ from covey.agent.device.presence import Presence, Progress
 from covey.agent.device.story import Circumstances, Story, StoryLine, sentences
 from covey.agent.policy import DEFAULT_RULES, Rules
 from covey.shared.mqtt.link import Down, Up
+from covey.shared.timers import earliest
 from covey.shared.wire.documents import AgentStatus, Benchmark, CoordinatorStatus, ModelInUse
 from covey.shared.wire.messages import OrderMessage, SharedWork
 from covey.shared.wire.topics import Topics
@@ -139,11 +140,7 @@ class Session:
         if not self._presence.is_up:
             return None
         machines = (self._presence, self._fetching, self._briefs, self._delivery, self._deployments)
-        timers: list[float] = []
-        for machine in machines:
-            if machine is not None and machine.wake_at is not None:
-                timers.append(machine.wake_at)
-        return min(timers, default=None)
+        return earliest(*[machine.wake_at for machine in machines if machine is not None])
 
     @property
     def waits_for(self) -> str:

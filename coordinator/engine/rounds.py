@@ -63,6 +63,7 @@ from covey.coordinator.engine.step import Step
 from covey.coordinator.engine.step_engine import Actions, StepEngine
 from covey.shared.strategies.base import ClientId, Phase, View
 from covey.shared.strategies.phase_names import EVALUATE, TRAIN
+from covey.shared.timers import earliest
 from covey.shared.wire.roll_call import extra_s
 
 ASK_AGAIN_S = 1.0  # after a plan for which too few agents were there
@@ -113,7 +114,7 @@ class RoundEngine(StepEngine):
         times += self.pace.deadlines()
         if self.stage is Stage.STREAMING:  # no buffer is folded in any other
             times += self.pace.ends_of_patience(self.rules.deadline_s)
-        return min([time for time in times if time is not None], default=None)
+        return earliest(*times)
 
     def handle(self, event: Event, now: float) -> Actions:
         """What follows from the event. The caller carries the actions out in order.

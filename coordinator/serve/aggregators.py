@@ -25,6 +25,7 @@ from covey.shared.errors import DecodeError
 from covey.shared.mqtt.link import Message
 from covey.shared.mqtt.program import Publish, Show, Subscribe, Unsubscribe
 from covey.shared.strategies.base import ClientId
+from covey.shared.timers import earliest
 from covey.shared.wire.aggregates import (
     TASK,
     AggregatorOrder,
@@ -255,7 +256,7 @@ class Aggregators:
         """When `prepare` has something to do at the latest; None: nothing."""
         if not self.are_used or self._open_step() is None:
             return None
-        return min([site.decide_at for site in self._sites if site.was_undecided], default=None)
+        return earliest(*[site.decide_at for site in self._sites if site.was_undecided])
 
     def prepare(self, now: float) -> list[Effect]:
         """Publish what each aggregator should do, before any order of the open step is published.

@@ -15,6 +15,7 @@ from covey.coordinator.serve.placement import Placement
 from covey.coordinator.serve.rate import Rates
 from covey.coordinator.serve.roster import Roster
 from covey.shared.errors import DecodeError
+from covey.shared.timers import earliest
 from covey.shared.wire.documents import ASKED, AgentStatus
 from covey.shared.wire.messages import Part
 from covey.shared.wire.parts import Assembler, MemorySink, Sink
@@ -89,13 +90,7 @@ class Intake:
     @property
     def wake_at(self) -> float | None:
         """The next time at which something here is due; None: nothing is."""
-        times: list[float] = []
-        for agent in self._late:
-            ready_at = self._rates.status_at(agent)
-            times.append(ready_at)
-        if self.roll_at is not None:
-            times.append(self.roll_at)
-        return min(times, default=None)
+        return earliest(self.roll_at, *map(self._rates.status_at, self._late))
 
     # -- statuses ----------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from covey.shared.mqtt.duplicate_ids import began
 from covey.shared.mqtt.shards import shard_of
 from covey.shared.strategies.base import ClientId
+from covey.shared.timers import earliest
 from covey.shared.wire.documents import AgentStatus
 
 PATIENCE_S = 5.0  # a shard that is back within this time has lost no agent
@@ -183,10 +184,7 @@ class SilentShards:
     @property
     def wake_at(self) -> float | None:
         """When agents count as offline next; None: none do."""
-        first = min(self._due.values(), default=math.inf)
-        if first == math.inf:
-            return None
-        return first
+        return earliest(*[at for at in self._due.values() if at < math.inf])
 
     def lost(self, shard: int, agents: Iterable[ClientId], now: float) -> None:
         """The link to a shard is lost; these agents were online there."""
