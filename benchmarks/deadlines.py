@@ -28,9 +28,10 @@ from covey.coordinator.run.rules import rules_of
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire import frames
-from tests import clock, small_run
+from tests import clock
 from tests.bowl import Trainer
-from tests.small_fleet import Fleet, Numpy
+from tests.kit import small_run
+from tests.kit.small_fleet import Fleet, Numpy
 
 MEDIAN_S = 8.0  # of an agent's work
 SPREAD = 0.5  # of the logarithm of the agents' speeds

@@ -41,7 +41,7 @@ from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.numerics.exact_sum import ExactMean, ExactSum, weighted_mean
 from covey.shared.numerics.vectors import Layout, Tensor, Vector, mean
 from covey.shared.scenario.scenario import Scenario
-from tests.small_run import rules
+from tests.kit.small_run import rules
 
 PARAMETERS = 44_426  # LeNet-5
 LARGE = 11_200_000

@@ -31,7 +31,7 @@ from covey.shared.mqtt.link import Message
 from covey.shared.mqtt.program import TOGETHER
 from covey.shared.strategies.base import Phase
 from covey.shared.wire.documents import AgentStatus
-from tests.small_run import rules, scenario, setup
+from tests.kit.small_run import rules, scenario, setup
 
 SHARE = 0.05
 TIMES = 3

@@ -47,7 +47,7 @@ from covey.shared.files import atomic_replace
 from covey.shared.mqtt.link import Message, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.wire.topics import Topics
-from tests import spooled
+from tests.kit import spooled
 from tests.processes import Program, free_port, model_bytes, mosquitto, rows, until
 
 AGENTS_PER_PROCESS = 2500  # their connections and outboxes are open files

@@ -125,7 +125,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     ],
 }
 
-# for small whole runs of eight agents (tests/small_run.py): one run per entry, by the name of the method or of a mode
+# for small whole runs of eight agents (tests/kit/small_run.py): one run per entry, by the name of the method or of a mode
 SMALL: dict[str, dict[str, Any]] = {
     "ditto": {},
     "local": {},

@@ -22,8 +22,8 @@ from covey.shared.wire import frames
 from covey.shared.wire.messages import OrderMessage
 from covey.shared.wire.topics import Topics
 from tests.bowl import Trainer
-from tests.small_fleet import Fleet, Numpy
-from tests.small_run import clients, setup
+from tests.kit.small_fleet import Fleet, Numpy
+from tests.kit.small_run import clients, setup
 
 
 class Gated(Numpy):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import witness
-from tests.small_run import METHODS, in_process, scenario
+from tests.kit.small_run import METHODS, in_process, scenario
 
 
 @pytest.fixture(scope="module")

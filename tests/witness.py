@@ -37,8 +37,8 @@ import pyarrow.parquet as pq
 import yaml
 from safetensors.numpy import load_file
 
-from tests import small_run
-from tests.small_fleet import over_the_wire
+from tests.kit import small_run
+from tests.kit.small_fleet import over_the_wire
 
 Digests = dict[str, str]  # by name: part/method/thing
 

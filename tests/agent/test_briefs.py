@@ -31,8 +31,8 @@ from covey.shared.wire.parts import part_count, split
 from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.agent.orders import order, ref, work
-from tests.small_fleet import Fleet
-from tests.small_run import clients, rules, scenario
+from tests.kit.small_fleet import Fleet
+from tests.kit.small_run import clients, rules, scenario
 
 TOPICS = Topics("default")
 REF = ref()

@@ -43,8 +43,8 @@ from tests import clock
 from tests.agent.test_worker import UNWANTED, WATCHED
 from tests.agent.test_worker import job as worker_job
 from tests.bowl import softmax_client
-from tests.small_fleet import PATIENT, Fleet, Numpy
-from tests.small_run import clients, rules, scenario
+from tests.kit.small_fleet import PATIENT, Fleet, Numpy
+from tests.kit.small_run import clients, rules, scenario
 
 pytestmark = pytest.mark.usefixtures("single_thread")
 

@@ -21,7 +21,7 @@ from covey.shared.errors import UserError, os_errors_as_user_errors
 from covey.shared.proposal.choices import Choice
 from covey.shared.proposal.proposal import checked, propose
 from tests.agent.test_task_columns import written
-from tests.device_run import devices, inspected, scenario
+from tests.kit.device_run import devices, inspected, scenes
 
 METHODS = ("fedavg", "local")
 FLATS = {
@@ -72,7 +72,7 @@ def resumed(run: Run) -> Run:
 @pytest.mark.parametrize("method", METHODS)
 def test_a_regression_on_a_table_with_missing_cells_and_words(tmp_path: Path, method: str) -> None:
     files = {f"device-{i}": flats(tmp_path, i) for i in range(3)}
-    scene = scenario(FLATS, strategy={"name": method})
+    scene = scenes(FLATS)(method)
     run = devices(tmp_path / "run", scene, files)
     assert tuned(run, "mse") ** 0.5 < 150  # in units of the rent, whose deviation is 290
     found: dict[str, Any] = run.facts.scaling or {}
@@ -95,7 +95,7 @@ def test_a_device_whose_columns_do_not_fit_stays_out_and_its_status_names_why(
     tmp_path: Path,
 ) -> None:
     path = written(tmp_path, "area,town,secret,rent", "50,Oslo,7,600", "60,Rome,8,700")
-    found = inspected(path, scenario(FLATS))
+    found = inspected(path, scenes(FLATS)())
     assert found["problem"].startswith("the table has no column 'year'")
     assert "secret" not in found["problem"]
 
@@ -125,7 +125,7 @@ def test_a_simulation_without_room_on_the_disk_names_the_full_disk(
         pytest.raises(UserError, match=r"no room is left on the disk .*with --resume"),
         os_errors_as_user_errors(),
     ):
-        devices(tmp_path / "run", scenario(FLATS), files)
+        devices(tmp_path / "run", scenes(FLATS)(), files)
 
 
 def test_a_refused_report_in_a_simulation_is_failed_work_and_does_not_end_the_run(
@@ -140,7 +140,7 @@ def test_a_refused_report_in_a_simulation_is_failed_work_and_does_not_end_the_ru
 
     monkeypatch.setattr(Run, "accept", one_is_absurd)
     files = {"a": flats(tmp_path, 0), "b": flats(tmp_path, 1), "c": flats(tmp_path, 2)}
-    devices(tmp_path / "run", scenario(FLATS), files)
+    devices(tmp_path / "run", scenes(FLATS)(), files)
     story = (tmp_path / "run" / "audit.jsonl").read_text()
     assert "its report is refused" in story
     assert "choose a smaller training.lr" in story
@@ -154,4 +154,4 @@ def test_a_simulation_in_which_every_agent_diverges_ends_with_the_learning_rate(
     with pytest.raises(
         GivenUpError, match=r"its report is refused .*choose a smaller training\.lr"
     ):
-        devices(tmp_path / "run", scenario(FLATS), files)
+        devices(tmp_path / "run", scenes(FLATS)(), files)

@@ -14,7 +14,7 @@ from covey.agent.data import load
 from covey.agent.data.check import load_local
 from covey.shared.errors import DataError
 from covey.shared.scenario.task import Task
-from tests.device_run import devices, scenario
+from tests.kit.device_run import devices, scenes
 
 
 def task(**keys: Any) -> Task:
@@ -85,16 +85,15 @@ def photos(folder: Path, device: int) -> Path:
 
 @pytest.mark.parametrize("method", ["fedavg", "local"])
 def test_a_folder_of_mixed_sizes_from_files_to_figures(tmp_path: Path, method: str) -> None:
-    scene = scenario(
+    scene = scenes(
         {
             "features": [1, 8, 8],
             "classes": ["dark", "light"],
             "resize": "bilinear",
             "standardise": "federated",
             "model": {"name": "linear"},
-        },
-        strategy={"name": method},
-    )
+        }
+    )(method)
     files = {f"device-{i}": photos(tmp_path, i) for i in range(3)}
     assert load_local(files["device-0"], task=scene.task).shape == (1, 8, 8)
     run = devices(tmp_path / "run", scene, files)

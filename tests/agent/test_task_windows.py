@@ -17,7 +17,7 @@ from covey.agent.data.windows import earlier_and_latest
 from covey.shared.errors import DataError
 from covey.shared.scenario.task import Task
 from tests.agent.test_task_columns import written
-from tests.device_run import devices, scenario
+from tests.kit.device_run import devices, scenes
 
 
 def task(rows: int = 3, **keys: Any) -> Task:
@@ -190,7 +190,7 @@ def recording(folder: Path, device: int) -> Path:
 
 @pytest.mark.parametrize("method", ["fedavg", "local"])
 def test_windows_over_series_from_files_to_figures(tmp_path: Path, method: str) -> None:
-    scene = scenario(
+    scene = scenes(
         {
             "features": [2, 12],
             "classes": ["idle", "run"],
@@ -201,9 +201,8 @@ def test_windows_over_series_from_files_to_figures(tmp_path: Path, method: str) 
             "standardise": "federated",
             "window": {"rows": 12, "stride": 6, "label": "majority"},
             "model": {"name": "mlp", "options": {"hidden": 16}},
-        },
-        strategy={"name": method},
-    )
+        }
+    )(method)
     files = {f"device-{i}": recording(tmp_path, i) for i in range(3)}
     assert load_local(files["device-0"], task=scene.task).features.shape[1:] == (2, 12)
     run = devices(tmp_path / "run", scene, files)

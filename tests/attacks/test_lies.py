@@ -21,10 +21,10 @@ from covey.shared.client import decode_model, execute_order
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.messages import Encoded, ReportContent
-from tests import spooled
 from tests.attacks.lies import LIES, Lying, outcome
-from tests.small_fleet import Numpy
-from tests.small_run import METHODS, clients, local_for, rules, scenario, setup
+from tests.kit import spooled
+from tests.kit.small_fleet import Numpy
+from tests.kit.small_run import METHODS, clients, local_for, rules, scenario, setup
 
 CAUGHT = sorted(name for name, lie in LIES.items() if lie.caught)
 TAMED = sorted(name for name, lie in LIES.items() if not lie.caught)

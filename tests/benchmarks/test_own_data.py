@@ -21,7 +21,7 @@ from benchmarks.own_data import (
     write_tables,
 )
 from covey.shared.scenario.scenario import Scenario
-from tests.device_run import devices
+from tests.kit.device_run import devices
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 ACTIVITIES = ("laying", "sitting", "standing", "walking", "walking_downstairs", "walking_upstairs")

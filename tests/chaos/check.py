@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests import spooled
+from tests.kit import spooled
 
 
 def model_digests(run: Path) -> dict[str, str]:

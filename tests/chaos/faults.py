@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 from covey.coordinator.run.report_file import ReportFile
-from tests import spooled
 from tests.chaos.plan import Fault
 from tests.chaos.site import FEDERATION, Broken, Program, Site, fill, flip, python
+from tests.kit import spooled
 
 BITS_PER_VALUE = 32
 SPOOL_S = 10.0  # so long is waited for a report to damage

@@ -11,8 +11,8 @@ import pytest
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.run.run import Run
 from tests import clock
-from tests.small_fleet import Fleet
-from tests.small_run import METHODS, clients, rules, scenario
+from tests.kit.small_fleet import Fleet
+from tests.kit.small_run import METHODS, clients, rules, scenario
 
 ROUNDS, QUORUM = 5, 2
 

@@ -40,8 +40,8 @@ from covey.shared.strategies.perfedavg import groups
 from tests import clock
 from tests.bowl import NO_CORRECTION, Bowl, Softmax, softmax_client
 from tests.kit.scenes import VECTORS, Scenes
-from tests.small_fleet import PATIENT, Fleet
-from tests.small_run import GROUPS, local_for, rules
+from tests.kit.small_fleet import PATIENT, Fleet
+from tests.kit.small_run import GROUPS, local_for, rules
 
 # -- who takes part --------------------------------------------------------------------------------
 

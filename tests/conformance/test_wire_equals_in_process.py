@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.small_fleet import over_the_wire
-from tests.small_run import METHODS, fingerprint, in_process, scenario
+from tests.kit.small_fleet import over_the_wire
+from tests.kit.small_run import METHODS, fingerprint, in_process, scenario
 
 HABITS: dict[str, dict[str, float]] = {
     "calm": {},

@@ -18,7 +18,7 @@ from covey.coordinator.run.result import write_all
 from covey.shared import json_text
 from covey.shared.scenario.describe import dump
 from covey.shared.scenario.scenario import Scenario
-from tests.small_run import in_process, scenario, setup
+from tests.kit.small_run import in_process, scenario, setup
 
 PLANTED = {f"agent-{i}": i % 2 for i in range(8)}
 

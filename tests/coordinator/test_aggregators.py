@@ -23,7 +23,7 @@ from covey.shared.wire.messages import Part
 from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.coordinator.test_shards import ShardedFleet, played
-from tests.small_run import clients, fingerprint, in_process, scenario, setup
+from tests.kit.small_run import clients, fingerprint, in_process, scenario, setup
 
 TOPICS = Topics("default")
 EVERYBODY = {"count": 2, "participation": 1.0}

@@ -25,7 +25,7 @@ from covey.shared.strategies.registry import BUILT_IN
 from covey.shared.wire.codec import Codec, encode
 from covey.shared.wire.messages import ReportContent
 from tests.coordinator.test_recovery import half_reported, report_of
-from tests.small_run import fingerprint, in_process, scenario, setup
+from tests.kit.small_run import fingerprint, in_process, scenario, setup
 
 SIZE = 5
 STATE = Single(np.zeros(SIZE, np.float32))

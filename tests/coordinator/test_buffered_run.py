@@ -17,8 +17,8 @@ from covey.coordinator.run.stale_reports import staleness_weight
 from covey.coordinator.simulate.virtual_clock import Driver, duration_s
 from covey.shared.numerics.vectors import combine
 from covey.shared.scenario.fleet import Durations
-from tests import small_run, timed_run
-from tests.small_run import fingerprint
+from tests.kit import small_run
+from tests.kit.small_run import fingerprint
 
 PLAIN_IFCA = {"initial": "warmup", "warmup_rounds": 1, "shared_trunk": False}
 METHODS: dict[str, dict[str, Any]] = {"fedavg": {}, "ifca": PLAIN_IFCA, "fesem": {}, "pacfl": {}}
@@ -31,8 +31,8 @@ def lines_of(run: Run) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_kind_of_method_runs_in_buffers(tmp_path: Path, method: str) -> None:
-    scene = timed_run.scenario(method, strategy=METHODS[method], rounds={"count": 4})
-    run = timed_run.complete(tmp_path, scene)
+    scene = small_run.buffered(method, strategy=METHODS[method], rounds={"count": 4})
+    run = small_run.complete(tmp_path, scene)
     folds = [line for line in lines_of(run) if "staleness" in line]
     assert run.engine.round == 4
     assert folds
@@ -49,8 +49,8 @@ def test_a_buffer_of_all_agents_gives_the_synchronous_run(tmp_path: Path, method
     scene = small_run.scenario(method, rounds={"count": 2, **same})
     whole = small_run.in_process(tmp_path / "whole", scene)
     count = {"count": 2 * clusters, "buffer": 8}
-    still = timed_run.scenario(method, rounds=count, fleet={"durations": {"sigma": 0}})
-    buffered = timed_run.complete(tmp_path / "buffered", still)
+    still = small_run.buffered(method, rounds=count, fleet={"durations": {"sigma": 0}})
+    buffered = small_run.complete(tmp_path / "buffered", still)
     if method == "fedavg":
         assert fingerprint(buffered) == fingerprint(whole)
     stale = [line["staleness"] for line in lines_of(buffered) if "staleness" in line]
@@ -59,8 +59,8 @@ def test_a_buffer_of_all_agents_gives_the_synchronous_run(tmp_path: Path, method
 
 def test_a_stale_report_is_carried_over_to_the_present_model(tmp_path: Path) -> None:
     """One report a fold, s folds late: w' = w + (1 + s)^-a (w_i - w_start), as FedBuff's update."""
-    scene = timed_run.scenario("fedavg", rounds={"buffer": 1, "staleness": 0.5})
-    driver = timed_run.driver(tmp_path, scene)
+    scene = small_run.buffered("fedavg", rounds={"buffer": 1, "staleness": 0.5})
+    driver = small_run.driver(tmp_path, scene)
     run = driver.run
     seen: list[tuple[int, float]] = []
     take = run._take
@@ -90,7 +90,7 @@ def test_a_stale_report_is_carried_over_to_the_present_model(tmp_path: Path) -> 
 
     run._take = checked  # type: ignore[method-assign]
     run._close = noted  # type: ignore[method-assign, assignment]
-    driver.complete(timed_run.people())
+    driver.complete(small_run.people())
     assert len(seen) == 6
     assert max(staleness for staleness, _ in seen) >= 1
 
@@ -100,13 +100,13 @@ def test_reports_of_fesem_are_as_old_as_the_centre_that_their_order_named(
     tmp_path: Path, m_step: str, all_folds: bool
 ) -> None:
     """With `m_step: all` every fold changes every centre; else the folds of the order's own centre count."""
-    scene = timed_run.scenario(
+    scene = small_run.buffered(
         "fesem",
         rounds={"buffer": 1, "count": 24},
         strategy={"m_step": m_step, "n_clusters": 4},
         training={"lr": 0.5, "epochs": 1},
     )
-    driver = timed_run.driver(tmp_path, scene)
+    driver = small_run.driver(tmp_path, scene)
     run = driver.run
     named: dict[int, tuple[int, dict[int, int]]] = {}  # by order: its centre, and the folds then
     checked: list[tuple[bool, int]] = []
@@ -133,7 +133,7 @@ def test_reports_of_fesem_are_as_old_as_the_centre_that_their_order_named(
 
     run._give = noted  # type: ignore[method-assign, assignment]
     run._close = compared  # type: ignore[method-assign, assignment]
-    driver.complete(timed_run.people())
+    driver.complete(small_run.people())
     assert len(checked) == 24
     assert any(stale > 0 for moved, stale in checked if moved), "no report changed its centre"
 
@@ -141,8 +141,8 @@ def test_reports_of_fesem_are_as_old_as_the_centre_that_their_order_named(
 def test_reports_that_are_due_at_the_same_time_come_as_invited(tmp_path: Path) -> None:
     """Over-selection must not prefer the first names."""
     rounds = {"mode": "synchronous", "count": 8, "participation": 0.25, "over_select": 2.0}
-    scene = timed_run.scenario("fedavg", rounds=rounds, fleet={"durations": None})
-    run = timed_run.complete(tmp_path, scene)
+    scene = small_run.buffered("fedavg", rounds=rounds, fleet={"durations": None})
+    run = small_run.complete(tmp_path, scene)
     reported = [line["reported"] for line in lines_of(run) if line.get("phase") == "train"]
     assert {len(names) for names in reported} == {2}
     assert "agent-7" in {name for names in reported for name in names}
@@ -159,12 +159,12 @@ def test_the_weight_of_a_report_falls_with_its_staleness() -> None:
 @pytest.mark.parametrize("method", ["fedavg", "ifca"])
 def test_a_kill_between_any_two_reports_keeps_the_buffer(tmp_path: Path, method: str) -> None:
     settings = {"every": 2}
-    scene = timed_run.scenario(
+    scene = small_run.buffered(
         method, strategy=METHODS[method], evaluation=settings, rounds={"count": 4}
     )
-    whole = timed_run.complete(tmp_path / "whole", scene)
+    whole = small_run.complete(tmp_path / "whole", scene)
     folder = tmp_path / "killed"
-    driver = timed_run.driver(folder, scene)
+    driver = small_run.driver(folder, scene)
     kills = 0
 
     class Killed(Exception):  # noqa: N818 - it is no error
@@ -183,7 +183,7 @@ def test_a_kill_between_any_two_reports_keeps_the_buffer(tmp_path: Path, method:
     while True:
         driver.deliver = deliver_and_die(driver)  # type: ignore[method-assign]
         try:
-            run = driver.complete(timed_run.people(), first)
+            run = driver.complete(small_run.people(), first)
         except Killed:
             kills += 1
         else:
@@ -229,9 +229,9 @@ def test_durations_are_log_normal_and_drawn_on_the_seed() -> None:
 def test_settings_that_need_a_cohort_in_step_are_refused(
     sections: dict[str, Any], why: str
 ) -> None:
-    base = timed_run.scenario("fedavg").model_dump(mode="json")
+    base = small_run.buffered("fedavg").model_dump(mode="json")
     for name, values in sections.items():
         replaces = name == "strategy"
         base[name] = values if replaces else {**(base[name] or {}), **values}
     with pytest.raises(ValidationError, match=why):
-        type(timed_run.scenario("fedavg")).model_validate(base)
+        type(small_run.buffered("fedavg")).model_validate(base)

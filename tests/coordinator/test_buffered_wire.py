@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -36,9 +37,10 @@ from covey.shared.errors import UserError
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId, Phase
 from covey.shared.wire import frames
-from tests import clock, small_run, timed_run
-from tests.small_fleet import Fleet, Numpy
-from tests.small_run import fingerprint
+from tests import clock
+from tests.kit import small_run
+from tests.kit.small_fleet import Fleet, Numpy
+from tests.kit.small_run import fingerprint
 
 AGENTS = 4
 SECONDS = {"agent-0": 0.2, "agent-1": 0.3, "agent-2": 1.0, "agent-3": 5.0}  # for each order
@@ -52,16 +54,11 @@ class Uneven(Numpy):
         return await super().call(job, weight=weight)
 
 
-def scenario(method: str, **sections: Any) -> Scenario:
-    rounds = {
-        "buffer": 2,
-        "count": 8,
-        "start_agents": AGENTS,
-        "deadline_s": 60.0,
-        "rollcall_s": 5.0,
-    }
-    fleet = {"agents": AGENTS, "durations": None}
-    return timed_run.scenario(method, rounds=rounds, fleet=fleet, **sections)
+scenario = partial(
+    small_run.buffered,
+    rounds={"buffer": 2, "count": 8, "start_agents": AGENTS, "deadline_s": 60.0, "rollcall_s": 5.0},
+    fleet={"agents": AGENTS, "durations": None},
+)
 
 
 def people() -> Mapping[ClientId, Any]:
@@ -257,9 +254,9 @@ def test_reports_are_synced_before_a_checkpoint_that_counts_them(
 
 def test_another_order_of_arrivals_gives_another_model(tmp_path: Path) -> None:
     """The replay test would be worth nothing if the order did not matter."""
-    run = timed_run.complete(tmp_path / "run", timed_run.scenario("fedavg"))
-    slower = timed_run.scenario("fedavg", fleet={"durations": {"median_s": 1.0, "sigma": 0.5}})
-    other = timed_run.complete(tmp_path / "other", slower)
+    run = small_run.complete(tmp_path / "run", small_run.buffered("fedavg"))
+    slower = small_run.buffered("fedavg", fleet={"durations": {"median_s": 1.0, "sigma": 0.5}})
+    other = small_run.complete(tmp_path / "other", slower)
     assert fingerprint(run) != fingerprint(other)
 
 

@@ -16,7 +16,7 @@ from covey.coordinator.report.comparison_page import ShownCell, _pictures, _runs
 from covey.coordinator.run.result import write_all
 from covey.shared.errors import UserError
 from covey.shared.scenario.describe import dump
-from tests.small_run import in_process, scenario
+from tests.kit.small_run import in_process, scenario
 
 PLANTED = {f"agent-{i}": i % 2 for i in range(8)}
 SCENE = scenario(

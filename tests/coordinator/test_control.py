@@ -21,8 +21,8 @@ from covey.shared.mqtt.link import Message, Up
 from covey.shared.wire.documents import Control, CoordinatorStatus
 from covey.shared.wire.topics import Topics
 from tests import clock
-from tests.small_fleet import PATIENT, Fleet
-from tests.small_run import clients, rules, scenario, setup
+from tests.kit.small_fleet import PATIENT, Fleet
+from tests.kit.small_run import clients, rules, scenario, setup
 
 TOPICS = Topics("default")
 

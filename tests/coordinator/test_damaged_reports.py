@@ -9,8 +9,8 @@ from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.run.run import Run
 from covey.shared.wire import frames
 from tests import clock
-from tests.small_fleet import PATIENT, Fleet, Numpy
-from tests.small_run import clients, fingerprint, in_process, rules, scenario
+from tests.kit.small_fleet import PATIENT, Fleet, Numpy
+from tests.kit.small_run import clients, fingerprint, in_process, rules, scenario
 
 
 class SlowLast(Numpy):

@@ -19,7 +19,7 @@ from covey.shared.scenario.fleet import Fleet
 from covey.shared.strategies.base import Training
 from covey.shared.wire.frames import Job
 from covey.shared.wire.messages import ReportContent
-from tests.small_run import fingerprint, in_process, scenario
+from tests.kit.small_run import fingerprint, in_process, scenario
 
 
 def phases(folder: Path) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from covey.shared import files
 from covey.shared.errors import UserError
 from covey.shared.numerics.vectors import Vector, mean
 from covey.shared.strategies.base import Report
-from tests import spooled
+from tests.kit import spooled
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from covey.coordinator.run.result import result_of
 from covey.coordinator.run.versions import best_version
 from covey.shared.numerics.measures import MEASURES
 from covey.shared.scenario.stop import Stop
-from tests import small_run
+from tests.kit import small_run
 
 ACCURACY = MEASURES["accuracy"]
 LOSS = MEASURES["loss"]

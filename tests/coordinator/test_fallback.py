@@ -31,8 +31,8 @@ from covey.shared.wire.messages import ReportContent
 from tests import clock
 from tests.bowl import Softmax, Trainer
 from tests.coordinator.test_report_checks import report
-from tests.small_fleet import PATIENT, Fleet, Numpy
-from tests.small_run import clients, fingerprint, local_for, rules, scenario, setup
+from tests.kit.small_fleet import PATIENT, Fleet, Numpy
+from tests.kit.small_run import clients, fingerprint, local_for, rules, scenario, setup
 
 HONEST = {"agent-4", "agent-6"}
 HOSTILE = {"agent-0", "agent-2"}  # of the same group

@@ -14,7 +14,7 @@ from covey.coordinator.run.checkpoint import Checkpoint
 from covey.coordinator.run.effects import SendOrder
 from covey.coordinator.run.run import Run
 from covey.shared.wire.messages import Work
-from tests.small_run import rules, scenario, setup
+from tests.kit.small_run import rules, scenario, setup
 
 AGENTS = [f"agent-{number:03d}" for number in range(200)]
 

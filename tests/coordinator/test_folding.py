@@ -26,7 +26,7 @@ from covey.shared.scenario.aggregation import Aggregation
 from covey.shared.strategies.base import Phase, Report, Reports
 from covey.shared.strategies.bases.single import Single
 from tests.bowl import flat
-from tests.small_run import scenario
+from tests.kit.small_run import scenario
 
 FEDAVG = scenario("fedavg").strategy
 STATE = Single(flat(3.0, 4.0))

@@ -16,7 +16,7 @@ from covey.coordinator.simulate.virtual_clock import Driver
 from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import LAST_MODEL, ClientId, Local, TrainingResult
 from covey.shared.wire.messages import OrderMessage
-from tests.small_run import METHODS, clients, local_for, rules, scenario, setup
+from tests.kit.small_run import METHODS, clients, local_for, rules, scenario, setup
 
 BEFORE_THE_ROUNDS = {
     "fedclust",

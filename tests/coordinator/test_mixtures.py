@@ -20,8 +20,8 @@ from covey.coordinator.run.options import Options
 from covey.coordinator.simulate.driver import simulate
 from covey.shared.errors import UserError
 from covey.shared.scenario.load import load
-from tests import small_run
 from tests.e2e.conftest import finish as ends_well
+from tests.kit import small_run
 from tests.kit.scenes import DIGITS, Scenes
 from tests.processes import Program
 

@@ -16,7 +16,7 @@ from covey.shared.errors import UserError
 from covey.shared.files import write_atomically
 from covey.shared.scenario.describe import dump
 from covey.shared.scenario.scenario import Scenario
-from tests import small_run
+from tests.kit import small_run
 from tests.methods import METHODS
 
 PERSONAL = {"fedsoft", "lg", "local"}

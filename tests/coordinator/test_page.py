@@ -23,7 +23,7 @@ from covey.shared.numerics.clustering import agglomerative
 from covey.shared.scenario.describe import dump
 from covey.shared.scenario.task import Task
 from tests.coordinator.pages import HOSTILE, PLANTED, as_regression, page_of, read, rename, run
-from tests.small_run import scenario
+from tests.kit.small_run import scenario
 
 
 def names(*folders: Path) -> list[str]:

@@ -25,7 +25,7 @@ from covey.shared.wire.aggregates import AggregatorOrder, PartialSum
 from covey.shared.wire.codec import Codec, encode
 from covey.shared.wire.messages import OrderMessage, ReportContent, digest
 from tests.coordinator.test_recovery import report_of
-from tests.small_run import clients, fingerprint, rules, scenario, setup
+from tests.kit.small_run import clients, fingerprint, rules, scenario, setup
 
 EVERYBODY = {"participation": 1.0, "count": 1}
 ANYBODY = Origin(lambda client: True, lambda client: 24)

@@ -18,7 +18,7 @@ from covey.shared.errors import UserError
 from covey.shared.privacy.settings import Privacy, clipped_sum, combined_multiplier, noised_count
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import Phase, Report, Reports
-from tests.small_run import fingerprint, in_process, rules, scenario, setup
+from tests.kit.small_run import fingerprint, in_process, rules, scenario, setup
 
 CLIP = 0.5
 CLIENT = {"clip": CLIP, "noise_multiplier": 1.0, "delta": 1e-5}

@@ -25,7 +25,7 @@ from covey.shared.scenario.describe import dump
 from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.documents import AgentStatus, ModelInUse
 from covey.shared.wire.topics import Topics
-from tests import small_run
+from tests.kit import small_run
 
 KEY = "0123456789abcdef0123456789abcdef"
 Typed = Callable[..., Result]

@@ -30,9 +30,10 @@ from covey.shared.wire import frames
 from covey.shared.wire.deployments import Deployment, DeploymentShare
 from covey.shared.wire.messages import OrderMessage, Part
 from covey.shared.wire.topics import Topics, deployed_key
-from tests import clock, small_run
+from tests import clock
 from tests.bowl import Trainer
-from tests.small_fleet import PATIENT, Fleet, Numpy
+from tests.kit import small_run
+from tests.kit.small_fleet import PATIENT, Fleet, Numpy
 
 TOPICS = Topics("default")
 LAYOUT = Layout((Tensor("w", (600,)),), 1)

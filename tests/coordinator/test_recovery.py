@@ -25,9 +25,10 @@ from covey.shared.strategies.base import ClientId
 from covey.shared.wire.documents import AgentStatus, CoordinatorStatus
 from covey.shared.wire.messages import OrderMessage, ReportContent
 from covey.shared.wire.topics import Topics
-from tests import clock, spooled
-from tests.small_fleet import Fleet
-from tests.small_run import clients, fingerprint, in_process, local_for, rules, scenario, setup
+from tests import clock
+from tests.kit import spooled
+from tests.kit.small_fleet import Fleet
+from tests.kit.small_run import clients, fingerprint, in_process, local_for, rules, scenario, setup
 
 EVERYBODY = {"participation": 1.0}
 

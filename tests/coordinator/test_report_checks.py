@@ -20,7 +20,7 @@ from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import ClientId, ClientState, Expected, Phase
 from covey.shared.wire.messages import ReportContent
-from tests.small_run import METHODS, clients, local_for, rules, scenario, setup
+from tests.kit.small_run import METHODS, clients, local_for, rules, scenario, setup
 
 SCENE = Scenario.model_validate(
     {

@@ -9,11 +9,11 @@ import pytest
 from covey.coordinator.run.result import write_all
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.simulate.in_process import local_driver
-from tests import small_run
 from tests.browser import Page, browser, needs_chromium
 from tests.coordinator.pages import HOSTILE, keep_inputs, page_of, rename, run
+from tests.kit import small_run
+from tests.kit.small_run import DURATIONS
 from tests.looks import flaws, views_of, whole_page
-from tests.timed_run import DURATIONS
 
 pytestmark = [needs_chromium, pytest.mark.processes]
 

@@ -29,7 +29,7 @@ from covey.shared.wire.framing import REPORT_VERSION, Packed
 from covey.shared.wire.messages import OrderMessage, Part, ReportContent, digest
 from covey.shared.wire.parts import MemorySink, part_length, split
 from tests.hashes import Hashes
-from tests.small_run import clients, rules, scenario, setup
+from tests.kit.small_run import clients, rules, scenario, setup
 
 Orders = dict[str, OrderMessage]
 MAX_FIELDS_BYTES = 200  # of a part besides its data, and of other texts that are hashed for it

@@ -41,9 +41,10 @@ from covey.coordinator.view.state import agent_state, reason
 from covey.shared.strategies.base import Phase
 from covey.shared.wire import frames
 from covey.shared.wire.documents import AgentStatus
-from tests import clock, small_run
+from tests import clock
 from tests.coordinator.engines import TRAIN, feed, opened, restarted
-from tests.small_fleet import Fleet, Numpy
+from tests.kit import small_run
+from tests.kit.small_fleet import Fleet, Numpy
 
 REASON = "its data cannot be read"
 

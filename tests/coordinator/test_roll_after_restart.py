@@ -17,8 +17,8 @@ from covey.coordinator.serve.postponed import PostponedOrders
 from covey.shared.mqtt import program
 from covey.shared.wire.messages import OrderMessage
 from tests import clock
-from tests.small_fleet import PATIENT, Fleet
-from tests.small_run import clients, rules, scenario, setup
+from tests.kit.small_fleet import PATIENT, Fleet
+from tests.kit.small_run import clients, rules, scenario, setup
 
 AGENTS = 40
 ORDER_S = 1.0  # that a slow broker takes for an order

@@ -24,7 +24,7 @@ from covey.shared.client import decode_model, execute_order
 from covey.shared.errors import DecodeError
 from covey.shared.strategies.base import ClientId, ClientState, Report, Training
 from covey.shared.wire.messages import ReportContent
-from tests.small_run import (
+from tests.kit.small_run import (
     METHODS,
     clients,
     fingerprint,

@@ -19,9 +19,9 @@ from covey.coordinator.serve.service import Service
 from covey.shared.errors import UserError
 from covey.shared.wire.topics import Topics
 from tests import clock
+from tests.kit.small_fleet import Fleet
+from tests.kit.small_run import clients, rules, scenario
 from tests.processes import free_port
-from tests.small_fleet import Fleet
-from tests.small_run import clients, rules, scenario
 
 Sample = tuple[str, frozenset[tuple[str, str]]]
 

@@ -22,8 +22,8 @@ from covey.shared.wire.documents import AgentStatus, Control, RosterMessage
 from covey.shared.wire.messages import Part, digest
 from covey.shared.wire.topics import Topics
 from tests import clock
-from tests.small_fleet import PATIENT, Fleet, Numpy
-from tests.small_run import clients, rules, scenario, setup
+from tests.kit.small_fleet import PATIENT, Fleet, Numpy
+from tests.kit.small_run import clients, rules, scenario, setup
 
 TOPICS = Topics("default")
 

@@ -18,8 +18,8 @@ from covey.shared.cli import Connection
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl, Tls, environment_of
 from covey.shared.mqtt.credentials import render
+from tests.kit.small_run import scenario
 from tests.processes import ROOT
-from tests.small_run import scenario
 
 FLEET = {"agents": 8}
 DEVICES = ROOT / "scenarios" / "devices.yaml"

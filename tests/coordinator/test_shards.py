@@ -24,8 +24,8 @@ from covey.shared.scenario.scenario import Scenario
 from covey.shared.wire.documents import AgentStatus, Control
 from covey.shared.wire.topics import Topics
 from tests import clock
-from tests.small_fleet import Fleet
-from tests.small_run import clients, fingerprint, rules, scenario, setup
+from tests.kit.small_fleet import Fleet
+from tests.kit.small_run import clients, fingerprint, rules, scenario, setup
 
 SHARDS = 4
 TOPICS = Topics("default")

@@ -21,7 +21,7 @@ from covey.shared.errors import UserError
 from covey.shared.numerics.clustering import sketch
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.messages import OrderMessage
-from tests.small_run import (
+from tests.kit.small_run import (
     METHODS,
     clients,
     fingerprint,

@@ -12,7 +12,7 @@ from covey.coordinator.run.spool import REPORTS, Spool
 from covey.shared import files
 from covey.shared.strategies.base import Report
 from covey.shared.wire.parts import FileSink, MemorySink
-from tests import spooled
+from tests.kit import spooled
 
 CLIENTS = ["agent-0", "agent-1", "agent-2"]
 

@@ -15,7 +15,7 @@ from covey.coordinator.engine.events import Joined, Release, Tick
 from covey.coordinator.run.run import Run
 from covey.shared.errors import UserError
 from covey.shared.wire.messages import ReportContent
-from tests.small_run import in_process, rules, scenario, setup
+from tests.kit.small_run import in_process, rules, scenario, setup
 
 
 def texts(agent: str, folder: Path) -> list[str]:

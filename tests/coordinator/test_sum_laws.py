@@ -30,8 +30,8 @@ from covey.shared.strategies.base import ClientId, Phase, Report
 from covey.shared.strategies.reading import folded, is_whole
 from covey.shared.strategies.registry import BUILT_IN
 from tests.drive import Run, fingerprint
+from tests.kit.small_run import clients, scenario, setup
 from tests.methods import METHODS
-from tests.small_run import clients, scenario, setup
 
 Reports = Sequence[tuple[ClientId, Report]]
 Make = Callable[[Scenario, Spool, Any, Phase, Reports], tuple[Arrivals, PrivateSums | None]]

@@ -31,9 +31,10 @@ from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.wire import frames
-from tests import clock, small_run
+from tests import clock
 from tests.coordinator.engines import EVERYBODY, TRAIN, cohort, feed, gathered, restarted
-from tests.small_fleet import Fleet, Numpy
+from tests.kit import small_run
+from tests.kit.small_fleet import Fleet, Numpy
 
 RULE = DeadlineRule(percentile=0.9, factor=1.5, least_s=5.0, most_s=60.0)
 AGENTS = tuple("abcdefghij")

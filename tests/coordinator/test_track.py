@@ -29,8 +29,8 @@ from covey.coordinator.track.tracking import (
 from covey.coordinator.view.milestones import Evaluated, RoundEnded, milestones
 from covey.shared.errors import UserError
 from tests.coordinator.pages import keep_inputs
+from tests.kit.small_run import in_process, scenario
 from tests.processes import ROOT
-from tests.small_run import in_process, scenario
 
 SCENE = scenario("fedclust", evaluation={"every": 1}, broker="mqtt://me:secret@example.org")
 

@@ -18,7 +18,7 @@ from covey.coordinator.run.run import Run
 from covey.coordinator.view.printed import show
 from covey.shared.audit import verify
 from covey.shared.errors import DecodeError, UserError
-from tests.small_run import fingerprint, in_process, rules, scenario, setup
+from tests.kit.small_run import fingerprint, in_process, rules, scenario, setup
 
 KEY = b"0123456789abcdef0123456789abcdef"
 

@@ -14,8 +14,8 @@ from covey.coordinator.serve.service import Service, last_will
 from covey.shared.errors import UserError
 from covey.shared.wire.topics import Topics
 from tests import clock
-from tests.small_fleet import Fleet
-from tests.small_run import clients, fingerprint, in_process, rules, scenario, setup
+from tests.kit.small_fleet import Fleet
+from tests.kit.small_run import clients, fingerprint, in_process, rules, scenario, setup
 
 ROUNDS = 20
 SCENE = scenario("fedavg", rounds={"count": ROUNDS})

@@ -24,7 +24,7 @@ from covey.coordinator.run.versions import (
 )
 from covey.shared.errors import UserError
 from covey.shared.numerics.vectors import Layout
-from tests import small_run
+from tests.kit import small_run
 
 
 @pytest.fixture

@@ -16,6 +16,8 @@ import yaml
 from covey.coordinator.run.result import write_models
 from covey.coordinator.run.run import Run
 from tests.e2e.conftest import finish
+from tests.kit.small_fleet import PATIENT
+from tests.kit.small_run import fingerprint, in_process, layout_text, rules, scenario, setup
 from tests.mosquitto_fleet import MosquittoFleet
 from tests.processes import (
     Program,
@@ -26,8 +28,6 @@ from tests.processes import (
     program,
     until,
 )
-from tests.small_fleet import PATIENT
-from tests.small_run import fingerprint, in_process, layout_text, rules, scenario, setup
 
 SCENE = scenario("fedclust", rounds={"count": 2, "participation": 1.0})
 RULES = rules(SCENE, **PATIENT)

@@ -11,10 +11,10 @@ from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.run.run import Run
 from covey.shared.mqtt.shards import shard_of
 from tests import clock
+from tests.kit.small_fleet import Fleet
+from tests.kit.small_run import clients, fingerprint, rules, scenario
 from tests.mosquitto_fleet import MosquittoFleet
 from tests.processes import Program, free_port, mosquitto, needs_mosquitto
-from tests.small_fleet import Fleet
-from tests.small_run import clients, fingerprint, rules, scenario
 
 SCENE = scenario("fedavg", rounds={"count": 2, "participation": 1.0, "rollcall_s": 1.0})
 RULES = rules(SCENE, absence_s=0.1)

@@ -18,7 +18,7 @@ from covey.shared.wire.messages import OrderMessage, ReportContent
 from tests.fuzz.mutate import mutated, mutated_tree, packed
 from tests.fuzz.target import Target
 from tests.fuzz.wire_targets import sealed
-from tests.small_run import DEEP, METHODS, clients, local_for, rules, scenario, setup
+from tests.kit.small_run import DEEP, METHODS, clients, local_for, rules, scenario, setup
 
 FIELDS = (
     "numbers",

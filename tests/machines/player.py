@@ -47,7 +47,7 @@ from covey.shared.wire.messages import OrderMessage, Part, digest
 from covey.shared.wire.topics import AgentTopic, ClusterTopic, PlainTopic, Topics
 from tests.agent import orders
 from tests.coordinator.test_report_path import content_of, messages_of
-from tests.small_run import rules, scenario, setup
+from tests.kit.small_run import rules, scenario, setup
 
 TOPICS = Topics("default")
 BASE = "covey/default/"

@@ -7,12 +7,12 @@ import pytest
 
 from covey.shared.scenario.drift import drift_round, holders_of
 from covey.shared.scenario.scenario import Scenario
-from tests import timed_run
+from tests.kit import small_run
 
 
 def drifting(agents: int = 30, share: float = 1 / 3, at: float = 0.5, seed: int = 1) -> Scenario:
     fleet = {"agents": agents, "drift": {"at": at, "share": share}}
-    base = timed_run.scenario("fedavg", fleet=fleet, rounds={"count": 9, "start_agents": 8})
+    base = small_run.buffered("fedavg", fleet=fleet, rounds={"count": 9, "start_agents": 8})
     return base.model_copy(update={"seed": seed})
 
 
@@ -36,7 +36,7 @@ def test_the_data_changes_after_the_share_of_the_rounds() -> None:
 
 
 def test_a_fleet_without_drift_keeps_its_data() -> None:
-    scene = timed_run.scenario("fedavg")
+    scene = small_run.buffered("fedavg")
     holders = holders_of(scene, None)
     assert drift_round(scene) is None
     assert holders.index_in(100, 3) == 3

@@ -22,7 +22,7 @@ from covey.shared.privacy.settings import (
     noised,
     noised_count,
 )
-from tests.small_run import METHODS, scenario
+from tests.kit.small_run import METHODS, scenario
 
 CLIENT = {"client": {"clip": 1.0, "noise_multiplier": 1.0}}
 SIGNED = {**CLIENT, "signatures": {"clip": 1.0, "noise_multiplier": 0.5}}

@@ -22,8 +22,8 @@ from covey.shared.strategies.registry import AnyStrategy
 from covey.shared.strategies.server import Moving, Served, Server
 from covey.shared.strategies.sums import ExactSums
 from tests.bowl import flat
-from tests.small_fleet import over_the_wire
-from tests.small_run import fingerprint, in_process, scenario
+from tests.kit.small_fleet import over_the_wire
+from tests.kit.small_run import fingerprint, in_process, scenario
 
 registry: TypeAdapter[Any] = TypeAdapter(AnyStrategy)
 REFUSE: dict[str, dict[str, Any]] = {

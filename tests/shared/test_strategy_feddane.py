@@ -14,8 +14,8 @@ from covey.shared.strategies.feddane import FedDane
 from covey.shared.strategies.fedprox import FedProx
 from covey.shared.strategies.reading import folded
 from tests.bowl import Bowl, bowl_layout, flat
+from tests.kit.small_run import clients, local_for, rules, scenario
 from tests.shared.planted import ONE, SGD, equal, job, run, same, setup_for, unequal
-from tests.small_run import clients, local_for, rules, scenario
 
 
 def test_feddane_corrects_the_first_step_to_the_mean_gradient() -> None:

@@ -17,9 +17,9 @@ from covey.shared.strategies.base import Setup, Training
 from covey.shared.strategies.lg import LgFedAvg
 from tests import clock
 from tests.bowl import Bowl, Softmax, bowl_layout, flat
+from tests.kit.small_fleet import Fleet
+from tests.kit.small_run import clients, local_for, rules, scenario
 from tests.shared.planted import ONE, SGD, job, run, setup_for, unequal
-from tests.small_fleet import Fleet
-from tests.small_run import clients, local_for, rules, scenario
 
 
 def test_lg_shares_the_last_layer_and_leaves_the_others_alone() -> None:
@@ -105,7 +105,7 @@ def test_lg_over_the_wire_gives_the_bytes_of_the_run_without_a_network(
 ) -> None:
     scene = scenario("lg", wire={"part_bytes": 1024})
     patient = {"absence_s": 3600.0, "rollcall_s": 3600.0, "deadline_s": 36_000.0}
-    monkeypatch.setattr("tests.small_fleet.setup", lambda scene: setup_for(scene, TWO_LAYERS))
+    monkeypatch.setattr("tests.kit.small_fleet.setup", lambda scene: setup_for(scene, TWO_LAYERS))
 
     async def whole() -> Any:
         broker = MemoryBroker(seed=5, duplicate=0.2, reorder=0.2, drop_session=0.005)

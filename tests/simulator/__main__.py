@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 
+from tests.kit.small_run import METHODS
 from tests.simulator.flaws import FIXES, without
 from tests.simulator.plan import KINDS, PACES, Plan, plan
 from tests.simulator.shrink import shrunk
 from tests.simulator.world import History, play
-from tests.small_run import METHODS
 
 REPORT_S = 60.0  # between two lines about the progress
 

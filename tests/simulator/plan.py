@@ -14,7 +14,7 @@ from covey.coordinator.run.partial_sums import check_aggregators
 from covey.coordinator.run.rules import rules_of
 from covey.shared.errors import UserError
 from covey.shared.scenario.scenario import Scenario
-from tests import small_run, timed_run
+from tests.kit import small_run
 
 HABITS = ("lost", "late", "doubled", "overtaken")  # of single packets
 NETWORK = ("cut", "part", "stall", "half close up", "half close down")
@@ -138,7 +138,7 @@ def scene_of(method: str, pace: Pace) -> Scenario:
             "deadline_s": DEADLINE_S,
             "rollcall_s": 5.0,
         }
-        return timed_run.scenario(
+        return small_run.buffered(
             method, rounds=buffered, fleet={"agents": AGENTS, "durations": None}
         )
     rounds: dict[str, float] = {"count": ROUNDS, "participation": 1.0, "start_agents": AGENTS}

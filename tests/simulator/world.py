@@ -40,14 +40,14 @@ from covey.shared.wire.documents import CoordinatorStatus
 from covey.shared.wire.messages import OrderMessage, ReportContent, digest
 from covey.shared.wire.topics import AgentTopic, PlainTopic, Topics
 from tests.bowl import Trainer
+from tests.kit.small_fleet import Numpy
+from tests.kit.small_run import clients, fingerprint, in_process, local_for, setup
 from tests.simulator.disk import Disk, Disks, State
 from tests.simulator.judge import BrokenError, Judge, rounds_ended, rounds_of, watched
 from tests.simulator.life import OWNER, DeadError, Life
 from tests.simulator.loop import SeededLoop, one_seed
 from tests.simulator.network import FaultyBroker
 from tests.simulator.plan import AGENTS, DEADLINE_S, HABITS, Fault, Pace, Plan, rules_for, scene_of
-from tests.small_fleet import Numpy
-from tests.small_run import clients, fingerprint, in_process, local_for, setup
 
 TOPICS = Topics("default")
 AFTER_S = 600.0  # the run is over this long after the last fault, at the latest

@@ -1,4 +1,7 @@
-"""Small whole runs for tests: a few numpy clients in planted groups, a scenario for each method."""
+"""Small whole runs for tests: a few numpy clients in planted groups, a scenario for each method.
+
+The scenario has all knobs: methods and options, synchronous or buffered rounds, how long agents take.
+"""
 
 from __future__ import annotations
 
@@ -14,23 +17,28 @@ from covey.coordinator.engine.rules import Rules
 from covey.coordinator.processes.launch import setup_of
 from covey.coordinator.run.notices import Observer, ignore
 from covey.coordinator.run.origin import Origin
+from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
-from covey.coordinator.simulate.in_process import local_driver
+from covey.coordinator.simulate.in_process import LocalClients, local_driver
+from covey.coordinator.simulate.virtual_clock import Driver
 from covey.shared.client import shuffle
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import entropy, generator
 from covey.shared.strategies.base import ClientId, Local, Setup, Training
 from covey.shared.wire.messages import OrderMessage
 from tests.bowl import Softmax, Trainer, perceptron_client, softmax_client
+from tests.kit.scenes import VECTORS, Scenes, changed
 from tests.methods import METHODS
 
 # These modes are about hidden layers; for all others a single layer is enough.
 DEEP = {"fesem_ma-fedma", "fesem_ma-own"}
 
+AGENTS = 8
 GROUPS = ((0, 1), (2, 3))
+DURATIONS = {"median_s": 1.0, "sigma": 1.0}
 
 
-def clients(count: int = 8, scene: Scenario | None = None) -> dict[ClientId, Softmax]:
+def clients(count: int = AGENTS, scene: Scenario | None = None) -> dict[ClientId, Softmax]:
     """Two planted groups with disjoint labels, agents taking turns, with the scenario's kind of model."""
     client = perceptron_client if scene is not None and _deep(scene) else softmax_client
     return {f"agent-{i}": client(GROUPS[i % 2], seed=i) for i in range(count)}
@@ -42,21 +50,29 @@ def _deep(scene: Scenario) -> bool:
 
 def scenario(method: str, **sections: Any) -> Scenario:
     """Eight agents, three rounds, half of them in each."""
-    base: dict[str, Any] = {
-        "name": f"small-{method}",
-        "seed": 3,
-        "task": {
-            "features": [5],
-            "classes": 4,
-            "model": {"name": "mlp" if method in DEEP else "linear"},
-        },
-        "training": {"epochs": 2, "batch": 8, "lr": 0.1},
-        "strategy": {"name": method, **METHODS[method]},
-        "rounds": {"count": 3, "participation": 0.5, "start_agents": 8},
+    model = {"name": "mlp" if method in DEEP else "linear"}
+    base = Scenes.of(
+        f"small-{method}",
+        {**VECTORS, "model": model},
+        seed=3,
+        training={"epochs": 2, "batch": 8, "lr": 0.1},
+        rounds={"count": 3, "participation": 0.5, "start_agents": AGENTS},
+    )
+    return base({"name": method, **METHODS[method], **sections.pop("strategy", {})}, **sections)
+
+
+def buffered(method: str, **sections: Any) -> Scenario:
+    """Eight agents with log-normal durations, six buffered rounds of three reports."""
+    fleet = {"agents": AGENTS, "durations": DURATIONS, "partition": "iid"}
+    rounds = {
+        "mode": "buffered",
+        "count": 6,
+        "buffer": 3,
+        "participation": 1.0,
+        "start_agents": AGENTS,
     }
-    for section, values in sections.items():
-        base[section] = {**base.get(section, {}), **values} if isinstance(values, dict) else values
-    return Scenario.model_validate(base)
+    shared = changed({"fleet": fleet, "rounds": rounds}, sections)
+    return scenario(method, **shared)
 
 
 def setup(scene: Scenario) -> Setup:
@@ -100,7 +116,7 @@ def local_for(locals_: Mapping[ClientId, Trainer]) -> Any:
 def in_process(
     folder: Path,
     scene: Scenario,
-    count: int = 8,
+    count: int = AGENTS,
     observer: Observer = ignore,
     origin: Origin | None = None,
     audit_key: bytes | None = None,
@@ -115,6 +131,22 @@ def in_process(
     return driver.complete(
         {client: (local.examples, local.examples) for client, local in people.items()}
     )
+
+
+def people(count: int = AGENTS) -> dict[ClientId, tuple[int, int]]:
+    """Training and test samples of all agents."""
+    return {client: (local.examples, local.examples) for client, local in clients(count).items()}
+
+
+def driver(folder: Path, scene: Scenario, **changes: Any) -> Driver[LocalClients]:
+    """A new run with the rules of its scenario, and what drives it."""
+    own_rules = replace(rules_of(scene), **changes)
+    return local_driver(folder, scene, setup(scene), own_rules, local_for(clients(scene=scene)))
+
+
+def complete(folder: Path, scene: Scenario, **changes: Any) -> Run:
+    """The whole run with the rules of its scenario."""
+    return driver(folder, scene, **changes).complete(people())
 
 
 def fingerprint(run: Run) -> list[bytes]:

@@ -19,8 +19,9 @@ from covey.coordinator.simulate.worker_clients import WorkerClients
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import entropy
 from covey.shared.wire.frames import Job
+from tests.kit.scenes import Scenes
 
-__all__ = ["GivenUpError", "devices", "inspected", "scenario"]
+__all__ = ["GivenUpError", "devices", "inspected", "scenes"]
 
 
 class HerePool:
@@ -40,17 +41,10 @@ class HerePool:
         return found
 
 
-def scenario(task: Mapping[str, Any], **sections: Any) -> Scenario:
+def scenes(task: Mapping[str, Any]) -> Scenes:
     """Three rounds of FedAvg, and fine-tuning for one epoch."""
-    base: dict[str, Any] = {
-        "name": "own-data",
-        "seed": 1,
-        "task": dict(task),
-        "training": {"epochs": 2, "batch": 8, "lr": 0.1},
-        "strategy": {"name": "fedavg"},
-        "rounds": {"count": 3},
-    }
-    return Scenario.model_validate(base | sections)
+    training = {"epochs": 2, "batch": 8, "lr": 0.1}
+    return Scenes.of("own-data", task, seed=1, training=training, rounds={"count": 3})
 
 
 def inspected(path: Path, scene: Scenario) -> Job:

@@ -26,7 +26,7 @@ from covey.shared.wire.messages import OrderMessage, digest
 from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.bowl import Trainer
-from tests.small_run import clients, local_for, rules, setup
+from tests.kit.small_run import clients, local_for, rules, setup
 
 PATIENT = {
     "absence_s": 3600.0,
