@@ -12,8 +12,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from covey.coordinator.run import notices
 from covey.coordinator.run.cluster_words import sizes_text
 from covey.coordinator.run.time_left import TimeLeft, duration_text
+from covey.coordinator.view.lines import phase_line
 from covey.coordinator.view.words import epsilons
-from covey.shared.numerics.measures import PERCENT, shown_measure
+from covey.shared.numerics.measures import PERCENT
 
 NUMBERS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 MAX_REMARKS = 1000  # that are shown once each: agents write some of them
@@ -132,30 +133,28 @@ class ProgressBar:
 
     def _phase(self, phase: notices.PhaseFolded) -> None:
         """Print a line with the figures of the phase, and advance the bar."""
-        reported = len(phase.reported)
+        line = phase_line(phase.to_json())
         invited = len(phase.invited)
-        words = [f"{phase.phase}: {reported}/{invited} agents"]
-        loss = phase.means.loss
-        if loss is not None:
-            words.append(f"loss {loss:.3f}")
-        figure = _main_figure(phase)
-        if figure:
-            words.append(figure)
-        if phase.cluster_sizes:
-            sizes = sizes_text(phase.cluster_sizes)
-            words.append(f"clusters {sizes}")
+        words = [f"{line.phase}: {line.reported}/{invited} agents"]
+        if line.loss is not None:
+            words.append(f"loss {line.loss:.3f}")
+        if line.mean is not None:
+            unit = " %" if line.measure.scale == PERCENT else ""
+            words.append(f"{line.measure.label} {line.measure.text(line.mean)}{unit}")
+        if line.diverged:
+            words.append(f"{line.diverged} diverged")
+        if line.sizes:
+            words.append(f"clusters {sizes_text(line.sizes)}")
         spent = epsilons(phase.privacy)
         if spent:
             words.append(spent)
-        remark = ", ".join(words)
-        done = phase.rounds_done
-        self._time_left.add(phase.seconds, ends_round=phase.ends_round)
-        self._bar.update(self._task, completed=done, remark=phase.phase, left=self._left(done))
+        self._time_left.add(line.seconds, ends_round=line.ends_round)
+        left = self._left(line.rounds)
+        self._bar.update(self._task, completed=line.rounds, remark=line.phase, left=left)
         if invited or words[1:]:  # a round in which nobody has to report has nothing to show
-            self._say(f"round {done:>3}  {remark}")
-        for key, text in phase.notes.items():
-            if key.startswith("warning"):
-                self._once(text)
+            self._say(f"round {line.rounds:>3}  {', '.join(words)}")
+        for text in line.warnings:
+            self._once(text)
 
     def _left(self, done: int) -> str:
         """About how long the rest takes, in words; empty before the first round is over, and at the end."""
@@ -186,24 +185,6 @@ class ProgressBar:
             now = time.strftime("%Y-%m-%d %H:%M:%S")
             text = f"{now}  {text}"
         self._bar.console.print(text, style=style, highlight=False, soft_wrap=not is_terminal)
-
-
-def _main_figure(phase: notices.PhaseFolded) -> str:
-    """The mean accuracy or RMSE of the agents' served models, in words; empty without an evaluation.
-
-    Models that diverged are in no mean: they are counted.
-    """
-    figures = (phase.means.evaluation or {}).get("server", {})
-    words = []
-    measure = shown_measure(figures)
-    if measure is not None:
-        mean = figures[measure.name]["macro"]
-        unit = " %" if measure.scale == PERCENT else ""
-        words.append(f"{measure.label} {measure.text(mean)}{unit}")
-    diverged = figures.get("diverged")
-    if diverged:
-        words.append(f"{len(diverged)} diverged")
-    return ", ".join(words)
 
 
 def _for_so_long(seconds: int) -> str:

@@ -83,11 +83,6 @@ class PhaseFolded(_Notice):
     buffer: int | None = None
     staleness: list[int] = field(default_factory=list)
 
-    @property
-    def rounds_done(self) -> int:
-        """Rounds that are over after the phase."""
-        return self.round + (1 if self.ends_round else 0)
-
     def to_json(self) -> Json:
         """One line of `rounds.jsonl`: what a phase does not have is left out."""
         row: Json = {

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from covey.coordinator.serve.bounded_http import Bounded
 from covey.coordinator.serve.service import Service
-from covey.coordinator.view.lines import PhaseLine, averages, macro, reduced
+from covey.coordinator.view.lines import averages, macro, phase_line
 from covey.shared.errors import UserError
 from covey.shared.numerics.measures import SHOWN_OF_REGRESSION
 
@@ -66,10 +66,10 @@ class PrometheusCollector(Collector):
         }
         yield _labelled("covey_agents", "agents", "what", agents)
         phase = service.last_phase
-        newest = reduced(phase.to_json()) if phase is not None else None
-        sizes = newest.sizes if isinstance(newest, PhaseLine) else {}
+        newest = phase_line(phase.to_json()) if phase is not None else None
+        sizes = newest.sizes if newest is not None else {}
         yield _labelled("covey_cluster_agents", "agents by cluster", "cluster", sizes)
-        if isinstance(newest, PhaseLine) and newest.loss is not None:
+        if newest is not None and newest.loss is not None:
             loss_help = "mean training loss of the newest round"
             yield GaugeMetricFamily("covey_train_loss", loss_help, newest.loss)
         evaluation = averages(service.last_evaluation)

@@ -41,6 +41,7 @@ class PhaseLine:
     loss: float | None = None  # of local training
     evaluation: Averages = field(default_factory=dict)  # over all agents
     by_cluster: Mapping[str, Values] = field(default_factory=dict)  # means over a cluster's agents
+    diverged: int = 0  # agents in no average: their served models gave no finite outputs
     sizes: Mapping[str, int] = field(default_factory=dict)  # agents by cluster
     moved: int = 0  # agents that are in another cluster than before
     traffic: Mapping[str, int] = field(default_factory=dict)  # totals of the run so far
@@ -95,11 +96,12 @@ Line = PhaseLine | EventLine
 def reduced(row: Row) -> Line | None:
     """A line of the record as the dashboard keeps it; None for one that it does not show."""
     if row.get("event") == "phase":
-        return _phase(row)
+        return phase_line(row)
     return _event(row)
 
 
-def _phase(row: Row) -> PhaseLine:
+def phase_line(row: Row) -> PhaseLine:
+    """A line about a phase, as `PhaseFolded.to_json` makes it."""
     ends_round = row.get("ends_round") is True
     done = _count(row.get("round"))
     return PhaseLine(
@@ -113,6 +115,7 @@ def _phase(row: Row) -> PhaseLine:
         loss=_number(row.get("loss")),
         evaluation=averages(row.get("evaluation")),
         by_cluster=_means_by_cluster(row),
+        diverged=_length(_mapping(_mapping(row.get("evaluation")).get(SERVED)).get("diverged")),
         sizes=_counts(row.get("cluster_sizes")),
         moved=_count(row.get("moved")),
         traffic=_counts(row.get("traffic")),
