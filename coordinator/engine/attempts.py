@@ -1,8 +1,10 @@
-"""Attempts at a phase that came to nothing: how long to wait before the next one, and when to give the run up. Pure."""
+"""Attempts at a phase that came to nothing: how long to wait before the next one, and when to give the run up. Pure.
+
+A task that fails the same way for the same reason will not succeed at the next attempt.
+"""
 
 from __future__ import annotations
 
-from covey.coordinator.engine.repeated import RepeatedFailure
 from covey.coordinator.engine.rules import Rules
 from covey.coordinator.engine.step import Step
 
@@ -71,3 +73,33 @@ def _too_few(step: Step) -> str:
     came = len(step.reported)
     invited = len(step.cohort)
     return f"{came} of {invited} invited agents reported, the quorum is {step.quorum}"
+
+
+class RepeatedFailure:
+    """How many attempts in a row have failed for the same reason.
+
+    Args:
+        limit: this many of them are enough.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._reason = ""
+        self._times = 0  # in a row; 0 if the newest attempt had no reason in common
+
+    def __repr__(self) -> str:
+        return f"<RepeatedFailure: {self._times} times {self._reason!r}>"
+
+    def note(self, reason: str) -> bool:
+        """Note the reason of an attempt that came to nothing, empty for none. True: it will not succeed."""
+        if reason and reason == self._reason:
+            self._times += 1
+        else:
+            self._reason = reason
+            self._times = 1 if reason else 0
+        return self._times >= self._limit
+
+    def forget(self) -> None:
+        """An attempt succeeded."""
+        self._reason = ""
+        self._times = 0

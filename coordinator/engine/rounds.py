@@ -25,41 +25,13 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Self
 
+from covey.coordinator.engine import events
 from covey.coordinator.engine.cohort import Pool
-from covey.coordinator.engine.events import (
-    Ask,
-    Event,
-    Failed,
-    Finished,
-    Folded,
-    FoldFailed,
-    Forget,
-    Forgotten,
-    Give,
-    Ignored,
-    Joined,
-    Left,
-    LinkBack,
-    LinkLost,
-    Paused,
-    Plan,
-    Planned,
-    Refused,
-    Release,
-    Released,
-    Reported,
-    ReportedTogether,
-    Resumed,
-    SetAside,
-    Tick,
-    Unreadable,
-)
 from covey.coordinator.engine.pace import Pace
 from covey.coordinator.engine.rests import Trouble
 from covey.coordinator.engine.rules import Rules
 from covey.coordinator.engine.sampling import cohort_size, invitation_order
-from covey.coordinator.engine.stage import Stage
-from covey.coordinator.engine.step import Step
+from covey.coordinator.engine.step import Stage, Step
 from covey.coordinator.engine.step_engine import Actions, StepEngine
 from covey.shared.strategies.base import ClientId, Phase, View
 from covey.shared.strategies.phase_names import EVALUATE, TRAIN
@@ -116,55 +88,55 @@ class RoundEngine(StepEngine):
             times += self.pace.ends_of_patience(self.rules.deadline_s)
         return earliest(*times)
 
-    def handle(self, event: Event, now: float) -> Actions:
+    def handle(self, event: events.Event, now: float) -> Actions:
         """What follows from the event. The caller carries the actions out in order.
 
         An action that is answered by an event (`Plan`, `Close`) is the last one.
         """
         self.now = now
-        if self._link_lost_at is not None and not isinstance(event, LinkBack):
+        if self._link_lost_at is not None and not isinstance(event, events.LinkBack):
             now = self._link_lost_at  # no time passes
         actions = self._decide(event, now)
         if self._may_train_on():
             actions += self._fill(now)
         return actions
 
-    def _decide(self, event: Event, now: float) -> Actions:
+    def _decide(self, event: events.Event, now: float) -> Actions:
         match event:
-            case Joined(client):
+            case events.Joined(client):
                 return self._joined(client, now)
-            case Left(client):
+            case events.Left(client):
                 return self._left(client, now)
-            case Reported():
+            case events.Reported():
                 return self._reported(event, now)
-            case ReportedTogether(clients, step):
+            case events.ReportedTogether(clients, step):
                 return self._reported_together(clients, step, now)
-            case Unreadable(clients, step):
+            case events.Unreadable(clients, step):
                 return self._unreadable(clients, step, now)
-            case Failed():
+            case events.Failed():
                 return self._failed(event, now)
-            case Refused(client, why):
+            case events.Refused(client, why):
                 return self._refused(client, why, now)
-            case SetAside(reasons):
+            case events.SetAside(reasons):
                 return self._set_aside(reasons, now)
-            case FoldFailed(why):
+            case events.FoldFailed(why):
                 return self._void(self._folding_step(), now, why)
-            case Release(client):
+            case events.Release(client):
                 return self._release(event, client, now)
-            case Forget(client):
+            case events.Forget(client):
                 return self._forget(event, client, now)
-            case Planned(phase, sizes):
+            case events.Planned(phase, sizes):
                 return self._planned(phase, sizes, now)
-            case Folded():
+            case events.Folded():
                 return self._folded(now)
-            case Tick():
+            case events.Tick():
                 return self._tick(now)
-            case LinkLost():
+            case events.LinkLost():
                 return self._link_lost(now)
-            case LinkBack():
+            case events.LinkBack():
                 return self._link_back(now)
-            case Paused() | Resumed():
-                self.paused = isinstance(event, Paused)
+            case events.Paused() | events.Resumed():
+                self.paused = isinstance(event, events.Paused)
                 return self._gather(now)
 
     # -- who is there ------------------------------------------------------------------------------
@@ -252,22 +224,22 @@ class RoundEngine(StepEngine):
         if not silent:
             return rested
         self.presence.leave_at(now + self.rules.rollcall_s, silent)
-        return [Ask(tuple(silent)), *rested]
+        return [events.Ask(tuple(silent)), *rested]
 
-    def _release(self, event: Event, client: ClientId, now: float) -> Actions:
+    def _release(self, event: events.Event, client: ClientId, now: float) -> Actions:
         if client not in self.quarantined:
-            return [Ignored(event, f"{client} is not in quarantine")]
+            return [events.Ignored(event, f"{client} is not in quarantine")]
         del self.quarantined[client]
         self.presence.unbar(client)
         if self.step is not None:
             self.step.free.offer(client)
         self.refused.pop(client, None)
         settled = self._settle(now)
-        return [Released(client), *settled]
+        return [events.Released(client), *settled]
 
-    def _forget(self, event: Event, client: ClientId, now: float) -> Actions:
+    def _forget(self, event: events.Event, client: ClientId, now: float) -> Actions:
         if client not in self.known:
-            return [Ignored(event, f"{client} is not known")]
+            return [events.Ignored(event, f"{client} is not known")]
         self.presence.forget(client)
         self.timing.forget(client)
         self.rests.forget(client)
@@ -277,7 +249,7 @@ class RoundEngine(StepEngine):
         if self.step is not None:
             self.step.forget(client)
         settled = self._settle(now)
-        return [Forgotten(client), *settled]
+        return [events.Forgotten(client), *settled]
 
     # -- before a phase ----------------------------------------------------------------------------
 
@@ -293,7 +265,7 @@ class RoundEngine(StepEngine):
             return []
         self.started = True
         self.stage = Stage.PLANNING
-        return [Plan(self._view())]
+        return [events.Plan(self._view())]
 
     def _may_plan(self) -> bool:
         if self.paused or self._link_lost_at is not None:
@@ -373,7 +345,7 @@ class RoundEngine(StepEngine):
             self.pace.end()
         if phase is None:
             self.stage = Stage.DONE
-            return [Finished()]
+            return [events.Finished()]
         if sizes is not None:
             return self._begin_stream(phase, sizes, now)
         cohort = None
@@ -470,7 +442,7 @@ class RoundEngine(StepEngine):
             self._called.add(client)
             self.pace.give(client, self.number, now, deadline)
             orders.append((client, self.number))
-        return [Give(tuple(orders))] if orders else []
+        return [events.Give(tuple(orders))] if orders else []
 
     def _places(self) -> int:
         """How many agents may be at work at once."""
@@ -551,7 +523,7 @@ class RoundEngine(StepEngine):
             engine.pace.postpone(now - snapshot["now"])  # no coordinator was there
             engine.pace.line_up(sorted(engine.known))
         engine.presence.rollcall_until = engine._gather_until
-        return engine, engine.handle(LinkBack(), now)
+        return engine, engine.handle(events.LinkBack(), now)
 
 
 def _is_past(until: float | None, now: float) -> bool:

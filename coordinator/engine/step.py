@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from bisect import insort
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field
+from enum import Enum
 from typing import Any
 
-from covey.coordinator.engine.repeated import common_reason
 from covey.coordinator.engine.rules import Rules
-from covey.coordinator.engine.spare import Spare
 from covey.shared.strategies.base import ClientId, Expected, Phase
 
 USUAL_TIMES = (
@@ -19,6 +19,64 @@ USUAL_TIMES = (
 USUAL_S = 30.0  # at least: some devices are much slower than others
 SUSPECT_TIMES = 3.0  # the same where only agents are waited for whose work always failed
 SUSPECT_S = 1.0
+MAX_REASON = 500  # characters of a reason that are kept
+
+
+class Stage(Enum):
+    """Of a round engine."""
+
+    GATHERING = "gathering"
+    PLANNING = "planning"
+    OPEN = "open"
+    STREAMING = "buffered"  # of buffered rounds alone
+    FOLDING = "folding"
+    DONE = "finished"
+
+
+class Spare:
+    """Agents in a fixed order, of whom the first that is free is asked for again and again.
+
+    An agent that is found busy or away loses its place, and takes it again when it is offered. So the first free agent
+    is found without a look at the others, however many there are.
+
+    Args:
+        order: the agents, first choice first.
+    """
+
+    def __init__(self, order: Sequence[ClientId]) -> None:
+        places = range(len(order))
+        self._order = order
+        self._places = dict(zip(order, places, strict=True))
+        self._heap = list(places)  # places of agents that may be free
+        self._in_heap = set(places)
+
+    def __repr__(self) -> str:
+        number = len(self._heap)
+        return f"<Spare: {number} agents>"
+
+    def offer(self, client: ClientId) -> None:
+        """The agent may be free now. An agent that is not one of these is left out."""
+        place = self._places.get(client)
+        if place is None:
+            return
+        if place in self._in_heap:
+            return
+        heapq.heappush(self._heap, place)
+        self._in_heap.add(place)
+
+    def first(self, free: Set[ClientId], busy: Set[ClientId]) -> ClientId | None:
+        """The first agent that is among `free` and not among `busy`; None if there is none."""
+        heap = self._heap
+        while heap:
+            place = heap[0]
+            client = self._order[place]
+            is_free = client in free
+            is_busy = client in busy
+            if is_free and not is_busy:
+                return client
+            heapq.heappop(heap)
+            self._in_heap.discard(place)
+        return None
 
 
 @dataclass
@@ -307,3 +365,16 @@ def phase_from_json(saved: Mapping[str, Any]) -> Phase:
     if not isinstance(fields["cohort"], str):
         fields["cohort"] = tuple(fields["cohort"])
     return Phase(**fields)
+
+
+def common_reason(reasons: Mapping[ClientId, str]) -> str:
+    """The one reason why all these agents could not do their work; empty if there are several, or none."""
+    alike = {_without_name(why, client) for client, why in reasons.items()}
+    if len(alike) != 1:
+        return ""
+    return alike.pop()
+
+
+def _without_name(why: str, client: ClientId) -> str:
+    """The reason as it would read of any agent."""
+    return why.removeprefix(f"{client}: ")[:MAX_REASON]

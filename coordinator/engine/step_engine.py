@@ -21,32 +21,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 
+from covey.coordinator.engine import events
 from covey.coordinator.engine.attempts import Attempts
 from covey.coordinator.engine.cohort import Cohort
-from covey.coordinator.engine.events import (
-    Action,
-    Ask,
-    Close,
-    Failed,
-    Finished,
-    Ignored,
-    Invite,
-    Open,
-    Quarantined,
-    Reported,
-    Rested,
-    Void,
-)
 from covey.coordinator.engine.pace import Pace
 from covey.coordinator.engine.presence import Presence
 from covey.coordinator.engine.rests import Kind, Rests
 from covey.coordinator.engine.rules import Rules
-from covey.coordinator.engine.stage import Stage
-from covey.coordinator.engine.step import Step
+from covey.coordinator.engine.step import Stage, Step
 from covey.coordinator.engine.timing import Timing
 from covey.shared.strategies.base import ClientId, Phase
 
-Actions = list[Action]
+Actions = list[events.Action]
 
 NEVER_REFUSED = (0, 0)
 
@@ -122,7 +108,7 @@ class StepEngine(ABC):
         self.step.look_around(self.present)
         self.stage = Stage.OPEN
         invited = sorted(cohort.invited)
-        opened = Open(
+        opened = events.Open(
             step=self.number,
             round=self.round,
             attempt=self.attempt,
@@ -134,11 +120,11 @@ class StepEngine(ABC):
 
     # -- reports -----------------------------------------------------------------------------------
 
-    def _reported(self, event: Reported, now: float) -> Actions:
+    def _reported(self, event: events.Reported, now: float) -> Actions:
         client = event.client
         why = self.refusal(client, event.step)
         if why:
-            return [Ignored(event, why)]
+            return [events.Ignored(event, why)]
         if self.pace.is_at_work(client, event.step):
             self.pace.came(event, now)
         else:
@@ -183,14 +169,14 @@ class StepEngine(ABC):
         self.step = None
         self.stage = Stage.STREAMING
 
-    def _failed(self, event: Failed, now: float) -> Actions:
+    def _failed(self, event: events.Failed, now: float) -> Actions:
         client = event.client
         if self.pace.is_at_work(client, event.step):
             self.pace.has_failed(client, event.why)
             return self._settle(now)
         why = self.refusal(client, event.step)
         if why:
-            return [Ignored(event, why)]
+            return [events.Ignored(event, why)]
         self._open_step().has_failed(client, event.why)
         return self._settle(now)
 
@@ -199,7 +185,7 @@ class StepEngine(ABC):
         trouble = self.rests.note(client, kind, number, self.round, why)
         if trouble is None or self.round >= self.rules.rounds:
             return []
-        return [Rested(client, kind, trouble.times, trouble.until, trouble.words)]
+        return [events.Rested(client, kind, trouble.times, trouble.until, trouble.words)]
 
     def _refused(self, client: ClientId, why: str, now: float) -> Actions:
         """Count it against the client, once per step or order, and let another take its slot."""
@@ -243,7 +229,7 @@ class StepEngine(ABC):
             return []
         self.quarantined[client] = why
         self.presence.bar(client)
-        return [Quarantined(client, count, why)]
+        return [events.Quarantined(client, count, why)]
 
     def _set_aside(self, reasons: Mapping[ClientId, str], now: float) -> Actions:
         """The step is open again without these reports: it closes, takes spare clients, or is void."""
@@ -315,7 +301,7 @@ class StepEngine(ABC):
         silent = sorted(step.awaited)
         until = now + self.rules.rollcall_s
         self.presence.leave_at(until, silent)
-        asked: Actions = [Ask(tuple(silent))]
+        asked: Actions = [events.Ask(tuple(silent))]
         if self.presence.trusted <= step.awaited:
             return asked  # no agent reported: none of them is to blame
         for client in silent:
@@ -346,14 +332,14 @@ class StepEngine(ABC):
             if client is None:
                 break
             step.invite(client, now)
-            actions.append(Invite(step.number, client))
+            actions.append(events.Invite(step.number, client))
         return actions
 
-    def _close(self, step: Step) -> Close:
+    def _close(self, step: Step) -> events.Close:
         self.stage = Stage.FOLDING
         reporters = sorted(step.reported)
         missing = sorted(set(step.cohort) - step.reported)
-        return Close(step=step.number, reporters=tuple(reporters), missing=tuple(missing))
+        return events.Close(step=step.number, reporters=tuple(reporters), missing=tuple(missing))
 
     def _void(self, step: Step, now: float, failure: str = "") -> Actions:
         self.pace.give_up_lot()
@@ -362,11 +348,11 @@ class StepEngine(ABC):
         self.stage = Stage.GATHERING
         why, given_up = self.attempts.failed(step, failure)
         self._not_before = now + self.attempts.pause_s
-        void = Void(step.number, why, tuple(sorted(step.cohort)))
+        void = events.Void(step.number, why, tuple(sorted(step.cohort)))
         if not given_up:
             return [void]
         self.stage = Stage.DONE
-        return [void, Finished(given_up)]
+        return [void, events.Finished(given_up)]
 
     def _folded(self, now: float) -> Actions:
         step = self._folding_step()

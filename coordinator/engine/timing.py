@@ -1,6 +1,6 @@
 """How long a round waits and how many agents it invites, from what earlier steps showed. Pure: durations are arguments.
 
-A deadline follows from the durations of earlier work of the same phase by the same agents, see `deadline`.
+A deadline follows from the durations of earlier work of the same phase by the same agents, see `rules.DeadlineRule`.
 
 Over-selection invites n / (1 - d) agents for n reports, with the share d of invited agents that dropped out of earlier steps.
 When enough reports come early, it is unknown what became of the others: slightly fewer of them count as drop-outs than the
@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from covey.coordinator.engine.deadline import DeadlineRule
+from covey.coordinator.engine.rules import DeadlineRule
 from covey.coordinator.engine.step import Step
 from covey.shared.strategies.base import ClientId
 

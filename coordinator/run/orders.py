@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.coordinator.engine.rounds import RoundEngine
-from covey.coordinator.engine.stage import Stage
-from covey.coordinator.engine.step import Step
+from covey.coordinator.engine.step import Stage, Step
 from covey.coordinator.run.disk_space import Room
 from covey.coordinator.run.effects import DropModel, SendModel, SendOrder
 from covey.coordinator.run.own_orders import OwnOrders, version_key

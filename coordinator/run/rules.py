@@ -6,8 +6,7 @@ import pathlib
 
 from pydantic import StrictInt, TypeAdapter, ValidationError
 
-from covey.coordinator.engine.deadline import DeadlineRule
-from covey.coordinator.engine.rules import Rules
+from covey.coordinator.engine.rules import DeadlineRule, Rules
 from covey.coordinator.engine.sampling import Listed
 from covey.shared.errors import UserError
 from covey.shared.scenario.fleet import Fleet

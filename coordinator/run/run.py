@@ -22,41 +22,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from covey.coordinator.engine.events import (
-    Action,
-    Ask,
-    Buffer,
-    Close,
-    Event,
-    Failed,
-    Finished,
-    Folded,
-    FoldFailed,
-    Forgotten,
-    Give,
-    Ignored,
-    Invite,
-    Joined,
-    Open,
-    Paused,
-    Plan,
-    Planned,
-    Quarantined,
-    Refused,
-    Released,
-    Reported,
-    ReportedTogether,
-    Rested,
-    Resumed,
-    SetAside,
-    Unreadable,
-    Void,
-)
+from covey.coordinator.engine import events
 from covey.coordinator.engine.pace import Pace
 from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.rules import Rules
 from covey.coordinator.engine.step import Step
-from covey.coordinator.run import early_stop, folding, records, stale_reports
+from covey.coordinator.run import early_stop, folding, notices, records, stale_reports
 from covey.coordinator.run.accepted_steps import AcceptedSteps
 from covey.coordinator.run.arrivals import NO_STEP, Arrivals
 from covey.coordinator.run.audit_trail import FILE as AUDIT_FILE
@@ -70,21 +41,6 @@ from covey.coordinator.run.fold_facts import note_outcome
 from covey.coordinator.run.fold_trial import FoldTrial, Outcome
 from covey.coordinator.run.folder import IN_PROCESS
 from covey.coordinator.run.next_phase import next_phase
-from covey.coordinator.run.notices import (
-    AgentFellBack,
-    AgentForgotten,
-    AgentQuarantined,
-    AgentReleased,
-    AgentRests,
-    LinesLost,
-    ReportDamaged,
-    ReportIgnored,
-    ReportRefused,
-    ReportSetAside,
-    RoundsStopped,
-    RoundVoid,
-    WorkFailed,
-)
 from covey.coordinator.run.orders import OrderBook, asked_of
 from covey.coordinator.run.origin import Origin
 from covey.coordinator.run.own_orders import lost_orders
@@ -125,7 +81,7 @@ class Answer:
     makes the event durable and returns the effects of that.
     """
 
-    event: Event
+    event: events.Event
     keep: Callable[[], Effects] = _nothing
 
 
@@ -271,9 +227,9 @@ class Run:
             for client, report in this.spool.reports(number, reported):
                 this.privacy.enter(name, number, client, report)
         this._save()
-        effects: Effects = [Announce(ReportDamaged(why)) for why in spool.damaged]
+        effects: Effects = [Announce(notices.ReportDamaged(why)) for why in spool.damaged]
         if this.recorder.rounds.lost:
-            effects.append(this.recorder.write(LinesLost(this.recorder.rounds.lost)))
+            effects.append(this.recorder.write(notices.LinesLost(this.recorder.rounds.lost)))
         effects += this._perform_all(actions, now)
         return this, effects
 
@@ -295,17 +251,17 @@ class Run:
 
     # -- events ------------------------------------------------------------------------------------
 
-    def handle(self, event: Event, now: float) -> Effects:
+    def handle(self, event: events.Event, now: float) -> Effects:
         """What an event of the roster, the clock or the operator leads to."""
         if self.log is not None:
             self.log.add(Arrival(now, event))
-        if isinstance(event, Reported | Failed | Refused):
+        if isinstance(event, events.Reported | events.Failed | events.Refused):
             # an agent at work; reports of a step of all agents are safe in the spool
             self._has_changed |= event.client in self.engine.pace.orders
         effects = self._perform_all(self.engine.handle(event, now), now)
-        if isinstance(event, Paused | Resumed):
+        if isinstance(event, events.Paused | events.Resumed):
             self._save()  # also a kill does not end a pause
-        if isinstance(event, Joined):
+        if isinstance(event, events.Joined):
             effects += self._whole_order(event.client)
         return effects
 
@@ -352,7 +308,7 @@ class Run:
         if why:
             self.audit.blame("ignored", client, why)
             # the engine ignores it for the same reason, and remembers it for the agent's story
-            effects = self.handle(Reported(client, number), now)
+            effects = self.handle(events.Reported(client, number), now)
             order = self.order_of(client)
             return [*effects, order]
         if report.work != self.work_digest_of(client, number):
@@ -406,10 +362,10 @@ class Run:
         view = View(round=engine.round, rounds=engine.rules.rounds, attempt=0, present=(client,))
         return self.strategy.plan(self.state, view)
 
-    def _reported(self, client: ClientId, number: int, report: Report) -> Reported:
+    def _reported(self, client: ClientId, number: int, report: Report) -> events.Reported:
         """What the engine learns of a report that lies in the spool."""
         if not self.engine.pace.is_at_work(client, number):
-            return Reported(client, number)
+            return events.Reported(client, number)
         phase = self._own_phase(client)
         keys = self.orders.own.keys_of(number)
         return stale_reports.reported(
@@ -425,7 +381,7 @@ class Run:
             self._accept(client, step)
             self.audit.note("accept", agent=client, step=step, report=written)
         clients = tuple(reports)
-        effects = self.handle(ReportedTogether(clients, step), now)
+        effects = self.handle(events.ReportedTogether(clients, step), now)
         orders = self.orders.orders_of(clients, self.state)
         return [*effects, *orders]
 
@@ -433,8 +389,8 @@ class Run:
         """An agent reports that it could not do its work."""
         self.audit.blame("failed", client, f"step {step}: {why}")
         self._count_failure(client, why)
-        effects = self.handle(Failed(client, step, why), now)
-        shown = Announce(WorkFailed(client, step, why))
+        effects = self.handle(events.Failed(client, step, why), now)
+        shown = Announce(notices.WorkFailed(client, step, why))
         order = self.order_of(client)
         return [*effects, shown, order]
 
@@ -465,10 +421,10 @@ class Run:
     def refused(self, client: ClientId, error: DecodeError, now: float) -> Effects:
         """What follows from a report that `accept` refused: it is shown, and counts against its sender."""
         why = str(error)
-        shown = Announce(ReportRefused(client, why))
+        shown = Announce(notices.ReportRefused(client, why))
         if error.reason in HONEST_REFUSALS:
             return [shown]
-        effects = self.handle(Refused(client, why), now)
+        effects = self.handle(events.Refused(client, why), now)
         order = self.order_of(client)
         return [shown, *effects, order]
 
@@ -494,7 +450,7 @@ class Run:
 
     # -- performing what the engine decides ----------------------------------------------------------
 
-    def _perform_all(self, actions: Iterable[Action], now: float) -> Effects:
+    def _perform_all(self, actions: Iterable[events.Action], now: float) -> Effects:
         """Perform actions, and those that the engine's next decisions consist of, until it waits for an event.
 
         An action that the engine needs an answer to is the last one of a decision: nothing is overtaken.
@@ -513,36 +469,36 @@ class Run:
             self._save()
         return effects
 
-    def _perform(self, action: Action) -> Performed:
+    def _perform(self, action: events.Action) -> Performed:
         """The effects of one action, and the answer that the engine needs, if any."""
         match action:
-            case Plan(view):
+            case events.Plan(view):
                 return self._plan(view)
-            case Close():
+            case events.Close():
                 return self._close(action)
-            case Open(cohort=cohort):
+            case events.Open(cohort=cohort):
                 self.recorder.step_opened()
                 effects = self._invite(cohort)
-            case Invite(_, client):
+            case events.Invite(_, client):
                 effects = self._invite([client])
-            case Give():
+            case events.Give():
                 effects = self._give(action)
-            case Void():
+            case events.Void():
                 effects = self._void(action)
-            case Quarantined():
+            case events.Quarantined():
                 effects = self._quarantined(action)
-            case Rested():
+            case events.Rested():
                 effects = self._rested(action)
-            case Released(client):
+            case events.Released(client):
                 effects = self._released(client)
-            case Forgotten(client):
+            case events.Forgotten(client):
                 effects = self._forgotten(client)
-            case Ask(clients):
+            case events.Ask(clients):
                 effects = [Question(client) for client in clients]
-            case Ignored(event, why):
+            case events.Ignored(event, why):
                 agent = getattr(event, "client", None)
-                effects = [Announce(ReportIgnored(agent, why))]
-            case Finished(why):
+                effects = [Announce(notices.ReportIgnored(agent, why))]
+            case events.Finished(why):
                 effects = self._finish(why)
         return effects, None
 
@@ -552,7 +508,7 @@ class Run:
         if stopped:
             view = self.engine.end_rounds()
         phase = next_phase(self.scenario, self.state, self.facts, view, self.engine.rules.newcomers)
-        return stopped, Answer(Planned(phase, self._buffer_sizes(phase)))
+        return stopped, Answer(events.Planned(phase, self._buffer_sizes(phase)))
 
     def _buffer_sizes(self, phase: Phase | None) -> Mapping[int, int] | None:
         """The agents of each cluster, if the phase is a round that takes place in buffers."""
@@ -562,7 +518,7 @@ class Run:
             return None
         return Counter(self.strategy.assignment(self.state).values())
 
-    def _give(self, give: Give) -> Effects:
+    def _give(self, give: events.Give) -> Effects:
         """Make orders of single agents; the checkpoint knows them before they are sent."""
         for client, number in give.orders:
             self.orders.make(client, number, self._own_phase(client), self.state)
@@ -577,19 +533,21 @@ class Run:
         self._has_changed = True
         return [*dropped, *models, *orders]
 
-    def _quarantined(self, action: Quarantined) -> Effects:
+    def _quarantined(self, action: events.Quarantined) -> Effects:
         client = action.client
         refused = action.refused
         why = action.why
         self.audit.note("quarantine", agent=client, refused=refused, why=why)
-        line = self.recorder.write(AgentQuarantined(client, refused, why, self.engine.round))
+        line = self.recorder.write(
+            notices.AgentQuarantined(client, refused, why, self.engine.round)
+        )
         order = self.order_of(client)
         self._has_changed = True
         return [line, order]
 
-    def _rested(self, action: Rested) -> Effects:
+    def _rested(self, action: events.Rested) -> Effects:
         self.audit.note("resting", agent=action.client, kind=action.kind, why=action.why)
-        notice = AgentRests(
+        notice = notices.AgentRests(
             action.client, action.kind, action.times, action.until, action.why, self.engine.round
         )
         self._has_changed = True
@@ -597,7 +555,7 @@ class Run:
 
     def _released(self, client: ClientId) -> Effects:
         self.audit.note("release", agent=client)
-        line = self.recorder.write(AgentReleased(client, self.engine.round))
+        line = self.recorder.write(notices.AgentReleased(client, self.engine.round))
         order = self.order_of(client)
         self._has_changed = True
         return [line, order]
@@ -621,7 +579,7 @@ class Run:
             self.accepted.settle(client)
         self.state = forgotten(self.strategy, self.state, client)
         self.audit.note("forget", agent=client)
-        line = self.recorder.write(AgentForgotten(client, self.engine.round))
+        line = self.recorder.write(notices.AgentForgotten(client, self.engine.round))
         self._has_changed = True
         return [line]
 
@@ -641,7 +599,7 @@ class Run:
             return []
         self.facts.stopped = why
         self.audit.note("stopped", round=done, why=why)
-        return [self.recorder.write(RoundsStopped(done, rounds, why))]
+        return [self.recorder.write(notices.RoundsStopped(done, rounds, why))]
 
     def _keep_best(self) -> None:
         """Keep the models on disk if the newest evaluation is the best so far."""
@@ -689,7 +647,7 @@ class Run:
         self._has_changed = True
         return [*models, *orders]
 
-    def _void(self, void: Void) -> Effects:
+    def _void(self, void: events.Void) -> Effects:
         """Forget the reports of a step that came to nothing."""
         step = void.step
         why = void.why
@@ -700,12 +658,12 @@ class Run:
         self.arrivals.begin(NO_STEP)
         self._steps_over.append(step)
         self._has_changed = True
-        line = self.recorder.write(RoundVoid(round_, step, why))
+        line = self.recorder.write(notices.RoundVoid(round_, step, why))
         return [line, *self.orders.orders_of(void.cohort, self.state)]
 
     # -- the fold ----------------------------------------------------------------------------------
 
-    def _close(self, close: Close) -> Performed:
+    def _close(self, close: events.Close) -> Performed:
         """Fold a closed step, or set the reports aside that make its fold fail."""
         step = self.engine.step
         assert step is not None  # noqa: S101 - the engine has just closed it
@@ -723,7 +681,7 @@ class Run:
             case Guilty(reasons):
                 return self._set_aside(number, reasons)
             case Hopeless(why):
-                failed = FoldFailed(why)
+                failed = events.FoldFailed(why)
                 return [], Answer(failed)
             case Sound(outcome, reports, steps):
                 devices = self.spool.devices(number, close.reporters)
@@ -736,7 +694,7 @@ class Run:
                 return self._folded(folded, reports)
 
     def _prepared(
-        self, close: Close, reports: list[tuple[ClientId, Report]]
+        self, close: events.Close, reports: list[tuple[ClientId, Report]]
     ) -> list[tuple[ClientId, Report]]:
         """The reports as they are folded: stale ones are carried over to the present model."""
         buffer = close.buffer
@@ -763,7 +721,7 @@ class Run:
         share = stale_reports.staleness_weight(staleness, self.scenario.rounds.staleness)
         return stale_reports.carried_over(report, start, present, share)
 
-    def _trial(self, step: Step, buffer: Buffer | None = None) -> FoldTrial:
+    def _trial(self, step: Step, buffer: events.Buffer | None = None) -> FoldTrial:
         cohort = sorted(step.cohort)
         return FoldTrial(
             scenario=self.scenario,
@@ -817,7 +775,7 @@ class Run:
             line = self.recorder.write(record)
             self.recorder.keep_sketches(folded.step, self.state, reports, self.setup.layout.size)
             fallen = [
-                self.recorder.write(AgentFellBack(client, **self.facts.fallen[client]))
+                self.recorder.write(notices.AgentFellBack(client, **self.facts.fallen[client]))
                 for client, vote in folded.outcome.votes.items()
                 if vote.is_against
             ]
@@ -828,7 +786,7 @@ class Run:
             orders = self.orders.orders_of(close.missing, self.state)
             return [line, *fallen, *orders]
 
-        folded_event = Folded()
+        folded_event = events.Folded()
         return [], Answer(folded_event, keep)
 
     def _ask_again(self, step: int, unreadable: Reasons) -> Performed:
@@ -837,7 +795,7 @@ class Run:
         for client, why in unreadable.items():
             self.accepted.take_back(client)
             damage = f"the accepted report of step {step} cannot be read ({why})"
-            notice = ReportDamaged(f"{damage}; {client} is asked for it again")
+            notice = notices.ReportDamaged(f"{damage}; {client} is asked for it again")
             effects.append(Announce(notice))
         self.facts.incarnation += 1
         if self.spool.summed(step):
@@ -849,7 +807,7 @@ class Run:
             asked = [client for client in unreadable if self.orders.is_made(client)]
             return [*self.orders.orders_of(asked, self.state)]
 
-        return effects, Answer(Unreadable(tuple(unreadable), step), keep)
+        return effects, Answer(events.Unreadable(tuple(unreadable), step), keep)
 
     def _set_aside(self, step: int, guilty: Reasons) -> Performed:
         """Take these reports out of the step and name their senders; the step continues with the others."""
@@ -860,14 +818,14 @@ class Run:
             self.arrivals.remove(step, client)
             self.spool.discard(step, client)
             self.audit.blame("set_aside", client, f"step {step}: {why}")
-            effects.append(self.recorder.write(ReportSetAside(client, round_, step, why)))
+            effects.append(self.recorder.write(notices.ReportSetAside(client, round_, step, why)))
         effects += self.orders.orders_of(guilty, self.state)
 
         def keep() -> Effects:
             self._has_changed = True
             return []
 
-        return effects, Answer(SetAside(dict(guilty)), keep)
+        return effects, Answer(events.SetAside(dict(guilty)), keep)
 
     def _count_up(self, step: int, clients: Iterable[ClientId]) -> None:
         """Count what reports carried, once their step is over: until then the spool knows it, also after a kill."""

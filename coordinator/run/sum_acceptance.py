@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from covey.coordinator.engine.events import Reported
-from covey.coordinator.engine.stage import Stage
-from covey.coordinator.engine.step import Step
+from covey.coordinator.engine.step import Stage, Step
 from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.partial_sums import Origin
 from covey.coordinator.run.run import Run

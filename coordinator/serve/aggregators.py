@@ -13,8 +13,7 @@ import time
 from dataclasses import asdict, dataclass
 from functools import partial
 
-from covey.coordinator.engine.stage import Stage
-from covey.coordinator.engine.step import Step
+from covey.coordinator.engine.step import Stage, Step
 from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.notices import AggregatorDown, AggregatorUp, SumRefused
 from covey.coordinator.run.partial_sums import Origin

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Literal
 
-from covey.coordinator.engine.stage import Stage
+from covey.coordinator.engine.step import Stage
 from covey.coordinator.run.run import Run
 from covey.shared.files import write_atomically
 from covey.shared.mqtt.link import Will

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from covey.coordinator.engine.rests import Trouble
-from covey.coordinator.engine.stage import Stage
+from covey.coordinator.engine.step import Stage
 from covey.coordinator.run.notices import PhaseFolded
 from covey.coordinator.run.roster_files import roster_file
 from covey.coordinator.run.run import Run

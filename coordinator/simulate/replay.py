@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.coordinator.engine.events import Reported
-from covey.coordinator.engine.stage import Stage
+from covey.coordinator.engine.step import Stage
 from covey.coordinator.processes import launch
 from covey.coordinator.processes.finish import finish
 from covey.coordinator.processes.workers import WorkerPool

@@ -28,7 +28,7 @@ from covey.coordinator.engine.events import (
 )
 from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.rules import Rules
-from covey.coordinator.engine.stage import Stage
+from covey.coordinator.engine.step import Stage
 from covey.shared.strategies.base import ENTRY, Phase
 
 TRAIN = Phase(sizes={"model": 2})

@@ -25,7 +25,7 @@ from covey.coordinator.engine.events import (
 from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.rules import Rules
 from covey.coordinator.engine.sampling import invitation_order
-from covey.coordinator.engine.stage import Stage
+from covey.coordinator.engine.step import Stage
 from covey.shared.errors import UserError
 from covey.shared.strategies.base import Phase, View
 from tests.coordinator.engines import EVERYBODY, TRAIN, cohort, feed, gathered, opened

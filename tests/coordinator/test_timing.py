@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.dashboard.folder_reader import plan_of
-from covey.coordinator.engine.deadline import DeadlineRule
 from covey.coordinator.engine.events import (
     Close,
     Folded,
@@ -26,6 +25,7 @@ from covey.coordinator.engine.events import (
     Tick,
 )
 from covey.coordinator.engine.rounds import RoundEngine
+from covey.coordinator.engine.rules import DeadlineRule
 from covey.coordinator.engine.timing import KEPT, Timing
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
