@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from covey.coordinator.run import folding
-from covey.coordinator.run.arrivals import Arrivals
+from covey.coordinator.run.arrivals import Arrivals, ExpectedSums
 from covey.coordinator.run.effects import Announce
 from covey.coordinator.run.notices import ReportSetAside
 from covey.coordinator.run.spool import Spool
+from covey.shared.errors import DecodeError
+from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.scenario.aggregation import Aggregation, MaxSamples
 from covey.shared.strategies.base import MODEL, ClientId, Phase, Report
 from covey.shared.strategies.bases.single import Single
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.reading import folded
 from covey.shared.strategies.registry import BUILT_IN
+from covey.shared.strategies.sums import Term
 from covey.shared.wire.codec import Codec, encode
 from covey.shared.wire.messages import ReportContent
 from tests.coordinator.test_recovery import half_reported, report_of
@@ -40,6 +44,29 @@ vectors = st.lists(values, min_size=SIZE, max_size=SIZE)
 reports = st.builds(
     lambda row, n: Report({MODEL: np.array(row, np.float32)}, n), vectors, st.integers(0, 400)
 )
+
+
+@pytest.mark.parametrize(
+    ("added", "is_refused"),
+    [
+        ([(3, 2.0), (3, 4.0)], False),
+        ([(3, 6.0)], True),
+        ([(3, 2.0), (3, 4.5)], True),
+        ([(2, 2.0), (2, 4.0)], True),
+    ],
+    ids=["honest", "another count", "another weight", "another length"],
+)
+def test_a_sum_of_an_aggregator_has_the_count_the_weight_and_the_length_of_its_reports(
+    added: list[tuple[int, float]], is_refused: bool
+) -> None:
+    expected = ExpectedSums()
+    for weight in (2.0, 4.0):
+        expected.count((Term("0", weight),), {MODEL: 3})
+    sent = Accumulator()
+    for size, weight in added:
+        sent.add("0", np.ones(size, np.float32), weight)
+    with pytest.raises(DecodeError, match="the sum of 0") if is_refused else nullcontext():
+        expected.compare(sent)
 
 
 def agents(count: int) -> list[ClientId]:

@@ -36,7 +36,7 @@ TRAIN = Phase(sizes={"model": 2})
 
 def started(*clients: str, sizes: dict[int, int] | None = None, **rules: Any) -> RoundEngine:
     """An engine whose rounds have begun: everybody is there at 0.0."""
-    changes = {"rounds": 9, "buffer": 2, "deadline_s": 30.0, "start_agents": len(clients), **rules}
+    changes = {"rounds": 99, "buffer": 2, "deadline_s": 30.0, "start_agents": len(clients), **rules}
     engine = RoundEngine(Rules(**changes))
     for client in clients:
         engine.handle(Joined(client), 0.0)
@@ -81,6 +81,21 @@ def test_a_full_buffer_is_folded_and_nobody_else_is_waited_for() -> None:
     assert given(folded(engine, 2.0)) == ["c", "a"]  # in the order in which they reported
     assert engine.round == 1
     assert "b" in engine.pace.orders
+
+
+def test_a_buffer_is_folded_with_what_it_has_once_its_first_report_has_waited_for_the_deadline() -> (
+    None
+):
+    engine = started("a", "b", "c", "d", sizes={0: 2, 1: 2}, first_work_s=60.0)
+    feed(engine, 5.0, report(engine, "a", cluster=0))
+    for second in range(6, 35):  # cluster 1 is busy all the time
+        for client in ("c", "d"):
+            actions = feed(engine, float(second), report(engine, client, cluster=1))
+        assert [one.reporters for one in actions if isinstance(one, Close)] == [("c", "d")]
+        folded(engine, float(second), {0: 2, 1: 2})
+    assert feed(engine, 34.9, Tick()) == []
+    [close] = [one for one in feed(engine, 35.0, Tick()) if isinstance(one, Close)]
+    assert close.reporters == ("a",)
 
 
 def test_staleness_counts_the_folds_of_the_own_cluster_since_the_order() -> None:

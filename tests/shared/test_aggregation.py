@@ -117,6 +117,19 @@ def test_a_rule_takes_the_place_of_the_mean_on_the_way_to_it() -> None:
     assert sums_at_hand(Average("median")).moved("0", start, 1.5) is start
 
 
+def test_a_rule_counts_the_shares_of_reports_that_are_in_several_sums() -> None:
+    """Nine tenths of the first and third reports belong elsewhere: the trim takes them, not the second."""
+    values, shares = (0.0, 1.0, 9.0, 10.0), (1.0, 1.0, 0.1, 0.1)
+    rule = Average("trimmed_mean", trim=0.3)
+    sums = SumsAtHand(rule)
+    for value, share in zip(values, shares, strict=True):
+        sums.add((Term("0", 1.0, share=share),), {MODEL: flat(value)})
+    pairs = [(flat(value), 1.0) for value in values]
+    found = sums.mean("0", otherwise=flat(0.0)).item()
+    assert found == rule.mean(pairs, shares).item()
+    assert found != rule.mean(pairs).item()
+
+
 def test_the_lower_median_of_two_is_the_smaller() -> None:
     assert lower_median([5.0, 1e12]) == 5.0
     assert lower_median([3.0, 1.0, 2.0]) == 2.0

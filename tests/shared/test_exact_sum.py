@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from covey.shared.numerics.exact_sum import LARGEST, ExactMean, ExactSum, _nearest
+from covey.shared.numerics.exact_sum import LARGEST, ExactMean, ExactSum, _nearest, weighted_moved
 from covey.shared.numerics.vectors import Vector, mean
 
 Term = tuple[Vector, float]
@@ -128,6 +128,17 @@ def test_a_mean_of_weights_of_any_size_is_the_plain_mean(weight: float) -> None:
         pairs.append((vector, float(number)))
         weighted.add(vector, number * weight)
     np.testing.assert_allclose(weighted.mean(), mean(pairs), rtol=2e-7)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 1.0, 1.5])
+def test_a_way_to_the_mean_starts_at_the_start_and_is_rounded_once(share: float) -> None:
+    start, first, second = (np.array(v, np.float32) for v in ([8, -4], [0, 3], [4, 6]))
+    total = ExactMean(2)
+    total.add(first, 3.0)
+    total.add(second, 1.0)
+    expected = [8 + share * (1 - 8), -4 + share * (3.75 + 4)]
+    assert total.moved(start, share).tolist() == expected
+    assert weighted_moved([(first, 3.0), (second, 1.0)], start, share).tolist() == expected
 
 
 def test_a_merged_mean_has_the_bytes_of_one_that_saw_everything() -> None:
