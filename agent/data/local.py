@@ -77,7 +77,7 @@ class DataOfLocal(ABC):
         skips_single: bool = False,
     ) -> None:
         if not len(dataset.targets):
-            raise DataError(f"{dataset.source}: no training samples")
+            raise DataError(f"{dataset.source}: no training samples", public="no training samples")
         self._units = partial(units_of, dataset)
         dataset = prepared(dataset, task)
         self._task = task

@@ -51,7 +51,7 @@ class DataSurvey:
 
     def __init__(self, data: Dataset, task: Task) -> None:
         if not len(data.targets):
-            raise DataError(f"{data.source}: no training samples")
+            raise DataError(f"{data.source}: no training samples", public="no training samples")
         self._data = data
         self._task = task
         self.device = "cpu"  # sums need no other
