@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+import covey
 from covey.agent.cli.options import Data, command_group
-from covey.shared.child import PACKAGE
 from covey.shared.cli import Json
 from covey.shared.errors import UserError
 
@@ -66,13 +66,11 @@ def examples(
     out: Annotated[Path, typer.Option(help="the folder to make")] = Path("examples"),
 ) -> None:
     """Copy small real data sets, each divided among three devices: tables, and a folder of images. Needs no network."""
-    from covey.agent.cli.data import copy_examples
-
     for data in copy_examples(out):
         print(data)
 
 
-EXAMPLES = PACKAGE / "examples"  # in a checkout a link to its folder `examples`
+EXAMPLES = Path(covey.__file__).parent / "examples"  # in a checkout a link to its folder `examples`
 
 
 def copy_examples(folder: Path) -> list[Path]:
