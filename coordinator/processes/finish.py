@@ -51,7 +51,7 @@ async def finish(
     tested: list[list[float]] = []
     if _has_superclasses(scenario) and this.strategy.clusters(this.state):
         tested = await test(folder, data_root, this.facts.scaling, allowed)
-    memberships = this.strategy.memberships(this.state)
+    memberships = this.strategy.shown(this.state).memberships
     mixed = mixtures.figures(memberships, mixtures_of(scenario, folder), tested)
     truth = truth_of(scenario, folder)
     return write_all(this, truth, {**mixed, "partition": partition_digest(folder)})

@@ -20,7 +20,7 @@ from covey.coordinator.view.lines import PhaseLine, averages, macro, reduced
 from covey.shared.numerics.measures import ACCURACY, MEASURES, Measure, shown_measure
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
-from covey.shared.strategies.base import ClientId, Proximity, Strategy
+from covey.shared.strategies.base import ClientId, Proximity
 from covey.shared.strategies.fedclust import FedClust
 
 Points = Sequence[tuple[float, float]]
@@ -175,12 +175,11 @@ def proximity_of(folder: Path, scenario: Scenario) -> Proximity | None:
     """What the clusters were made from, out of the newest checkpoint. Raises UserError if that is damaged."""
     checkpoint = Checkpoint(folder / "checkpoint")
     strategy = scenario.strategy
-    shows_distances = type(strategy).proximity is not Strategy.proximity
-    if not shows_distances or not checkpoint.exists():
+    if not strategy.signature_phases or not checkpoint.exists():
         return None
     setup = launch.started(folder, scenario)
     state: Any = checkpoint.state(type(strategy.init(setup)))
-    return strategy.proximity(state)
+    return strategy.shown(state).proximity()
 
 
 def _cut(result: Mapping[str, Any], figure: str, scenario: Scenario) -> Cut | None:

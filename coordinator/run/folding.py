@@ -330,7 +330,7 @@ def check_sound(strategy: AnyStrategy, state: Any) -> None:
             if not largest <= LARGEST_VALUE:
                 raise UnsoundFoldError(f"the model of cluster {k} would hold {largest:.3g}")
     _check_numbers(state, "")
-    check_json(dict(strategy.notes(state)), "its notes")
+    check_json(dict(strategy.shown(state).notes), "its notes")
 
 
 def check_json(value: Any, what: str) -> None:

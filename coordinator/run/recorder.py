@@ -147,7 +147,7 @@ class Recorder:
             train_seconds=round(sum(train_seconds.values()), 6),
             fold_seconds=round(folded.fold_s, 6),
             traffic=dict(traffic),
-            notes=dict(strategy.notes(state)) if own_phase else {},
+            notes=dict(strategy.shown(state).notes) if own_phase else {},
             membership=self._membership(state) if own_phase else None,
             privacy=privacy,
             deadline_s=None if step.adapted_s is None else round(step.adapted_s, 3),
@@ -171,7 +171,9 @@ class Recorder:
         """How well the method's memberships fit the true mixtures of a simulated fleet, where both are known."""
         if self._mixtures is None and (self._folder / TRUTH_FILE).exists():
             self._mixtures = mixtures_of(self._scenario, self._folder)
-        return mixtures.membership(self._scenario.strategy.memberships(state), self._mixtures or {})
+        return mixtures.membership(
+            self._scenario.strategy.shown(state).memberships, self._mixtures or {}
+        )
 
 
 def _moved(before: Mapping[ClientId, int], after: Mapping[ClientId, int]) -> int:

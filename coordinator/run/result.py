@@ -138,7 +138,7 @@ def result_of(run: Run, truth: Truth | None) -> RunResult:
         device=one_device(devices),
         devices=counted(facts.devices),
         versions=versions(),
-        notes=dict(strategy.notes(run.state)),
+        notes=dict(strategy.shown(run.state).notes),
         privacy=spent,
         origin=run.facts.origin or None,
         unevaluated=_unevaluated(run, federated),

@@ -50,7 +50,7 @@ clusters.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
@@ -343,6 +343,22 @@ class Proximity:
     cut: float | None = None
 
 
+@dataclass(frozen=True)
+class Shown:
+    """What records, figures and pages show of a method's state."""
+
+    # Facts for the record of a round: finite, and of types that JSON has. Text under a key that
+    # starts with "warning" is shown to people.
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+    # The estimated share (K,) of each cluster in a client's data; empty for hard methods.
+    memberships: Mapping[ClientId, tuple[float, ...]] = field(default_factory=dict)
+
+    # The distances that clusters were made from, computed when they are drawn; None where the
+    # state does not keep them.
+    proximity: Callable[[], Proximity | None] = lambda: None
+
+
 class Local(Protocol):
     """An agent's data and its means to train: torch on a device, a quadratic function in tests.
 
@@ -615,14 +631,6 @@ class Strategy(BaseModel, Generic[S]):
         """The cluster of each client that has one; empty for methods without clusters."""
         return {}
 
-    def memberships(self, state: S) -> Mapping[ClientId, tuple[float, ...]]:
-        """The estimated share (K,) of each cluster in a client's data; empty for hard methods."""
-        return {}
-
-    def proximity(self, state: S) -> Proximity | None:
-        """The distances that clusters were made from; None where the state does not keep them."""
-        return None
-
     def stop_reason(self, state: S) -> str:
         """Why the run needs no further round, in words for its record; empty while rounds remain.
 
@@ -631,12 +639,9 @@ class Strategy(BaseModel, Generic[S]):
         """
         return ""
 
-    def notes(self, state: S) -> Mapping[str, Any]:
-        """Facts for the record of a round: finite, and of types that JSON has.
-
-        Text under a key that starts with "warning" is shown to people.
-        """
-        return {}
+    def shown(self, state: S) -> Shown:
+        """What records, figures and pages show of a state."""
+        return Shown()
 
     # -- robust aggregation: docs/aggregation.md ---------------------------------------------------
 

@@ -58,6 +58,7 @@ from covey.shared.strategies.base import (
     Report,
     Reports,
     Setup,
+    Shown,
     Sums,
     View,
     trained_report,
@@ -312,11 +313,11 @@ class Cfl(ManyModels[CflState]):
         state = self._train_round(state, phase, members, sums.average)
         return replace(state, asked=(), round=state.round + 1)
 
-    def notes(self, state: CflState) -> dict[str, Any]:
+    def shown(self, state: CflState) -> Shown:
         norms: dict[str, Any] = {}
         for k, (of_mean, largest) in state.norms.items():
             norms[k] = {"mean": of_mean, "largest": largest}
-        facts = super().notes(state)
+        facts = dict(super().shown(state).notes)
         facts["norms"] = norms
         if self.trigger == "rotations":
             facts["clustered_rounds"] = state.streak
@@ -330,7 +331,7 @@ class Cfl(ManyModels[CflState]):
             if self._is_closed(state):
                 why = "no shift found between the data of the agents"
             facts["warning_clusters"] = f"no cluster was split, this run was FedAvg: {why}"
-        return facts
+        return Shown(facts)
 
     # -- rounds ------------------------------------------------------------------------------------
 

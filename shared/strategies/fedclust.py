@@ -46,6 +46,7 @@ from covey.shared.strategies.base import (
     Report,
     Reports,
     Setup,
+    Shown,
     Trainings,
     trained_report,
 )
@@ -271,7 +272,10 @@ class FedClust(ClusteredOnce[FedClustState]):
             signatures=merged(state.signatures, signatures),
         )
 
-    def proximity(self, state: FedClustState) -> Proximity | None:
+    def shown(self, state: FedClustState) -> Shown:
+        return replace(super().shown(state), proximity=lambda: self._proximity(state))
+
+    def _proximity(self, state: FedClustState) -> Proximity | None:
         if not state.signatures:
             return None
         points = [self._normal(state, signature) for signature in state.signatures.values()]

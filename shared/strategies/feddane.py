@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -38,6 +38,7 @@ from covey.shared.strategies.base import (
     Report,
     Reports,
     Setup,
+    Shown,
     Sums,
     Terms,
     View,
@@ -147,11 +148,11 @@ class FedDane(SingleModel[DaneState]):
             return replace(state, gradient=g, gave=tuple(client for client, _ in reports))
         return DaneState(sums.mean(KEY, otherwise=state.model))
 
-    def notes(self, state: DaneState) -> dict[str, Any]:
+    def shown(self, state: DaneState) -> Shown:
         """The norm of the mean gradient, after the first phase."""
         if state.gradient is None:
-            return {}
-        return {"gradient_norm": math.sqrt(dot(state.gradient, state.gradient))}
+            return Shown()
+        return Shown({"gradient_norm": math.sqrt(dot(state.gradient, state.gradient))})
 
 
 def _of_first_phase(job: Job, local: Local, client_state: ClientState) -> tuple[Vector, Vector]:

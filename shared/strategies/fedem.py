@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,7 @@ from covey.shared.strategies.base import (
     Settings,
     Setup,
     Shares,
+    Shown,
     Strategy,
     Sums,
     Term,
@@ -186,14 +187,14 @@ class FedEm(Strategy[FedEmState]):
     def clusters(self, state: FedEmState) -> Models:
         return state.components
 
-    def memberships(self, state: FedEmState) -> Mapping[ClientId, Shares]:
+    def _memberships(self, state: FedEmState) -> Mapping[ClientId, Shares]:
         return state.weights
 
-    def notes(self, state: FedEmState) -> dict[str, Any]:
+    def shown(self, state: FedEmState) -> Shown:
         total: list[float] = []
         if state.weights:
             total = np.sum(list(state.weights.values()), axis=0).tolist()
-        return {"components": self.n_clusters, "weights": total}
+        return Shown({"components": self.n_clusters, "weights": total}, self._memberships(state))
 
     def _trained(
         self, model: Vector, local: Local, losses: Losses, shares: Vector

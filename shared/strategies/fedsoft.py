@@ -19,7 +19,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import ConfigDict, Field
@@ -49,6 +49,7 @@ from covey.shared.strategies.base import (
     Settings,
     Setup,
     Shares,
+    Shown,
     Strategy,
     Sums,
     Term,
@@ -266,18 +267,21 @@ class FedSoft(Strategy[FedSoftState]):
             client: int(np.argmax(importance)) for client, importance in state.importance.items()
         }
 
-    def memberships(self, state: FedSoftState) -> Mapping[ClientId, Shares]:
+    def _memberships(self, state: FedSoftState) -> Mapping[ClientId, Shares]:
         memberships: dict[ClientId, Shares] = {}
         for client, importance in state.importance.items():
             total = math.fsum(importance)
             memberships[client] = tuple(share / total for share in importance)
         return memberships
 
-    def notes(self, state: FedSoftState) -> dict[str, Any]:
+    def shown(self, state: FedSoftState) -> Shown:
         total: list[float] = []
         if state.importance:
-            total = np.sum(list(self.memberships(state).values()), axis=0).tolist()
-        return {"clusters": self.n_clusters, "importance": total, "estimated": state.estimated}
+            total = np.sum(list(self._memberships(state).values()), axis=0).tolist()
+        return Shown(
+            {"clusters": self.n_clusters, "importance": total, "estimated": state.estimated},
+            self._memberships(state),
+        )
 
     # -- importance --------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -55,6 +55,7 @@ from covey.shared.strategies.base import (
     Report,
     Reports,
     Setup,
+    Shown,
     Sums,
     Trainings,
     trained_report,
@@ -448,10 +449,10 @@ class Fesem(HardClustered[FesemState]):
         share = f"{self.stop_tolerance:.3g}"
         return f"J changed by no more than {share} of itself in {state.settled} successive E-steps"
 
-    def notes(self, state: FesemState) -> dict[str, Any]:
+    def shown(self, state: FesemState) -> Shown:
         if not state.models:
-            return {}
-        facts = super().notes(state)
+            return Shown()
+        facts = dict(super().shown(state).notes)
         facts["J"] = state.spread
         facts["J_after_M"] = state.spread_after
         facts["reseeded"] = state.reseeded
@@ -464,7 +465,7 @@ class Fesem(HardClustered[FesemState]):
                 "the clusters have collapsed. "
                 "Longer local training or a weaker pull (strategy.mu) makes the models differ more"
             )
-        return facts
+        return Shown(facts)
 
     # -- privacy -----------------------------------------------------------------------------------
 

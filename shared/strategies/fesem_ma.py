@@ -62,6 +62,7 @@ from covey.shared.strategies.base import (
     Reports,
     Settings,
     Setup,
+    Shown,
     Sums,
     View,
     trained_report,
@@ -335,16 +336,16 @@ class FesemMa(HardClustered[FesemMaState]):
                 models[k] = _matched_mean(members, models[k], state.layout, average)
         return replace(state, models=tuple(models))
 
-    def notes(self, state: FesemMaState) -> dict[str, Any]:
+    def shown(self, state: FesemMaState) -> Shown:
         if not state.models:
-            return {}
-        facts = super().notes(state)
+            return Shown()
+        facts = dict(super().shown(state).notes)
         facts["J"] = state.spread
         facts["reseeded"] = state.reseeded
         if state.widths:
             widths = {k: list(of_cluster) for k, of_cluster in sorted(state.widths.items())}
             facts["widths"] = widths
-        return facts
+        return Shown(facts)
 
     # -- mode `fedma` ------------------------------------------------------------------------------
 

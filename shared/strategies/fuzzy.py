@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -43,6 +43,7 @@ from covey.shared.strategies.base import (
     Settings,
     Setup,
     Shares,
+    Shown,
     Strategy,
     Sums,
     TaskData,
@@ -233,7 +234,7 @@ class Fuzzy(Strategy[FuzzyState]):
             return {}
         return {client: int(np.argmax(counts)) for client, counts in state.counts.items()}
 
-    def memberships(self, state: FuzzyState) -> Mapping[ClientId, Shares]:
+    def _memberships(self, state: FuzzyState) -> Mapping[ClientId, Shares]:
         memberships: dict[ClientId, Shares] = {}
         for client, counts in state.counts.items():
             total = sum(counts)
@@ -241,10 +242,10 @@ class Fuzzy(Strategy[FuzzyState]):
                 memberships[client] = tuple(count / total for count in counts)
         return memberships
 
-    def notes(self, state: FuzzyState) -> dict[str, Any]:
-        shares = np.array(list(self.memberships(state).values()))
+    def shown(self, state: FuzzyState) -> Shown:
+        shares = np.array(list(self._memberships(state).values()))
         if not len(shares):
-            return {}
+            return Shown({}, self._memberships(state))
         total = shares.sum(axis=0)
         facts = {"clusters": len(state.models), "weights": total.tolist()}
         differences = np.ptp(shares, axis=0)
@@ -254,7 +255,7 @@ class Fuzzy(Strategy[FuzzyState]):
                 "all agents have the same share of each cluster, so the clusters' models are "
                 "one and the same. A smaller strategy.kappa lets shares differ"
             )
-        return facts
+        return Shown(facts, self._memberships(state))
 
     def _contrast(self) -> Contrast | None:
         """The contrastive loss; None without weight, so that training is exactly FedAvg's."""

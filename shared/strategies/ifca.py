@@ -50,6 +50,7 @@ from covey.shared.strategies.base import (
     Server,
     Settings,
     Setup,
+    Shown,
     Sums,
     Term,
     Terms,
@@ -456,9 +457,9 @@ class Ifca(ManyModels[IfcaState]):
                 choices[client] = choice
         return choices
 
-    def notes(self, state: IfcaState) -> dict[str, Any]:
+    def shown(self, state: IfcaState) -> Shown:
         dead = self._dead(state)
-        facts = super().notes(state)
+        facts = dict(super().shown(state).notes)
         facts["idle"] = list(state.idle)
         facts["dead"] = dead
         if self.dead_after in state.idle:
@@ -474,7 +475,7 @@ class Ifca(ManyModels[IfcaState]):
                 "this run is FedAvg. Another initialisation (strategy.initial) may help, "
                 "or there are no groups"
             )
-        return facts
+        return Shown(facts)
 
     def _only_one_in_use(self, state: IfcaState) -> int | None:
         """The hypothesis that all clients have chosen for several rounds; None without such a one."""

@@ -19,7 +19,7 @@ once, with the shared part.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +39,7 @@ from covey.shared.strategies.base import (
     Report,
     Reports,
     Setup,
+    Shown,
     Strategy,
     Sums,
     Terms,
@@ -137,12 +138,14 @@ class LgFedAvg(Strategy[LgState]):
             return ()
         return (_joined(state.start, state.shared, state.spans),)
 
-    def notes(self, state: LgState) -> dict[str, Any]:
-        return {
-            "shared_values": state.shared.size,
-            "own_values": state.start.size,
-            "trained": len(state.trained),
-        }
+    def shown(self, state: LgState) -> Shown:
+        return Shown(
+            {
+                "shared_values": state.shared.size,
+                "own_values": state.start.size,
+                "trained": len(state.trained),
+            }
+        )
 
 
 def _shared_spans(layout: Layout, count: int) -> Spans:

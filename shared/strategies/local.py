@@ -11,7 +11,7 @@ ever had.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -31,6 +31,7 @@ from covey.shared.strategies.base import (
     Reports,
     Settings,
     Setup,
+    Shown,
     Strategy,
     Sums,
     Training,
@@ -122,8 +123,8 @@ class LocalOnly(Strategy[LocalState]):
     def clusters(self, state: LocalState) -> tuple[Vector, ...]:
         return ()
 
-    def notes(self, state: LocalState) -> dict[str, Any]:
-        return {"trained": len(state.trained), "epochs": state.epochs}
+    def shown(self, state: LocalState) -> Shown:
+        return Shown({"trained": len(state.trained), "epochs": state.epochs})
 
     @property
     def privacy(self) -> PrivacyFacet:

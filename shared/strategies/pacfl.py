@@ -51,6 +51,7 @@ from covey.shared.strategies.base import (
     Report,
     Reports,
     Setup,
+    Shown,
     trained_report,
 )
 from covey.shared.strategies.bases.cut import (
@@ -255,7 +256,10 @@ class Pacfl(ClusteredOnce[PacflState]):
         flat = frame.ravel()
         return replace(report, vectors={SIGNATURE: flat}, numbers={"labels": labels})
 
-    def proximity(self, state: PacflState) -> Proximity | None:
+    def shown(self, state: PacflState) -> Shown:
+        return replace(super().shown(state), proximity=lambda: self._proximity(state))
+
+    def _proximity(self, state: PacflState) -> Proximity | None:
         clients = tuple(state.signatures)
         if not clients:
             return None

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +45,7 @@ from covey.shared.strategies.base import (
     Schedule,
     Settings,
     Setup,
+    Shown,
     Sums,
     TaskData,
     TrainingResult,
@@ -255,10 +256,10 @@ class Robust(ClusteredOnce[RobustState]):
                 models[k] = combine([(model, 1.0), (robust, -rate)])
         return replace(state, models=tuple(models), round=state.round + 1)
 
-    def notes(self, state: RobustState) -> dict[str, Any]:
+    def shown(self, state: RobustState) -> Shown:
         if not state.models:
-            return {}
-        return {**super().notes(state), "trimmed_cost": state.inertia}
+            return Shown()
+        return Shown({**super().shown(state).notes, "trimmed_cost": state.inertia})
 
     def _solve(self, start: Vector, local: Local, epochs: int) -> TrainingResult:
         """Stage 1: train for E_0 epochs, or until an epoch hardly changes the loss."""

@@ -36,7 +36,7 @@ def alike(count: int = 10) -> dict[str, Softmax]:
 
 
 def notes(end: Run) -> dict[str, Any]:
-    return dict(end.strategy.notes(end.state))
+    return dict(end.strategy.shown(end.state).notes)
 
 
 @pytest.mark.parametrize("strategy", [FedClust(), Pacfl()])

@@ -166,7 +166,7 @@ def test_the_order_of_arrival_does_not_change_a_byte(options: dict[str, Any]) ->
 
 def test_layers_widen_on_the_server_and_every_vector_has_the_tasks_layout() -> None:
     run = started(**LOOSE).rounds(2)
-    widths = run.strategy.notes(run.state)["widths"]
+    widths = run.strategy.shown(run.state).notes["widths"]
     assert all(first > 4 and second > 3 for first, second in widths.values())
     assert {model.shape for model in run.state.stored.values()} == {(LAYOUT.size,)}
     assert {model.shape for model in run.strategy.clusters(run.state)} == {(LAYOUT.size,)}

@@ -21,7 +21,9 @@ def test_cfl_splits_where_members_disagree_and_the_children_part_in_that_round()
     assert end.state.models[0] == pytest.approx([2.5, 2.65])
     assert end.state.models[1] == pytest.approx([-2.5, -2.3])
     assert end.state.nodes[0].tolist() == [0, 0]
-    assert end.strategy.notes(end.state)["cross_similarity"]["0"] == pytest.approx(-1, abs=0.01)
+    assert end.strategy.shown(end.state).notes["cross_similarity"]["0"] == pytest.approx(
+        -1, abs=0.01
+    )
     assert run(Cfl(warmup=0, eps_1=0.4, eps_2=1.6), locals_, rounds=12).state.models[
         0
     ] == pytest.approx([5, 5.3], rel=2e-3)
@@ -282,7 +284,7 @@ def test_cfl_by_default_makes_all_clusters_in_the_first_round() -> None:
     assert [*end.state.assign.values()] == [0, 3, 1, 2] * 3
     assert [phase.name for phase, _ in end.phases] == ["signature", "train"]
     assert [round(float(model[0]), 3) for model in end.state.models] == [5.1, -4.9, 0.1, 0.1]
-    facts = end.strategy.notes(end.state)
+    facts = end.strategy.shown(end.state).notes
     assert facts["shift"].startswith("agents differ in")
     assert "warning_clusters" not in facts
     later = run(Cfl(), four_ways(), WHOLE, rounds=5)
@@ -299,7 +301,7 @@ def test_cfl_newcomer_walks_down_splits_that_were_made_at_once() -> None:
 def test_cfl_never_splits_a_fleet_whose_cards_show_no_shift() -> None:
     clients = {f"c{i}": softmax_client((0, 1, 2, 3), seed=i, n=30 + 20 * i) for i in range(8)}
     end = run(Cfl(), clients, SGD, rounds=2)
-    facts = end.strategy.notes(replace(end.state, rounds=2))
+    facts = end.strategy.shown(replace(end.state, rounds=2)).notes
     assert len(end.state.models) == 1
     assert facts["shift"] == "no shift found: one cluster"
     assert "no shift found between the data of the agents" in facts["warning_clusters"]
@@ -314,14 +316,14 @@ def test_cfl_without_any_card_decides_by_chance_and_does_not_wait() -> None:
 
     end = run(Cfl(), four_ways(), WHOLE, rounds=1, drop=no_card)
     assert [*end.state.assign.values()] == [0, 3, 1, 2] * 3
-    assert "fewer than 4 agents sent a card" in end.strategy.notes(end.state)["shift"]
+    assert "fewer than 4 agents sent a card" in end.strategy.shown(end.state).notes["shift"]
 
 
 @pytest.mark.parametrize("trigger", ["norms", "rounds"])
 def test_cfl_asks_for_no_cards_by_the_papers_rules(trigger: Any) -> None:
     end = run(Cfl(trigger=trigger), four_ways(), rounds=1)
     assert [phase.name for phase, _ in end.phases] == ["train"]
-    assert "shift" not in end.strategy.notes(end.state)
+    assert "shift" not in end.strategy.shown(end.state).notes
 
 
 def test_cfl_by_rotations_splits_after_three_rounds_whose_updates_fall_into_groups() -> None:
@@ -332,7 +334,7 @@ def test_cfl_by_rotations_splits_after_three_rounds_whose_updates_fall_into_grou
     end = run(by_rotations, locals_, WHOLE, rounds=3)
     assert [*end.state.assign.values()] == [0, 1] * 4
     assert end.state.streak == {"0": 0}
-    assert "warning_clusters" not in end.strategy.notes(end.state)
+    assert "warning_clusters" not in end.strategy.shown(end.state).notes
 
 
 def test_cfl_by_default_asks_all_members_before_it_splits_where_a_part_takes_part() -> None:
@@ -352,8 +354,8 @@ def test_cfl_warns_at_the_end_that_nothing_was_split() -> None:
     for trigger, why in reasons.items():
         end = run(Cfl.model_validate({"trigger": trigger}), locals_, rounds=2)
         state = replace(end.state, rounds=2)
-        assert why in end.strategy.notes(state)["warning_clusters"]
-        assert "warning_clusters" not in end.strategy.notes(replace(state, rounds=3))
+        assert why in end.strategy.shown(state).notes["warning_clusters"]
+        assert "warning_clusters" not in end.strategy.shown(replace(state, rounds=3)).notes
 
 
 def test_cfl_with_a_threshold_is_the_papers() -> None:

@@ -95,7 +95,10 @@ def test_notes_and_orders_can_be_written_as_json(case: dict[str, Any]) -> None:
     run = a_run(case)
     for count in (0, 1, 5):
         state = run.rounds(count).state
-        assert json.loads(json.dumps(dict(run.strategy.notes(state)), allow_nan=False)) is not None
+        assert (
+            json.loads(json.dumps(dict(run.strategy.shown(state).notes), allow_nan=False))
+            is not None
+        )
         for order in (run.strategy.order(state, Phase(), "c0"), run.strategy.serve(state, "c0")):
             json.dumps(dict(order.numbers), allow_nan=False)
             assert all(run.strategy.model(state, key).dtype == np.float32 for key in order.models)

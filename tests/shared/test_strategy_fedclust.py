@@ -57,7 +57,7 @@ def test_fedclust_clusters_start_at_the_common_start_and_end_at_their_groups() -
 
 def test_fedclust_names_the_lambda_that_a_cut_implies() -> None:
     end = run(FedClust(n_clusters=2), two_groups(), rounds=1)
-    facts = end.strategy.notes(end.state)
+    facts = end.strategy.shown(end.state).notes
     for threshold in (facts["lambda_from"], (facts["lambda_from"] + facts["lambda_below"]) / 2):
         assert (
             run(FedClust(threshold=threshold), two_groups(), rounds=1).state.assign

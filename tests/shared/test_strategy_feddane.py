@@ -63,7 +63,7 @@ def test_feddane_sends_the_model_only_to_those_who_do_not_have_it() -> None:
     assert strategy.order(gave, Phase(), "a").models == ("gradient",)
     assert strategy.order(gave, Phase(), "b").models == ("gradient", "0")
     assert strategy.model(gave, "gradient").tolist() == [2, 0]
-    assert strategy.notes(gave) == {"gradient_norm": 2.0}
+    assert strategy.shown(gave).notes == {"gradient_norm": 2.0}
 
 
 def test_feddane_draws_again_if_the_first_cohort_is_gone_or_the_phase_was_void() -> None:

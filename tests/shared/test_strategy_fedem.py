@@ -81,7 +81,7 @@ def test_fedem_keeps_weights_on_the_client_until_its_report_is_accepted() -> Non
     )
     assert "c00" not in end.client_states
     assert set(end.client_states["c01"]) == {"pi", "held"}
-    assert end.strategy.memberships(end.state) == {}
+    assert end.strategy.shown(end.state).memberships == {}
 
 
 def test_fedem_reports_weights_only_if_the_scenario_asks_for_them() -> None:
@@ -93,7 +93,7 @@ def test_fedem_reports_weights_only_if_the_scenario_asks_for_them() -> None:
         flat(-1, -1),
         rounds=20,
     )
-    memberships = end.strategy.memberships(end.state)
+    memberships = end.strategy.shown(end.state).memberships
     assert memberships["c00"] == pytest.approx((1, 0), abs=1e-3)
     assert memberships["c01"] == pytest.approx((0, 1), abs=1e-3)
     assert np.all(np.abs(end.state.components[0] - 5) < 0.1)

@@ -26,7 +26,7 @@ def test_fesem_ends_with_a_centre_in_each_group(features: Any, distance: Any) ->
     assert end.state.assign == {client: i % 2 for i, client in enumerate(two_groups())}
     assert end.state.models[0] == pytest.approx([5, 5.3], rel=1e-3)
     assert end.state.models[1] == pytest.approx([-5, -4.6], rel=1e-3)
-    assert end.strategy.notes(end.state)["sizes"] == [4, 4]
+    assert end.strategy.shown(end.state).notes["sizes"] == [4, 4]
 
 
 def test_fesem_refuses_what_a_projection_does_not_keep() -> None:
@@ -102,8 +102,8 @@ def test_fesem_spread_is_the_mean_distance_to_the_own_centre() -> None:
     at = Run(Fesem(n_clusters=1, mu=0.0), setup(locals_, WHOLE), locals_)
     at.phase(0)
     around = (1 + 1 + 1 + 1 + 0 + 4) / 3  # squared, around (1, 1)
-    assert at.strategy.notes(at.state)["J"] == pytest.approx(around)
-    assert at.rounds(1).strategy.notes(at.state)["J"] == pytest.approx(around)
+    assert at.strategy.shown(at.state).notes["J"] == pytest.approx(around)
+    assert at.rounds(1).strategy.shown(at.state).notes["J"] == pytest.approx(around)
 
 
 def test_fesem_records_j_after_the_m_step_as_well() -> None:
@@ -113,7 +113,7 @@ def test_fesem_records_j_after_the_m_step_as_well() -> None:
     )
     at.rounds(1)
     at.state = replace(at.state, models=(flat(4, 0),))
-    notes = at.rounds(2).strategy.notes(at.state)
+    notes = at.rounds(2).strategy.shown(at.state).notes
     assert notes["J"] == pytest.approx((16 + 4) / 2)  # around (4, 0)
     assert notes["J_after_M"] == pytest.approx((1 + 1) / 2)  # around the members' mean (1, 0)
 
@@ -122,7 +122,7 @@ def test_fesem_records_j_after_the_m_step_as_well() -> None:
 def test_fesem_m_step_never_raises_j(features: Any) -> None:
     at = Run(Fesem(mu=0.0, features=features), setup(two_groups()), two_groups())
     for round_ in range(1, 6):
-        notes = at.rounds(round_).strategy.notes(at.state)
+        notes = at.rounds(round_).strategy.shown(at.state).notes
         assert notes["J_after_M"] <= notes["J"] * (1 + 1e-6)
 
 
@@ -205,7 +205,7 @@ def test_fesem_seeds_an_empty_cluster_with_the_client_farthest_from_its_centre()
     at.state = replace(at.state, models=far_away, assign=dict.fromkeys(at.state.assign, 0))
     at.rounds(1)
     assert at.state.assign == {"c00": 0, "c01": 0, "c02": 0, "c03": 1}
-    assert strategy.notes(at.state)["reseeded"] == 1
+    assert strategy.shown(at.state).notes["reseeded"] == 1
     assert at.state.models[1] == pytest.approx(at.state.stored["c03"])
 
 
@@ -232,16 +232,16 @@ def test_fesem_warns_when_nearly_everybody_shares_a_cluster() -> None:
     collapsed = run(Fesem(mu=0.0), bowls(*[(1, 1)] * 9, (50, 50)), rounds=1)
     assert (
         "9 of 10 agents share one of 2 clusters"
-        in collapsed.strategy.notes(collapsed.state)["warning"]
+        in collapsed.strategy.shown(collapsed.state).notes["warning"]
     )
     healthy = run(Fesem(), two_groups(), rounds=1)
-    assert "warning" not in healthy.strategy.notes(healthy.state)
+    assert "warning" not in healthy.strategy.shown(healthy.state).notes
 
 
 def test_fesem_starts_with_fewer_clients_than_clusters_and_fills_up_later() -> None:
     joins = dict.fromkeys(list(two_groups())[1:], 1)
     end = run(Fesem(n_clusters=2, mu=0.0), two_groups(), rounds=8, joins=joins)
-    assert sorted(end.strategy.notes(end.state)["sizes"]) == [4, 4]
+    assert sorted(end.strategy.shown(end.state).notes["sizes"]) == [4, 4]
 
 
 def test_fesem_never_copies_a_stored_model(tmp_path: Path) -> None:

@@ -192,7 +192,7 @@ def test_fesem_ma_notes_the_mean_squared_distance_to_the_own_centre() -> None:
         float(np.sum((model - before.models[before.assign[f"c{i}"]]).astype(np.float64) ** 2))
         for i, model in enumerate(models)
     ]
-    assert strategy.notes(after)["J"] == pytest.approx(np.mean(distances), rel=1e-4)
+    assert strategy.shown(after).notes["J"] == pytest.approx(np.mean(distances), rel=1e-4)
 
 
 def test_fesem_ma_newcomers_start_from_the_mean_of_the_centres_and_join_the_nearest() -> None:
@@ -214,5 +214,5 @@ def test_fesem_ma_gives_a_cluster_without_members_the_model_that_lies_farthest_o
     state = warmed_up(strategy, models, start)
     everybody_in_one = replace(state, models=(state.models[0], state.models[0] + np.float32(50)))
     after = folded(strategy, everybody_in_one, Phase(), [("c0", Report({"model": models[0]}, 10))])
-    assert strategy.notes(after)["reseeded"] == 1
+    assert strategy.shown(after).notes["reseeded"] == 1
     assert set(after.assign.values()) == {0, 1}

@@ -31,7 +31,7 @@ def test_fuzzy_mixes_clients_into_clusters_and_clusters_into_clients_by_counts()
     )
     assert [model.tolist() for model in state.models] == [[6, 2], [2, 6]]  # equation 3
     assert strategy.model(state, "@a").tolist() == [5, 3]  # equation 4: 3/4 and 1/4
-    assert strategy.memberships(state) == {"a": (0.75, 0.25), "b": (0.25, 0.75)}
+    assert strategy.shown(state).memberships == {"a": (0.75, 0.25), "b": (0.25, 0.75)}
     assert strategy.order(state, Phase(), "a").models == ("@a",)
     later = folded(strategy, state, Phase(), [("b", counted(flat(9, 9), 0, 40))])
     assert later.models[0] is state.models[0]  # nobody has a sample in it
@@ -48,7 +48,7 @@ def test_fuzzy_ablation_with_the_loss_alone_aggregates_as_fedavg() -> None:
     assert close(
         fuzzy.state.models[0], run(FedAvg(), locals_, TWO, fuzzy.setup.starts[0]).state.model
     )
-    assert len(fuzzy.strategy.memberships(fuzzy.state)["c0"]) == 2
+    assert len(fuzzy.strategy.shown(fuzzy.state).memberships["c0"]) == 2
 
 
 def test_fuzzy_ablation_with_known_memberships_counts_by_them() -> None:
@@ -131,9 +131,12 @@ def test_fuzzy_warns_when_all_clients_have_the_same_memberships() -> None:
     strategy = Fuzzy()
     state = strategy.init(setup(two_groups(spread=0), ONE, flat(0, 0)))
     same = [("a", counted(flat(1, 1), 5, 5)), ("b", counted(flat(2, 2), 10, 10))]
-    assert "one and the same" in strategy.notes(folded(strategy, state, Phase(), same))["warning"]
+    assert (
+        "one and the same"
+        in strategy.shown(folded(strategy, state, Phase(), same)).notes["warning"]
+    )
     other = [("a", counted(flat(1, 1), 5, 5)), ("b", counted(flat(2, 2), 15, 5))]
-    assert "warning" not in strategy.notes(folded(strategy, state, Phase(), other))
+    assert "warning" not in strategy.shown(folded(strategy, state, Phase(), other)).notes
 
 
 @pytest.mark.parametrize(
@@ -168,7 +171,7 @@ def test_fuzzy_keeps_what_it_knew_of_a_client_that_counts_nothing() -> None:
     )
     assert later.counts == state.counts
     assert [model.tolist() for model in later.models] == [model.tolist() for model in state.models]
-    assert set(strategy.memberships(later)) == {"a", "b"}
+    assert set(strategy.shown(later).memberships) == {"a", "b"}
     assert strategy.order(later, Phase(), "new").models == ("mean",)
 
 

@@ -89,9 +89,9 @@ def test_ifca_hypothesis_without_choosers_stays_is_called_dead_and_may_be_seeded
     starts = [flat(1, 1), flat(-90, 90)]
     dead = run(Ifca(initial="random", dead_after=3), locals_, ONE, *starts, rounds=3)
     assert dead.state.models[1].tolist() == [-90, 90]
-    assert dead.strategy.notes(dead.state)["dead"] == [1]
-    assert "no agent chose" in dead.strategy.notes(dead.state)["warning"]
-    assert dead.strategy.notes(dead.rounds(4).state).get("warning") is None  # said once
+    assert dead.strategy.shown(dead.state).notes["dead"] == [1]
+    assert "no agent chose" in dead.strategy.shown(dead.state).notes["warning"]
+    assert dead.strategy.shown(dead.rounds(4).state).notes.get("warning") is None  # said once
     alive = run(
         Ifca(initial="random", dead_after=3, reseed_dead=True), locals_, ONE, *starts, rounds=12
     )
@@ -254,7 +254,7 @@ def test_ifca_warns_where_everybody_chooses_the_same_hypothesis() -> None:
     locals_ = bowls((5, 5), (5, 4), (4, 5))
     for rounds, warned in ((4, False), (5, True)):
         end = run(Ifca(initial="random"), locals_, ONE, flat(1, 1), flat(-90, -90), rounds=rounds)
-        assert ("warning_clusters" in end.strategy.notes(end.state)) == warned
+        assert ("warning_clusters" in end.strategy.shown(end.state).notes) == warned
 
 
 def test_frozen_clusters_do_not_follow_the_data() -> None:

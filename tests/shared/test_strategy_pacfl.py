@@ -258,13 +258,15 @@ def test_pacfl_by_default_finds_groups_and_without_a_gate_leaves_agents_without_
     grouped = {f"c{i:02}": pictures((0,), seed=i, turn=40.0 * (i % 2) + 0.5 * i) for i in range(10)}
     end = run(Pacfl(), grouped, rounds=1)
     assert [*end.state.assign.values()] == [0, 1] * 5
-    facts = end.strategy.notes(end.state)
+    facts = end.strategy.shown(end.state).notes
     assert facts["shift"].startswith("agents differ in style")
     turns = np.random.default_rng(4).standard_normal(10) * 5
     alike = {f"c{i:02}": pictures((0,), seed=i, turn=float(turn)) for i, turn in enumerate(turns)}
     one = run(Pacfl(gate="none"), alike, rounds=1)
     assert len(one.state.models) == 1
-    assert "one cluster, this run is FedAvg" in one.strategy.notes(one.state)["warning_clusters"]
+    assert (
+        "one cluster, this run is FedAvg" in one.strategy.shown(one.state).notes["warning_clusters"]
+    )
     assert len(run(Pacfl(choose="gap"), alike, rounds=1).state.models) > 1
 
 

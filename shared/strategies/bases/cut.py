@@ -38,6 +38,7 @@ from covey.shared.strategies.base import (
     Phase,
     Report,
     Reports,
+    Shown,
     Sums,
     View,
 )
@@ -253,10 +254,10 @@ class ClusteredOnce(HardClustered[G], Generic[G]):
             state = replace(state, chances=tested(reports))
         return super().fold(state, phase, sums, reports)
 
-    def notes(self, state: G) -> dict[str, Any]:
+    def shown(self, state: G) -> Shown:
         if not state.models:
-            return {}
-        facts = super().notes(state)
+            return Shown()
+        facts = dict(super().shown(state).notes)
         if self.height:
             low, high = state.cut
             facts[f"{self.height}_from"] = low
@@ -268,7 +269,7 @@ class ClusteredOnce(HardClustered[G], Generic[G]):
         if not self.cut.is_given:
             facts.update(shift_facts(state.chances, asks=state.asks, gate=self.gate))
         facts.update(useless(state, chosen=not self.cut.is_given))
-        return facts
+        return Shown(facts)
 
 
 def with_tree(state: G, tree: Agglomeration, evidence: tuple[float, ...]) -> G:

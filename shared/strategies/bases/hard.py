@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import ClassVar, Generic, Literal, TypeVar
 
 from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.vectors import Layout, Vector
@@ -31,6 +31,7 @@ from covey.shared.strategies.base import (
     Phase,
     Report,
     Reports,
+    Shown,
     Strategy,
     Sums,
     Terms,
@@ -214,8 +215,8 @@ class ManyModels(Strategy[H], Generic[H]):
     def assignment(self, state: H) -> Mapping[ClientId, int]:
         return state.assign
 
-    def notes(self, state: H) -> dict[str, Any]:
-        return {"clusters": len(state.models), "sizes": sizes(state)}
+    def shown(self, state: H) -> Shown:
+        return Shown({"clusters": len(state.models), "sizes": sizes(state)})
 
 
 class HardClustered(ManyModels[H], Generic[H]):
