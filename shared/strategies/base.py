@@ -460,8 +460,8 @@ class Strategy(BaseModel, Generic[S]):
     `S` is the type of its state. A subclass adds `name: Literal["..."]`, by which a scenario
     chooses it, and its hyper-parameters as pydantic fields, each with a description: they are
     printed by `coordinator methods`. A subclass must write `init`, `plan`, `order`, `model`,
-    `work`, `fold`, `serve` and `clusters`; the classes in `bases/` write most of them. Add the
-    class to `registry.py`, and it can be used in scenarios, tests and comparisons. A method in a
+    `work`, `terms`, `fold`, `serve` and `clusters`; the classes in `bases/` write most of them. An
+    `individual` method has no terms. Add the class to `registry.py`, and it can be used in scenarios, tests and comparisons. A method in a
     package of your own joins by an entry point instead; the tutorial shows how.
 
     Example:
