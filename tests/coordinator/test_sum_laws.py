@@ -144,6 +144,30 @@ def test_every_maker_gives_the_bytes_of_a_fold_of_all_reports_at_once(
             assert state_after(folder, scene, make, state, phase, shuffled) == expected, phase.name
 
 
+@pytest.mark.parametrize("make", [on_arrival, from_the_spool])
+@pytest.mark.parametrize("method", AVERAGING)
+def test_a_fold_sees_the_vectors_of_whole_orders_alone(
+    method: str, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = scenario(method)
+    strategy = scene.strategy
+    kind = type(strategy)
+    fold = kind.fold
+    seen: dict[ClientId, bool] = {}
+
+    def spy(self: Any, state: Any, phase: Phase, sums: Any, reports: Reports) -> Any:
+        seen.update({client: bool(report.vectors) for client, report in reports})
+        return fold(self, state, phase, sums, reports)
+
+    folds = folds_of(method)
+    monkeypatch.setattr(kind, "fold", spy)
+    for number, (state, phase, reports) in enumerate(folds):
+        seen.clear()
+        state_after(tmp_path / str(number), scene, make, state, phase, reports)
+        whole = {c: is_whole(strategy, state, phase, c) and bool(r.vectors) for c, r in reports}
+        assert seen == whole, phase.name
+
+
 @pytest.mark.parametrize("rule", ["median", "trimmed_mean", "geometric_median"])
 @pytest.mark.parametrize("method", AVERAGING)
 def test_a_rule_gives_the_same_bytes_in_any_order_of_arrival(
