@@ -58,7 +58,7 @@ def membership_error(strategy: Fuzzy, seed: int, rounds: int = 6) -> float:
     run = Learning(strategy, Setup((start,), layout, seed, rounds, 1.0, TRAINING), data).rounds(
         rounds
     )
-    estimated = strategy.memberships(run.state)
+    estimated = strategy.shown(run.state).memberships
     return membership_mse([estimated[client] for client in data], TRUTH).total
 
 
