@@ -267,7 +267,11 @@ class _Shell:
     async def _live(self, *, off_loop: bool, ahead: bool) -> Any:
         machine, loop = self._machine, asyncio.get_running_loop()
         while True:
-            items = await self._items.take(machine.wake_at)
+            wake_at = machine.wake_at
+            items = await self._items.take(wake_at)
+            now = loop.time()
+            if not items and wake_at is not None:
+                now = max(now, wake_at)  # timers of the loop may run out a nanosecond early
             match items:
                 case [_Closed()]:
                     return None
@@ -279,9 +283,9 @@ class _Shell:
                         continue
                     items = [result.item]
             if off_loop:
-                effects = await asyncio.to_thread(machine.handle, items, loop.time())
+                effects = await asyncio.to_thread(machine.handle, items, now)
             else:
-                effects = machine.handle(items, loop.time())
+                effects = machine.handle(items, now)
             if ahead:
                 self._outgoing += [effect for effect in effects if isinstance(effect, Outgoing)]
                 self._has_outgoing.set()

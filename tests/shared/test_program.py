@@ -135,6 +135,18 @@ def test_a_machine_is_woken_when_its_time_comes_and_nothing_came_before() -> Non
     assert machine.handled == [(0.0, [Up()]), (9.0, [])]
 
 
+def test_a_machine_whose_timer_ran_out_a_nanosecond_early_gets_the_time_that_it_asked_for() -> None:
+    """It would find nothing to do, and ask for the same time without end."""
+    machine = Scripted(wakes=[7.0])
+
+    async def with_a_neighbour() -> None:
+        asyncio.get_running_loop().call_at(7.0 - 5e-10, lambda: None)  # both run out together
+        await program(machine, Silent())
+
+    clock.run(with_a_neighbour(), within_s=100)
+    assert machine.handled == [(7.0, [])]
+
+
 @virtual(within_s=100)
 async def test_items_of_one_kind_are_taken_together_if_the_machine_asks_for_it() -> None:
     items = Items(together=[int])
