@@ -141,7 +141,8 @@ def test_a_machine_whose_timer_ran_out_a_nanosecond_early_gets_the_time_that_it_
 
     async def with_a_neighbour() -> None:
         asyncio.get_running_loop().call_at(7.0 - 5e-10, lambda: None)  # both run out together
-        await program(machine, Silent())
+        link: Any = Silent()
+        await program(machine, link)
 
     clock.run(with_a_neighbour(), within_s=100)
     assert machine.handled == [(7.0, [])]
