@@ -45,7 +45,7 @@ def images(share: float, seed: int, count: int = 150) -> Dataset:
 class Learning(Run):
     """A run whose clients train a real network; `locals` are their data sets."""
 
-    def _local(self, job: Job) -> Any:
+    def local(self, job: Job) -> Any:
         data: Any = self.locals[job.client]
         draw = generator(entropy(job.seed, "planted run"), job.client, job.round)
         return TorchLocal(data, TASK, job.layout, job.training, draw)

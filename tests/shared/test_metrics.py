@@ -91,7 +91,7 @@ def test_nothing_to_measure_is_refused() -> None:
         macro_f1(np.array([]), np.array([]))
     with pytest.raises(ValueError, match="positive amount"):
         micro([1.0], [0])
-    with pytest.raises(ValueError, match="nobody"):
+    with pytest.raises(ValueError, match="empty partitions"):
         purity([], [])
 
 
