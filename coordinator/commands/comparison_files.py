@@ -22,9 +22,9 @@ from covey.coordinator.compare.rows import (
     tuning_of,
     with_same_columns,
 )
-from covey.coordinator.compare.summaries import summaries
+from covey.coordinator.compare.summaries import Summary, summaries
 from covey.coordinator.compare.tables import markdown
-from covey.coordinator.compare.verdict import verdicts
+from covey.coordinator.compare.verdict import Verdict, verdicts
 from covey.coordinator.run.checkpoint import Checkpoint
 from covey.coordinator.run.records import finished, lines, scenario_digest
 from covey.shared import json_text, plugins
@@ -151,12 +151,13 @@ def write_tables(scenario: Scenario, out: Path, rows: Sequence[ComparisonRow]) -
 
     private_folder(out)
     found = summaries(scenario, rows)
+    judged = verdicts(scenario, rows)
     cells = [row.to_json() for row in rows]
     document = {
         "name": scenario.name,
         "scenario": scenario.model_dump(mode="json"),
         "methods": [one.to_json() for one in found],
-        "verdicts": [one.to_json() for one in verdicts(scenario, rows)],
+        "verdicts": [one.to_json() for one in judged],
         "cells": cells,
     }
     places = _places(scenario, out)
@@ -165,17 +166,15 @@ def write_tables(scenario: Scenario, out: Path, rows: Sequence[ComparisonRow]) -
     text = json.dumps(document, indent=1, allow_nan=False)
     write_atomically(out / TABLE, text.encode())
     write_atomically(out / "compare.csv", _csv(cells).encode())
-    write_atomically(out / "compare.md", _markdown(scenario, rows).encode())
+    write_atomically(out / "compare.md", _markdown(scenario, found, judged).encode())
     with atomic_replace(out / "compare.parquet") as new:
         parquet.write_table(Table.from_pylist(cells), new)
 
 
-def _markdown(scenario: Scenario, rows: Sequence[ComparisonRow]) -> str:
+def _markdown(scenario: Scenario, found: Sequence[Summary], judged: Sequence[Verdict]) -> str:
     """The verdicts, then the tables."""
-    sentences = [f"- {one.sentence}\n" for one in verdicts(scenario, rows)]
-    return (
-        "".join(sentences) + "\n" * bool(sentences) + markdown(scenario, summaries(scenario, rows))
-    )
+    sentences = [f"- {one.sentence}\n" for one in judged]
+    return "".join(sentences) + "\n" * bool(sentences) + markdown(scenario, found)
 
 
 def _places(scenario: Scenario, out: Path) -> dict[str, Any]:

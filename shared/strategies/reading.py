@@ -94,11 +94,9 @@ def without_vectors(
     strategy: Strategy[Any], state: Any, phase: Phase, reports: Reports
 ) -> list[tuple[ClientId, Report]]:
     """The reports as a fold gets them: with vectors only where it needs them."""
-    if strategy.individual:
-        return list(reports)
     return [
         (client, report)
-        if strategy.order(state, phase, client).whole
+        if is_whole(strategy, state, phase, client)
         else (client, replace(report, vectors={}))
         for client, report in reports
     ]
