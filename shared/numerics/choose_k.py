@@ -195,24 +195,26 @@ def by_silhouette(
 
 
 def best_silhouette(
-    matrix: Matrix, linkage: Linkage = "complete", *, most: int = MAX_CLUSTERS
+    matrix: Matrix, linkage: Linkage = "complete", *, most: int | None = None
 ) -> Choice:
     """The cut of the merge tree into two or more clusters with the largest mean silhouette.
 
     For rows that are known to differ: equal rows and fewer than three are the only ones that are
-    one cluster. A cluster has three rows or more on average. Of more than 256 rows a sample of 256
-    is used.
+    one cluster. Of more than 256 rows a sample of 256 is used.
 
     Args:
         matrix: symmetric distances (n, n).
         linkage: how the tree is built.
-        most: the largest K. Ties go to fewer clusters.
+        most: the largest K, below the number of rows in any case; None: a cluster has three rows or
+            more on average. Ties go to fewer clusters.
     """
     matrix = _sample(matrix)
     count = len(matrix)
     if count < 3 or not matrix.any():
         return Choice(1, 0.0, 0.0)
-    scores = _scores(matrix, linkage, max(min(most, count // 3), 2))
+    if most is None:
+        most = max(min(MAX_CLUSTERS, count // 3), 2)
+    scores = _scores(matrix, linkage, min(most, count - 1))
     return Choice(int(scores.argmax()) + 2, float(scores.max()), 0.0)
 
 

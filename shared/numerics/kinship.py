@@ -12,19 +12,22 @@ where they do not, the sign of every block is arbitrary. So the tests flip these
 model of the noise, no dimension and no number of clusters, and agents may have unequal numbers of
 samples. Nor need samples be independent, as long as those that belong together share a block: a
 chi-square test of the counts would find a shift in labels wherever they come in runs.
+
+`Kinship` is one fit of all blocks together. It has the distances between agents, from which the
+share of the noise is taken off: without that, agents with few samples would be far from all others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
 
-from covey.shared.numerics.clustering import Matrix
+from covey.shared.numerics.clustering import Labels, Matrix
 from covey.shared.numerics.vectors import Vector
 from covey.shared.seeds import Key, generator
 
@@ -37,18 +40,22 @@ FLIPS = 1999
 LEVEL = 0.01
 MOST_CLASSES = 50
 LEVELS = 10  # classes of a regression
+KINDS = ("labels", "style", "concept")  # of shifts
+COMMON = 2  # classes of the median pair; with fewer, concepts are not compared
+GRAIN = 2.0**-20  # distances are rounded to it: sums in another order do not change a cut
 TENTHS = [NormalDist().inv_cdf(k / LEVELS) for k in range(1, LEVELS)]
 
 
 @dataclass(frozen=True)
 class Card:
-    """A summary of an agent's training data: C (4 p + 4) numbers, about 5 kB for ten classes.
+    """A summary of an agent's training data: C (4 p + 5) numbers, about 5 kB for ten classes.
 
     Counts are complete. Sums are zero for classes with fewer than `MIN_CELL` samples.
     """
 
     counts: Matrix  # n (4, C): samples by block and class
     sums: Matrix  # S (4, C, p): sums of the projected inputs
+    squares: Matrix  # q (C,): sums of their squared norms; zeros where they were not sent
 
 
 @dataclass(frozen=True)
@@ -96,17 +103,22 @@ def card(
     cells = dealt(units, seed, client) * classes + labels % classes
     every_cell = np.arange(BLOCKS * classes)
     sums = np.zeros((len(every_cell), PROJECTED))
+    norms = np.zeros(len(every_cell))
     row = 0
     for piece in inputs:
-        own = cells[row : row + len(piece), None] == every_cell
-        shorten = projection(piece.shape[1], seed)
-        sums += own.T.astype(np.float64) @ (piece.astype(np.float64) @ shorten.T)
+        own = (cells[row : row + len(piece), None] == every_cell).T.astype(np.float64)
+        projected = piece.astype(np.float64) @ projection(piece.shape[1], seed).T
+        sums += own @ projected
+        norms += own @ (projected**2).sum(axis=1)
         row += len(piece)
     counts = np.bincount(cells, minlength=len(every_cell)).astype(np.float64)
     table = counts.reshape(BLOCKS, classes)
     by_cell = sums.reshape(BLOCKS, classes, PROJECTED)
-    by_cell[:, table.sum(axis=0) < MIN_CELL] = 0.0
-    return Card(table, by_cell)
+    squares = norms.reshape(BLOCKS, classes).sum(axis=0)
+    hidden = table.sum(axis=0) < MIN_CELL
+    by_cell[:, hidden] = 0.0
+    squares[hidden] = 0.0
+    return Card(table, by_cell, squares)
 
 
 def tenths(values: npt.NDArray[np.floating]) -> npt.NDArray[np.int64]:
@@ -124,14 +136,26 @@ def packed(card: Card) -> tuple[Vector, list[int]]:
     return means.astype(np.float32).ravel(), card.counts.astype(int).ravel().tolist()
 
 
-def unpacked(means: Vector, counts: Sequence[int]) -> Card | None:
-    """The card of an agent; None if the two do not fit each other."""
+def unpacked(
+    means: Vector, counts: Sequence[int], squares: Sequence[float] | None = None
+) -> Card | None:
+    """The card of an agent; None if its parts do not fit each other.
+
+    Args:
+        means: of the cells, as `packed` gives them.
+        counts: likewise.
+        squares: of the card (C,); None: they were not sent.
+    """
     if len(counts) % BLOCKS or means.size != len(counts) * PROJECTED:
         return None
     table = np.asarray(counts, np.float64).reshape(BLOCKS, -1)
     cells = np.asarray(means, np.float64).reshape(*table.shape, PROJECTED)
+    norms = np.zeros(table.shape[1]) if squares is None else np.asarray(squares, np.float64)
+    if norms.shape != table.shape[1:]:
+        return None
     hidden = table.sum(axis=0) < MIN_CELL
-    return Card(table, np.where(hidden[:, None], 0.0, cells * table[..., None]))
+    sums = np.where(hidden[:, None], 0.0, cells * table[..., None])
+    return Card(table, sums, np.where(hidden, 0.0, norms))
 
 
 def dealt(units: npt.NDArray[np.generic], seed: int, client: Key) -> npt.NDArray[np.int64]:
@@ -160,12 +184,12 @@ def shifts(cards: Sequence[Card], seed: int = 0, *, flips: int = FLIPS) -> Shift
     """
     counts = np.stack([one.counts for one in cards])  # (N, 4, C)
     sums = np.stack([one.sums for one in cards])
-    sent = counts * (counts.sum(axis=1) >= MIN_CELL)[:, None]
+    sent = counts * _is_sent(counts.sum(axis=1))[:, None]
     styles = []
     concepts = []
     for block in range(BLOCKS):
         n = sent[:, block]
-        style, concept = fitted(n, sums[:, block])
+        _, style, concept = fitted(n, sums[:, block])
         styles.append(style)
         concepts.append((np.sqrt(n)[..., None] * concept).reshape(len(cards), -1))
     draw = generator(seed, "kin-flips")
@@ -180,8 +204,13 @@ def shifts(cards: Sequence[Card], seed: int = 0, *, flips: int = FLIPS) -> Shift
     )
 
 
-def fitted(counts: Matrix, sums: Matrix) -> tuple[Matrix, Matrix]:
-    """The two-way layout with unequal counts: each agent's style s (N, p) and concept g (N, C, p).
+def _is_sent(counts: Matrix) -> npt.NDArray[np.bool_]:
+    """Whether a card has the sums of a cell with this many samples."""
+    return counts >= MIN_CELL
+
+
+def fitted(counts: Matrix, sums: Matrix) -> tuple[Matrix, Matrix, Matrix]:
+    """The two-way layout with unequal counts: class means mu (C, p), styles s (N, p), concepts g (N, C, p).
 
     The fit alternates between class means and styles, from styles of zero, with a ridge on styles.
     Terms of cells without samples are zero.
@@ -199,8 +228,13 @@ def fitted(counts: Matrix, sums: Matrix) -> tuple[Matrix, Matrix]:
     for _ in range(SWEEPS):
         means = (totals_of_classes - counts.T @ style) / by_class
         style = (totals_of_agents - counts @ means) / by_agent
+    return means, style, _concept(counts, sums, means, style)
+
+
+def _concept(counts: Matrix, sums: Matrix, means: Matrix, style: Matrix) -> Matrix:
+    """g (N, C, p): what is left of the means of cells; zero for cells without samples."""
     own = sums / np.maximum(counts, 1.0)[..., None]
-    return style, np.where((counts > 0)[..., None], own - means - style[:, None], 0.0)
+    return np.where((counts > 0)[..., None], own - means - style[:, None], 0.0)
 
 
 def _surplus(counts: Matrix) -> Matrix:
@@ -233,3 +267,145 @@ def _chance_of_agreement(vectors: Matrix, weights: Matrix, signs: Matrix) -> flo
     # a flip of all signs of an agent is a tie, which rounding must not decide
     as_good = int((flipped >= agreement * (1 - 1e-12)).sum())
     return (1 + as_good) / (1 + len(signs))
+
+
+@dataclass(frozen=True)
+class Kinship:
+    """The fit of a fleet's cards, and what has been measured of each of its N rows: agents, or groups of them."""
+
+    means: Matrix  # mu (C, p)
+    noise: float  # v: the variance of one sample, all p numbers together
+    counts: Matrix  # n (N, C), complete
+    sent: Matrix  # n (N, C) of the cells whose sums were sent
+    style: Matrix  # s (N, p)
+    concept: Matrix  # g (N, C, p)
+
+    @classmethod
+    def of(cls, cards: Sequence[Card]) -> Kinship:
+        """The fit of all blocks together.
+
+        Args:
+            cards: with their squares, all with the same number of classes.
+        """
+        counts = np.stack([one.counts.sum(axis=0) for one in cards])
+        sums = np.stack([one.sums.sum(axis=0) for one in cards])
+        sent = counts * _is_sent(counts)
+        means, style, concept = fitted(sent, sums)
+        within = sum(float(one.squares.sum()) for one in cards)
+        within -= float(((sums**2).sum(axis=2) / np.maximum(sent, 1.0)).sum())
+        free = sent.sum() - np.count_nonzero(sent)  # degrees of freedom
+        return cls(means, max(within, 0.0) / max(float(free), 1.0), counts, sent, style, concept)
+
+    def joined(self, card: Card) -> Kinship:
+        """With a row for one more card, measured against the means that the fleet had."""
+        counts = card.counts.sum(axis=0)[None]
+        sums = card.sums.sum(axis=0)[None]
+        sent = counts * _is_sent(counts)
+        by_agent = sent.sum(axis=1)[:, None] + RIDGE
+        style = (sums.sum(axis=1) - sent @ self.means) / by_agent
+        concept = _concept(sent, sums, self.means, style)
+        return replace(
+            self,
+            counts=np.concatenate([self.counts, counts]),
+            sent=np.concatenate([self.sent, sent]),
+            style=np.concatenate([self.style, style]),
+            concept=np.concatenate([self.concept, concept]),
+        )
+
+    def grouped(self, labels: Labels) -> Kinship:
+        """With one row for each group: the means of its members, weighted by samples.
+
+        Args:
+            labels: the group of each row (N,), from 0.
+        """
+        member = (labels[:, None] == np.arange(labels.max() + 1)).T.astype(np.float64)  # (K, N)
+        sent = member @ self.sent
+        by_agent = self.sent.sum(axis=1)
+        style = (
+            member @ (by_agent[:, None] * self.style) / np.maximum(member @ by_agent, 1.0)[:, None]
+        )
+        concept = np.einsum("kn,nc,ncp->kcp", member, self.sent, self.concept)
+        return replace(
+            self,
+            counts=member @ self.counts,
+            sent=sent,
+            style=style,
+            concept=concept / np.maximum(sent, 1.0)[..., None],
+        )
+
+    def by_inputs(self, kinds: Collection[str]) -> Matrix:
+        """D (N, N): squared distances in style and concept, without the share of the noise.
+
+        Args:
+            kinds: of the shifts that were found; what is in neither of the two terms does not count.
+        """
+        common = (self.sent > 0).astype(np.float64)
+        pairs = np.triu_indices(len(common), 1)
+        comparable = (
+            bool(np.median((common @ common.T)[pairs]) >= COMMON) if len(common) > 1 else False
+        )
+        total = np.zeros((len(common), len(common)))
+        if "style" in kinds or not comparable:
+            n = self.sent.sum(axis=1)
+            total += _filled(_squared(self.style) - self.noise * _both(_inverse(n)))
+        if "concept" in kinds and comparable:
+            total += _filled(self._by_concept())
+        return _rounded(total)
+
+    def _by_concept(self) -> Matrix:
+        """The mean over the common classes of a pair, each weighted by its precision; NaN without any.
+
+        An agent's style takes the share 1 / n_i of the variance 1 / n_ic of its cells: only the rest is in g.
+        """
+        weighted = np.zeros((len(self.sent), len(self.sent)))
+        weights = np.zeros_like(weighted)
+        taken = _inverse(self.sent.sum(axis=1))
+        for k in range(self.sent.shape[1]):
+            cell = _inverse(self.sent[:, k])  # in units of v
+            is_common = ~np.isnan(_both(cell))
+            weight = np.divide(1.0, _both(cell), out=np.zeros_like(weights), where=is_common)
+            apart = _squared(self.concept[:, k]) - self.noise * _both(cell - taken)
+            weighted += np.where(is_common, weight * apart, 0.0)
+            weights += weight
+        nothing = np.full_like(weights, np.nan)
+        apart_by_class: Matrix = np.divide(weighted, weights, out=nothing, where=weights > 0)
+        return apart_by_class
+
+    def by_labels(self) -> Matrix:
+        """D (N, N): squared distances between shares of classes, without the share of chance."""
+        n = self.counts.sum(axis=1)
+        shares = self.counts / np.maximum(n, 1.0)[:, None]
+        spread = float((n * (1 - (shares**2).sum(axis=1))).sum() / max(float(n.sum()), 1.0))
+        return _rounded(_filled(_squared(shares) - spread * _both(_inverse(n))))
+
+
+def _squared(rows: Matrix) -> Matrix:
+    """Squared distances (n, n) of rows (n, p), by direct differences."""
+    squares: Matrix = np.stack([((rows - row) ** 2).sum(axis=1) for row in rows])
+    return squares
+
+
+def _inverse(counts: Matrix) -> Matrix:
+    """1 / n, NaN for 0."""
+    inverse: Matrix = np.divide(1.0, counts, out=np.full(counts.shape, np.nan), where=counts > 0)
+    return inverse
+
+
+def _both(values: Matrix) -> Matrix:
+    """The sum (n, n) of the values of two rows."""
+    total: Matrix = values[:, None] + values
+    return total
+
+
+def _filled(squares: Matrix) -> Matrix:
+    """NaN, for pairs that cannot be compared, becomes the mean over all others."""
+    pairs = squares[np.triu_indices(len(squares), 1)]
+    known = pairs[~np.isnan(pairs)]
+    return np.where(np.isnan(squares), known.mean() if len(known) else 0.0, squares)
+
+
+def _rounded(squares: Matrix) -> Matrix:
+    """Distances of at least zero, in multiples of `GRAIN`, symmetric, with a zero diagonal."""
+    half = np.tril(np.round(np.maximum(squares, 0.0) / GRAIN) * GRAIN, -1)
+    whole: Matrix = half + half.T
+    return whole

@@ -1,12 +1,13 @@
-"""A vote: an agent's losses under two models on data that it held back from training. Pure.
+"""Votes: losses of agents under two models, on data that they hold back from training. Pure.
 
-The agent and the coordinator come to the same verdict from the same numbers, so that the agent can act on it at once.
+An agent that votes for itself (`Vote`) comes to the same verdict as the coordinator, so that it can act on it at once.
+In a vote of the fleet each agent sends a mean difference and its variance, and `counted` has the outcome.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -15,10 +16,12 @@ import numpy.typing as npt
 
 LEAST = 5  # samples: with fewer the variance of a mean is a guess
 SURE = 2.33  # standard deviations: one-sided, 1 %
+LIMIT = 3.0  # times the median, the most that one agent counts in a vote of the fleet
 MUCH = 0.5  # of the loss of a model that knows nothing
 LARGEST_LOSS = (
     1e50  # in place of larger losses and of those that are not finite; its square is finite
 )
+MOST = 1e6  # standard deviations, in place of more
 
 Losses = npt.NDArray[np.float32]
 
@@ -64,6 +67,52 @@ class Vote:
             return False
         difference = self.loss - self.other
         return difference > MUCH * self.naught and difference > SURE * math.sqrt(self.variance)
+
+
+def difference(one: Losses, other: Losses) -> tuple[float, float]:
+    """How much lower the loss is under the other model, and the variance of that mean.
+
+    Args:
+        one: losses of single samples (n,) under one model, n >= 2.
+        other: of the same samples under the other.
+    """
+    apart = _bounded(one) - _bounded(other)
+    return float(apart.mean()), float(apart.var(ddof=1)) / len(apart)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The outcome of a vote of the fleet on whether one model serves it better than another."""
+
+    voters: int
+    better: int  # of them have a lower loss
+    gain: float  # the sum of the differences
+    z: float  # the sum in standard deviations; the agents are given, their samples drawn
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether the gain is beyond chance."""
+        return self.z > SURE
+
+
+def counted(differences: Sequence[tuple[float, float]]) -> Outcome:
+    """The outcome from what `difference` gave each agent.
+
+    One liar has one vote: differences and errors beyond `LIMIT` times the median of all are cut off.
+    """
+    d = np.array([gain for gain, _ in differences], np.float64)
+    e = np.sqrt(np.array([max(variance, 0.0) for _, variance in differences], np.float64))
+    if not len(d):
+        return Outcome(0, 0, 0.0, 0.0)
+    most = LIMIT * float(np.median(np.abs(d)))
+    clipped = np.clip(d, -most, most)
+    gain = math.fsum(clipped.tolist())
+    error = math.sqrt(math.fsum((np.minimum(e, LIMIT * float(np.median(e))) ** 2).tolist()))
+    if gain == 0:
+        z = 0.0
+    else:
+        z = min(max(gain / error if error else math.copysign(MOST, gain), -MOST), MOST)
+    return Outcome(len(d), int((d > 0).sum()), gain, z)
 
 
 def _bounded(losses: Losses) -> npt.NDArray[np.float64]:

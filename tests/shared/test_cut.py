@@ -184,7 +184,7 @@ def test_of_a_large_fleet_a_sample_of_the_cards_is_tested(monkeypatch: pytest.Mo
 
     def counted(means: Vector, counts: Sequence[int]) -> kinship.Card | None:
         unpacked.append(len(counts))
-        return kinship.Card(np.ones((4, 2)), np.ones((4, 2, kinship.PROJECTED)))
+        return kinship.Card(np.ones((4, 2)), np.ones((4, 2, kinship.PROJECTED)), np.zeros(2))
 
     monkeypatch.setattr(kinship, "unpacked", counted)
     run(FedClust(), softmaxes(8), rounds=1)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from covey.shared.numerics import kinship
+from covey.shared.numerics import kinship, votes
 from covey.shared.numerics.choose_k import by_rotations
 from covey.shared.numerics.clustering import euclidean
+from covey.shared.strategies.bases.cut import Cut
 
 CLASSES, VALUES = 5, 20
 FLEETS = 40
@@ -177,7 +181,7 @@ def test_the_fit_finds_class_means_and_styles_of_unequal_tables() -> None:
     counts = draw.integers(50, 5000, (6, 3)).astype(np.float64)
     means, style = draw.standard_normal((3, 2)), draw.standard_normal((6, 2))
     sums = counts[..., None] * (means + style[:, None])
-    found, concept = kinship.fitted(counts, sums)
+    _, found, concept = kinship.fitted(counts, sums)
     apart = found - found[0] - (style - style[0])
     assert np.abs(apart).max() < 0.01
     assert np.abs(concept).max() < 0.01
@@ -186,3 +190,158 @@ def test_the_fit_finds_class_means_and_styles_of_unequal_tables() -> None:
 def test_equal_cards_and_seeds_give_equal_chances() -> None:
     owned = fleet(6, 8, 0.5)
     assert shifts_of(owned, 3) == shifts_of(owned, 3)
+
+
+# -- distances ------------------------------------------------------------------------------------
+
+
+def cards_of(owned: list[Agent], seed: int = 0) -> list[kinship.Card]:
+    return [
+        kinship.card([inputs], labels, CLASSES, np.arange(len(labels)), seed, agent)
+        for agent, (inputs, labels) in enumerate(owned)
+    ]
+
+
+@given(seed=st.integers(0, 50), agents=st.integers(4, 12))
+@settings(max_examples=20, deadline=None)
+def test_agents_in_another_order_have_the_same_distances_in_that_order(
+    seed: int, agents: int
+) -> None:
+    cards = cards_of(fleet(seed, agents, 1.0, mean=30), seed)
+    order = np.random.default_rng(seed).permutation(agents)
+    before = kinship.Kinship.of(cards)
+    after = kinship.Kinship.of([cards[i] for i in order])
+    for one, other in (
+        (before.by_inputs(("style", "concept")), after.by_inputs(("style", "concept"))),
+        (before.by_labels(), after.by_labels()),
+    ):
+        np.testing.assert_allclose(other, one[np.ix_(order, order)], atol=2 * kinship.GRAIN)
+
+
+@given(cut=st.integers(30, 170))
+@settings(max_examples=20, deadline=None)
+def test_the_totals_of_a_card_are_those_of_its_parts(cut: int) -> None:
+    [(inputs, labels)] = fleet(7, 1, 0.0, mean=200)
+    labels = np.arange(200) % CLASSES
+    whole, one, two = (
+        kinship.card([inputs[rows]], labels[rows], CLASSES, np.arange(200)[rows], 0, "c")
+        for rows in (slice(None), slice(cut), slice(cut, None))
+    )
+    for name in ("counts", "sums"):
+        parts = getattr(one, name).sum(axis=0) + getattr(two, name).sum(axis=0)
+        np.testing.assert_allclose(getattr(whole, name).sum(axis=0), parts, atol=1e-9)
+    np.testing.assert_allclose(whole.squares, one.squares + two.squares)
+
+
+@pytest.mark.parametrize("kind", ["style", "concept"])
+def test_noise_leaves_distances_between_groups_unbiased(kind: str) -> None:
+    """Agents with few samples are as far apart as those with many; without the correction they would not be."""
+
+    def moved(agent: int, inputs: Array, labels: npt.NDArray[np.int64]) -> Agent:
+        size = 0.8 * (agent % 2)
+        return inputs + (size / 3 if kind == "style" else size * (labels[:, None] < 2)), labels
+
+    def apart(mean: int, *, corrected: bool = True) -> float:
+        means = []
+        for seed in range(12):
+            found = kinship.Kinship.of(cards_of(fleet(seed, 10, 0.0, mean, moved), 1))
+            squares = (found if corrected else replace(found, noise=0.0)).by_inputs((kind,))
+            means.append(squares[::2, 1::2].mean())
+        return float(np.mean(means))
+
+    truth = apart(2000)
+    assert apart(40) == pytest.approx(truth, rel=0.12)
+    assert apart(40, corrected=False) > 1.3 * truth
+
+
+def test_a_cut_of_the_distances_finds_groups_of_unequal_agents() -> None:
+    def swapped(agent: int, inputs: Array, labels: npt.NDArray[np.int64]) -> Agent:
+        swap = [np.arange(5), np.array([1, 0, 2, 3, 4]), np.array([0, 1, 3, 2, 4])][agent % 3]
+        return inputs, swap[labels]
+
+    found = kinship.Kinship.of(cards_of(fleet(2, 15, 0.7, mean=200, change=swapped)))
+    rule = Cut("average", most=8)
+    tree, _ = rule.tree(np.sqrt(found.by_inputs(("concept",))), (1.0, 1.0, 0.001))
+    assert tree.labels.tolist() == [0, 1, 2] * 5
+
+
+def test_agents_without_common_classes_are_as_far_apart_as_the_mean() -> None:
+    labels = [np.repeat([0, 1, 2], 20)] * 6 + [np.repeat([3, 4], 30)]
+    draw = np.random.default_rng(1)
+    owned = [(draw.standard_normal((60, VALUES)), one) for one in labels]
+    found = kinship.Kinship.of(cards_of(owned))
+    apart = found.by_inputs(("concept",))
+    others = apart[:6, :6][np.triu_indices(6, 1)]
+    assert apart[6, :6] == pytest.approx(np.full(6, others.mean()), abs=2 * others.max())
+    assert len(set(apart[6, :6].tolist())) == 1
+
+
+def test_fleets_with_few_common_classes_are_compared_by_style_alone() -> None:
+    def narrow(agent: int, inputs: Array, labels: npt.NDArray[np.int64]) -> Agent:
+        kept = labels == agent % 5
+        return inputs[kept], labels[kept]
+
+    found = kinship.Kinship.of(cards_of(fleet(3, 10, 0.0, change=narrow)))
+    np.testing.assert_array_equal(found.by_inputs(("concept",)), found.by_inputs(("style",)))
+
+
+def test_a_newcomer_is_nearest_to_the_group_of_its_kin() -> None:
+    def lifted(agent: int, inputs: Array, labels: npt.NDArray[np.int64]) -> Agent:
+        return inputs + (0.5 if agent % 2 else 0.0), labels
+
+    cards = cards_of(fleet(1, 12, 0.5, change=lifted))
+    groups = kinship.Kinship.of(cards[:10]).grouped(np.arange(10) % 2)
+    for agent in (10, 11):
+        apart = groups.joined(cards[agent]).by_inputs(("style",))
+        assert int(apart[-1, :-1].argmin()) == agent % 2
+
+
+def test_labels_are_compared_without_the_share_of_chance() -> None:
+    def narrow(agent: int, inputs: Array, labels: npt.NDArray[np.int64]) -> Agent:
+        kept = labels >= 2 if agent % 2 else labels < 3
+        return inputs[kept], labels[kept]
+
+    found = kinship.Kinship.of(cards_of(fleet(1, 8, 0.5, change=narrow))).by_labels()
+    same = found[0, 2::2]
+    other = found[0, 1::2]
+    assert same.max() < 0.1 * other.min()
+
+
+# -- votes of a fleet -----------------------------------------------------------------------------
+
+
+def test_a_vote_is_the_sum_of_differences_in_standard_deviations() -> None:
+    won = votes.counted([(0.2, 0.01), (0.3, 0.01), (-0.1, 0.01)])
+    assert (won.voters, won.better) == (3, 2)
+    assert won.z == pytest.approx(0.4 / 0.03**0.5)
+    assert won.is_sure == (won.z > 2.33)
+
+
+def test_one_liar_has_one_vote() -> None:
+    honest = [(0.1, 0.001)] * 9
+    for lie in ((-1e50, 0.0), (-1e50, 1e100), (0.0, 1e100)):
+        assert votes.counted([*honest, lie]).is_sure
+
+
+@given(st.lists(st.floats(-5, 5), min_size=1, max_size=20), st.floats(1e-6, 1.0))
+def test_a_vote_for_the_other_model_is_the_vote_against_this_one(
+    gains: list[float], variance: float
+) -> None:
+    one = votes.counted([(gain, variance) for gain in gains])
+    other = votes.counted([(-gain, variance) for gain in gains])
+    assert other.z == -one.z
+    assert other.gain == -one.gain
+
+
+def test_nothing_is_sure_without_votes_or_between_equal_models() -> None:
+    for none in (votes.counted([]), votes.counted([(0.0, 0.0)] * 4)):
+        assert none.z == 0
+    assert votes.counted([(0.1, 0.0)] * 4).is_sure
+
+
+def test_losses_that_are_not_finite_count_as_very_large() -> None:
+    gain, variance = votes.difference(
+        np.array([np.inf, np.nan, 1.0], np.float32), np.ones(3, np.float32)
+    )
+    assert np.isfinite([gain, variance]).all()
+    assert gain > 0

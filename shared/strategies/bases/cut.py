@@ -63,7 +63,6 @@ Gate = Annotated[
     ),
 ]
 EVIDENCE = {"silhouette": "silhouette", "rotations": "gap_statistic"}  # its name in the notes
-KINDS = ("labels", "style", "concept")
 Chances = tuple[float, ...]  # of labels, style and concept; () where fewer than four cards came
 
 
@@ -78,6 +77,9 @@ class Cut:
     n_clusters: int | None = None
     threshold: float | None = None
     quantile: float | None = None  # of all distances, in place of a threshold
+    most: int | None = (
+        None  # clusters by silhouettes behind the gate; None: `best_silhouette`'s own
+    )
 
     @property
     def is_given(self) -> bool:
@@ -104,7 +106,7 @@ class Cut:
             return Choice(1, 0.0, 0.0)
         match self.choose:
             case "silhouette" if self.asks_cards and chances:
-                return best_silhouette(matrix, self.linkage)
+                return best_silhouette(matrix, self.linkage, most=self.most)
             case "silhouette":
                 return by_silhouette(matrix, self.linkage)
             case "rotations":
@@ -182,7 +184,7 @@ def tested(reports: Reports) -> Chances:
 def found(chances: Chances) -> tuple[str, ...]:
     """The kinds of shift whose test fires."""
     return tuple(
-        kind for kind, chance in zip(KINDS, chances, strict=False) if chance < kinship.LEVEL
+        kind for kind, chance in zip(kinship.KINDS, chances, strict=False) if chance < kinship.LEVEL
     )
 
 
@@ -202,7 +204,7 @@ def shift_facts(chances: Chances, *, asks: bool, gate: str) -> dict[str, Any]:
         return {"shift": f"not tested: fewer than {LEAST_CARDS} agents sent a card"}
     kinds = found(chances)
     text = f"agents differ in {' and '.join(kinds)}" if kinds else "no shift found: one cluster"
-    return {"shift": text, "shift_chances": dict(zip(KINDS, chances, strict=True))}
+    return {"shift": text, "shift_chances": dict(zip(kinship.KINDS, chances, strict=True))}
 
 
 # -- methods that cluster once ------------------------------------------------------------------------
