@@ -36,7 +36,7 @@ from covey.agent.data.partition import Split, client_dataset, fleet_data
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import initial
 from covey.coordinator.processes.launch import setup_of
-from covey.coordinator.run.notices import Notice, PhaseFolded
+from covey.coordinator.record.notices import Notice, PhaseFolded
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.simulate.in_process import local_driver
 from covey.shared.client import shuffle

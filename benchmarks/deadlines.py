@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from covey.broker.testing.memory_broker import MemoryBroker
-from covey.coordinator.run.notices import Notice, PhaseFolded
+from covey.coordinator.record.notices import Notice, PhaseFolded
 from covey.coordinator.run.rules import rules_of
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import ClientId

@@ -36,8 +36,8 @@ from covey.agent.data.partition import client_dataset, fleet_data
 from covey.agent.data.survey import DataSurvey
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import initial
+from covey.coordinator.fold.statistics import pooled
 from covey.coordinator.processes.launch import setup_of
-from covey.coordinator.run.pooled_moments import pooled
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.simulate.in_process import local_driver
 from covey.shared.client import shuffle

@@ -33,8 +33,8 @@ from benchmarks.measuring import OUT, Row, cost_of, foreign_load, in_turns, show
 from benchmarks.memory import Parrot
 from benchmarks.reports import scenario
 from covey.coordinator.engine.events import Joined
+from covey.coordinator.fold.arrivals import Arrivals
 from covey.coordinator.processes.launch import setup_of
-from covey.coordinator.run.arrivals import Arrivals
 from covey.coordinator.run.effects import Effect, SendOrder
 from covey.coordinator.run.run import Run
 from covey.shared.numerics.accumulator import Accumulator

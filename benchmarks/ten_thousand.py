@@ -41,8 +41,8 @@ from rich.table import Table
 
 from benchmarks.light_reference import undisturbed_models
 from benchmarks.measuring import BUSY, OUT, WIDTH, cpu_s_of
-from covey.coordinator.run.folder import START
-from covey.coordinator.run.report_file import ReportFile
+from covey.coordinator.disk.report_file import ReportFile
+from covey.coordinator.disk.versions import START
 from covey.shared.files import atomic_replace
 from covey.shared.mqtt.link import Message, Up
 from covey.shared.mqtt.mqtt_link import MqttLink

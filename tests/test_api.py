@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import covey
-from covey.coordinator.run.notices import Notice
+from covey.coordinator.record.notices import Notice
 from covey.shared.errors import UserError
 from tests.processes import ROOT
 

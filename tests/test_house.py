@@ -49,6 +49,10 @@ STAIRS = {
     ],
     "coordinator": [
         "engine",
+        "disk",
+        "checks",
+        "fold",
+        "record",
         "plan run",
         "view",
         "processes compare serve track",

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.engine.step import phase_from_json
 from covey.coordinator.processes.launch import setup_of
-from covey.coordinator.run.checkpoint import Checkpoint
 from covey.shared.client import decode_model
 from covey.shared.consent import AllowedCode
 from covey.shared.errors import DecodeError

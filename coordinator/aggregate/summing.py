@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from covey.coordinator.aggregate.open_step import OpenStep
-from covey.coordinator.run import folding
-from covey.coordinator.run.checks import read_report
+from covey.coordinator.checks import read_report
+from covey.coordinator.fold import limits
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.strategies import phase_names
@@ -215,7 +215,7 @@ class Summing:
         is_limited = step.scenario.aggregation.refuse_beyond is not None
         if not is_limited or phase.name in phase_names.OF_THE_RUN:
             return {}
-        steps = folding.steps_of(
+        steps = limits.steps_of(
             step.scenario.strategy, step.state, phase, [(client, report)], self._base_norms
         )
         return {one.name: one.norm for one in steps}

@@ -180,7 +180,7 @@ def export(
     a regression task.
     """
     from covey.coordinator.processes import launch
-    from covey.coordinator.run.records import finished
+    from covey.coordinator.record.records import finished
     from covey.coordinator.view.printed import json_line
     from covey.shared.model_files import model_files
 

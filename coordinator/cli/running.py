@@ -96,6 +96,7 @@ def run(
     """
     from covey.coordinator.commands import run as command
     from covey.coordinator.commands.tracked_run import finish_tracked
+    from covey.coordinator.record.notices import Observer
     from covey.coordinator.report.progress import ProgressBar
     from covey.coordinator.report.tables import (
         newcomers,
@@ -105,7 +106,6 @@ def run(
         results,
         unevaluated,
     )
-    from covey.coordinator.run.notices import Observer
     from covey.coordinator.run.options import Options
     from covey.coordinator.track.tracking import check_trackers, tracking
     from covey.coordinator.view.printed import json_line, json_notice, results_table, show_words
@@ -188,8 +188,8 @@ def replay(
 
     Only runs of a simulated fleet can be repeated: other data stays on its devices. The exit code is 1 if models differ.
     """
+    from covey.coordinator.record.notices import ignore
     from covey.coordinator.report.progress import ProgressBar
-    from covey.coordinator.run.notices import ignore
     from covey.coordinator.run.options import Options
     from covey.coordinator.simulate.replay import replay as command
     from covey.coordinator.view.printed import json_line

@@ -122,8 +122,8 @@ def audit(
     as_json: Json = False,
 ) -> None:
     """Check a run's audit log line by line. If it was changed, print the first wrong line and exit with code 1."""
+    from covey.coordinator.record import audit_trail
     from covey.coordinator.report.audit import audit_lines, audit_table
-    from covey.coordinator.run import audit_trail
     from covey.coordinator.view.printed import json_line, show
     from covey.shared.audit import read_key
 

@@ -22,9 +22,9 @@ from typing import Any
 import yaml
 
 from covey.coordinator.processes.workers import WorkerPool
-from covey.coordinator.run.notices import AgentExcluded, Notice, Observer
+from covey.coordinator.record.notices import AgentExcluded, Notice, Observer
 from covey.coordinator.run.options import Options
-from covey.coordinator.run.packages import installed_versions
+from covey.coordinator.run.result import installed_versions
 from covey.coordinator.simulate.driver import simulate
 from covey.shared.consent import AllowedCode, consented
 from covey.shared.errors import UserError

@@ -38,12 +38,12 @@ from covey.coordinator.compare.rows import ComparisonRow
 from covey.coordinator.compare.summaries import summaries
 from covey.coordinator.compare.tables import tables
 from covey.coordinator.compare.verdict import verdicts
+from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.processes.workers import WorkerPool
+from covey.coordinator.record.notices import Notice, Observer
 from covey.coordinator.report.progress import ProgressBar
 from covey.coordinator.report.tables import nobody_evaluated
-from covey.coordinator.run.checkpoint import Checkpoint
 from covey.coordinator.run.folder import alone_in
-from covey.coordinator.run.notices import Notice, Observer
 from covey.coordinator.run.options import Options
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.simulate.driver import simulate

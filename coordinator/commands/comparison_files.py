@@ -25,8 +25,8 @@ from covey.coordinator.compare.rows import (
 from covey.coordinator.compare.summaries import Summary, summaries
 from covey.coordinator.compare.tables import markdown
 from covey.coordinator.compare.verdict import Verdict, verdicts
-from covey.coordinator.run.checkpoint import Checkpoint
-from covey.coordinator.run.records import finished, lines, scenario_digest
+from covey.coordinator.disk.checkpoint import Checkpoint
+from covey.coordinator.record.records import finished, lines, scenario_digest
 from covey.shared import json_text, plugins
 from covey.shared.errors import UserError
 from covey.shared.files import atomic_replace, private_folder, write_atomically

@@ -13,9 +13,8 @@ from typing import Any
 from covey.coordinator.deploy.log import Act, in_force, note
 from covey.coordinator.deploy.publish import publish
 from covey.coordinator.deploy.uptake import Uptake, observe
-from covey.coordinator.run.audit_trail import trail_of_finished
-from covey.coordinator.run.checkpoint import Checkpoint
-from covey.coordinator.run.versions import (
+from covey.coordinator.disk.checkpoint import Checkpoint
+from covey.coordinator.disk.versions import (
     ModelVersion,
     best_version,
     is_kept,
@@ -24,6 +23,7 @@ from covey.coordinator.run.versions import (
     save_version,
     version_of_round,
 )
+from covey.coordinator.record.audit_trail import trail_of_finished
 from covey.coordinator.serve.connect import connected
 from covey.coordinator.serve.sharded_link import ShardedLink
 from covey.shared.audit import read_key

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from covey.coordinator.commands import comparison_files
 from covey.coordinator.commands.compare import show
+from covey.coordinator.record.records import finished
 from covey.coordinator.report.tables import labels, results
-from covey.coordinator.run.records import finished
 from covey.coordinator.view.printed import json_line, results_table, show_words
 from covey.shared import json_text
 from covey.shared.errors import UserError

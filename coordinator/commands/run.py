@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from covey.coordinator.deploy.finished import publish_finished
+from covey.coordinator.fold.partial_sums import check_aggregators
 from covey.coordinator.processes import launch
 from covey.coordinator.processes.finish import finish
+from covey.coordinator.record.notices import BrokerReady, ModelChosen, Observer
 from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.folder import prepared
-from covey.coordinator.run.notices import BrokerReady, ModelChosen, Observer
 from covey.coordinator.run.options import Options
 from covey.coordinator.run.origin import Origin, copy_start, origin_of
-from covey.coordinator.run.partial_sums import check_aggregators
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.connect import connected

@@ -12,8 +12,8 @@ from typing import Any
 import yaml
 
 from covey.coordinator.dashboard.folder_reader import plan_of
-from covey.coordinator.run.records import newest_privacy
-from covey.coordinator.run.roster_files import read_roster, roster_file
+from covey.coordinator.record.records import newest_privacy
+from covey.coordinator.record.roster_files import read_roster, roster_file
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.link import Down, Link, Message, Up

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from covey.coordinator.run.audit_trail import FILE
+from covey.coordinator.record.audit_trail import FILE
 from covey.shared import json_text
 from covey.shared.errors import UserError
 from covey.shared.sentences import some

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from covey.coordinator.run import records
+from covey.coordinator.record import records
 from covey.coordinator.track.tracking import TrackedObserver, tracking
 from covey.shared.errors import UserError
 from covey.shared.files import write_atomically

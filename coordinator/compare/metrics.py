@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from covey.coordinator.run.modes import MODE_TITLES
+from covey.coordinator.view.words import MODE_TITLES
 from covey.shared.numerics.measures import MEASURES, Measure, main_measure
 from covey.shared.scenario.compare import Compare, Metric
 from covey.shared.scenario.task import Task

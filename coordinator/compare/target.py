@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from covey.coordinator.compare.metrics import figure_of
-from covey.coordinator.run.records import mbit_per_agent
+from covey.coordinator.record.records import mbit_per_agent
 from covey.shared.numerics.measures import ACCURACY, Measure, main_measure
 from covey.shared.scenario.compare import Metric
 from covey.shared.strategies.phase_names import TRAIN

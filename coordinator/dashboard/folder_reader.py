@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from covey.coordinator.run.roster_files import roster_file
+from covey.coordinator.record.roster_files import roster_file
 from covey.coordinator.view.lines import Line, reduced
 from covey.coordinator.view.state import RunPlan, Sources
 from covey.shared import json_text

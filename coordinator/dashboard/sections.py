@@ -13,7 +13,6 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from covey.coordinator.run.time_left import duration_text
 from covey.coordinator.view import plots
 from covey.coordinator.view.axes import (
     Axis,
@@ -26,7 +25,7 @@ from covey.coordinator.view.axes import (
 from covey.coordinator.view.state import DashboardState, Points
 from covey.coordinator.view.svg import Entry, Panel, panel, swatch
 from covey.coordinator.view.table import NONE
-from covey.coordinator.view.words import away_words, bytes_text, trouble_words
+from covey.coordinator.view.words import away_words, bytes_text, duration_text, trouble_words
 from covey.shared.numerics.measures import MEASURES, PERCENT, Measure
 from covey.shared.sentences import counted
 

@@ -12,13 +12,17 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table as Grid
 from rich.text import Text
 
-from covey.coordinator.run.cluster_words import sizes_text
-from covey.coordinator.run.time_left import duration_text
 from covey.coordinator.view.lines import Line
 from covey.coordinator.view.printed import bare
 from covey.coordinator.view.state import DashboardState, Points, RoundRow, history
 from covey.coordinator.view.table import NONE, Table, numbers
-from covey.coordinator.view.words import bytes_text, faults_words, fleet_words
+from covey.coordinator.view.words import (
+    bytes_text,
+    duration_text,
+    faults_words,
+    fleet_words,
+    sizes_text,
+)
 from covey.shared.numerics.measures import MEASURES, PERCENT, Measure
 from covey.shared.printable import printable
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from covey.coordinator.deploy.log import note, publications
 from covey.coordinator.deploy.publish import publish
-from covey.coordinator.run.notices import ModelsNotPublished, ModelsPublished, Observer
+from covey.coordinator.disk.versions import BEST, ModelVersion, best_version, is_kept
+from covey.coordinator.record.notices import ModelsNotPublished, ModelsPublished, Observer
 from covey.coordinator.run.run import Run
-from covey.coordinator.run.versions import BEST, ModelVersion, best_version, is_kept
 from covey.shared.errors import UserError
 from covey.shared.mqtt.link import Link
 from covey.shared.wire.topics import Topics

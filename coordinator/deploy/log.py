@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from covey.coordinator.deploy.publish import Published
-from covey.coordinator.run.versions import ModelVersion
+from covey.coordinator.disk.versions import ModelVersion
 from covey.shared import json_text
 from covey.shared.errors import UserError
 from covey.shared.files import write_atomically

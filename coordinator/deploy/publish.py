@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from covey.coordinator.run.versions import ModelVersion
+from covey.coordinator.disk.versions import ModelVersion
 from covey.shared.client import encode_model
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt.link import Down, Incoming, Link, Message

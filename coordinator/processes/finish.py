@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from covey.coordinator.processes import launch
-from covey.coordinator.run import mixtures
+from covey.coordinator.record import truth
 from covey.coordinator.run.result import write_all, write_models
 from covey.coordinator.run.run import Run
-from covey.coordinator.run.truth import mixtures_of, partition_digest, truth_of
 from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.scenario.partition import SuperclassMixture
 from covey.shared.scenario.scenario import Scenario
@@ -52,9 +51,9 @@ async def finish(
     if _has_superclasses(scenario) and this.strategy.clusters(this.state):
         tested = await test(folder, data_root, this.facts.scaling, allowed)
     memberships = this.strategy.shown(this.state).memberships
-    mixed = mixtures.figures(memberships, mixtures_of(scenario, folder), tested)
-    truth = truth_of(scenario, folder)
-    return write_all(this, truth, {**mixed, "partition": partition_digest(folder)})
+    mixed = truth.figures(memberships, truth.mixtures_of(scenario, folder), tested)
+    mixed["partition"] = truth.partition_digest(folder)
+    return write_all(this, truth.truth_of(scenario, folder), mixed)
 
 
 def _has_superclasses(scenario: Scenario) -> bool:

@@ -18,10 +18,9 @@ from types import MappingProxyType
 
 import numpy as np
 
+from covey.coordinator.disk.versions import START, read_start
 from covey.coordinator.engine.sampling import expected_share
-from covey.coordinator.run.folder import START
 from covey.coordinator.run.rules import listed_participants
-from covey.coordinator.run.start import read_start
 from covey.shared import json_text
 from covey.shared.child import end, environment, first_line, python
 from covey.shared.consent import NO_CODE, AllowedCode

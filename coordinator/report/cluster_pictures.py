@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from covey.coordinator.record.sketches import ModelSketches
 from covey.coordinator.report.cluster_plots import (
     DistanceMap,
     Dot,
@@ -16,7 +17,6 @@ from covey.coordinator.report.cluster_plots import (
 )
 from covey.coordinator.report.curves import Curves
 from covey.coordinator.report.projection import rounds_in_one_plane, tree_of, tsne
-from covey.coordinator.run.sketches import ModelSketches
 from covey.coordinator.view.plots import colour_entry
 from covey.coordinator.view.svg import Drawing, Entry
 from covey.shared.numerics.clustering import Matrix

@@ -13,6 +13,7 @@ from covey.coordinator.compare.rows import ComparisonRow
 from covey.coordinator.compare.summaries import summaries
 from covey.coordinator.compare.tables import tables
 from covey.coordinator.compare.verdict import verdicts
+from covey.coordinator.record.records import finished
 from covey.coordinator.report.curves import Curves, curves
 from covey.coordinator.report.explanations import terms
 from covey.coordinator.report.figure_pictures import Group, Picture
@@ -27,9 +28,8 @@ from covey.coordinator.report.run_facts import (
     times,
     version_words,
 )
-from covey.coordinator.run.modes import MODE_TITLES
-from covey.coordinator.run.records import finished
 from covey.coordinator.view.table import NONE, Column, Table
+from covey.coordinator.view.words import MODE_TITLES
 from covey.shared.numerics.measures import Measure
 from covey.shared.scenario.describe import dump
 from covey.shared.scenario.scenario import Scenario

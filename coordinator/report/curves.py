@@ -9,13 +9,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.processes import launch
+from covey.coordinator.record import sketches
+from covey.coordinator.record.notices import PhaseFolded
+from covey.coordinator.record.records import lines, mbit_per_agent
+from covey.coordinator.record.sketches import ModelSketches
 from covey.coordinator.report.tables import labels
-from covey.coordinator.run import sketches
-from covey.coordinator.run.checkpoint import Checkpoint
-from covey.coordinator.run.notices import PhaseFolded
-from covey.coordinator.run.records import lines, mbit_per_agent
-from covey.coordinator.run.sketches import ModelSketches
 from covey.coordinator.view.lines import PhaseLine, averages, macro, reduced
 from covey.shared.numerics.measures import ACCURACY, MEASURES, Measure, shown_measure
 from covey.shared.scenario.load import load

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
 
 from covey.coordinator.report.curves import Curves, Cut, Points
-from covey.coordinator.run.modes import MODE_TITLES
 from covey.coordinator.view.axes import Axis, around, figure_axis, from_zero, rounds_axis, shown
 from covey.coordinator.view.plots import Bar, Series, Strip, bars, legend_of, lines, strips
 from covey.coordinator.view.svg import Drawing, Panel
+from covey.coordinator.view.words import MODE_TITLES
 from covey.shared.numerics.measures import PERCENT, Measure
 
 MIN_CUTS = 3  # runs at different cuts that make a curve

@@ -20,9 +20,8 @@ from covey.coordinator.report.run_facts import (
     version_words,
 )
 from covey.coordinator.report.tables import newcomers, participation, results, unevaluated
-from covey.coordinator.run.modes import MODE_TITLES
 from covey.coordinator.view.svg import document
-from covey.coordinator.view.words import epsilons
+from covey.coordinator.view.words import MODE_TITLES, epsilons
 from covey.shared.errors import UserError
 from covey.shared.files import write_atomically
 from covey.shared.numerics.measures import Measure

@@ -9,11 +9,10 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from covey.coordinator.run import notices
-from covey.coordinator.run.cluster_words import sizes_text
-from covey.coordinator.run.time_left import TimeLeft, duration_text
+from covey.coordinator.record import notices
 from covey.coordinator.view.lines import phase_line
-from covey.coordinator.view.words import epsilons
+from covey.coordinator.view.state import TimeLeft
+from covey.coordinator.view.words import duration_text, epsilons, sizes_text
 from covey.shared.numerics.measures import PERCENT
 
 NUMBERS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")

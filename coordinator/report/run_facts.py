@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from covey.coordinator.run import audit_trail
-from covey.coordinator.run.checkpoint import Checkpoint
+from covey.coordinator.disk.checkpoint import Checkpoint
+from covey.coordinator.record import audit_trail
+from covey.coordinator.record.records import lines
+from covey.coordinator.record.roster_files import read_roster, roster_file
 from covey.coordinator.run.folder import IN_PROCESS
-from covey.coordinator.run.records import lines
-from covey.coordinator.run.roster_files import read_roster, roster_file
 from covey.shared import json_text, plugins
 from covey.shared.consent import AllowedCode
 from covey.shared.errors import UserError

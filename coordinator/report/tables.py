@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from covey.coordinator.run.modes import MODE_TITLES
 from covey.coordinator.view.table import NONE, Table, columns_of
-from covey.coordinator.view.words import epsilons
+from covey.coordinator.view.words import MODE_TITLES, epsilons
 from covey.shared.numerics.measures import (
     ACCURACY,
     MEASURES,

@@ -1,1 +1,1 @@
-"""One run: folds reports, keeps its folder and its checkpoints."""
+"""One run: engine, method, disk, fold and record put together; orders, and what a run remembers."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from covey.coordinator.run.notices import Notice
+from covey.coordinator.record.notices import Notice
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.messages import ModelRef, OrderMessage
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from covey.coordinator.run import records
-from covey.coordinator.run.checkpoint import Checkpoint
+from covey.coordinator.disk.checkpoint import Checkpoint
+from covey.coordinator.disk.versions import START
+from covey.coordinator.record import records
 from covey.coordinator.run.options import Options
 from covey.shared.errors import UserError
 from covey.shared.files import folder_lock, private_folder, write_atomically
@@ -16,7 +17,6 @@ from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
 
 MAX_KEYS = 5  # that a message names
-START = "start.npz"  # of a run's folder: its initial models
 IN_PROCESS = "in-process"  # names a run without a broker, where others have a name of their own
 
 

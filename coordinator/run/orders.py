@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from covey.coordinator.disk.space import Room
 from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.step import Stage, Step
-from covey.coordinator.run.disk_space import Room
 from covey.coordinator.run.effects import DropModel, SendModel, SendOrder
 from covey.coordinator.run.own_orders import OwnOrders, version_key
 from covey.coordinator.run.run_state import RunState

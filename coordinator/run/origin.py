@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from covey.coordinator.run.checkpoint import Checkpoint
-from covey.coordinator.run.folder import START
+from covey.coordinator.disk.checkpoint import Checkpoint
+from covey.coordinator.disk.versions import START
 from covey.shared.errors import UserError
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from covey.coordinator.run.disk_space import Room
+from covey.coordinator.disk.space import Room
 from covey.coordinator.run.effects import DropModel, SendModel
 from covey.shared.errors import DecodeError
 from covey.shared.files import write_atomically

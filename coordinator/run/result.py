@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping, Sequence, Set
+import platform
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from covey.coordinator.run.array_files import save_arrays
-from covey.coordinator.run.modes import KEPT_MODES
-from covey.coordinator.run.packages import versions
-from covey.coordinator.run.records import (
+from covey.coordinator.disk.array_files import save_arrays
+from covey.coordinator.fold.means import KEPT_MODES, averages, by_mode, last_of_undrawn
+from covey.coordinator.record.records import (
     NOTHING_MIXED,
-    averages,
-    by_mode,
     counted,
-    last_of_undrawn,
     mbit_per_agent,
     one_device,
     sizes,
@@ -316,3 +315,19 @@ def _write_table(path: Path, run: Run, truth: Truth | None) -> None:
     table = Table.from_pylist(rows)
     with atomic_replace(path) as written:
         parquet.write_table(table, written)
+
+
+def versions() -> dict[str, str]:
+    """What the figures were made with."""
+    wanted = ("covey", "numpy", "scipy", "scikit-learn", "torch", "aiomqtt", "msgpack")
+    found = {"python": platform.python_version(), "machine": platform.machine()}
+    return found | installed_versions(wanted)
+
+
+def installed_versions(packages: Iterable[str]) -> dict[str, str]:
+    """The versions of those packages that are installed here: a coordinator needs no torch."""
+    found: dict[str, str] = {}
+    for name in packages:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found

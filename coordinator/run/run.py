@@ -22,35 +22,35 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
+from covey.coordinator.checks import read_report
+from covey.coordinator.disk.checkpoint import Checkpoint
+from covey.coordinator.disk.space import Room
+from covey.coordinator.disk.spool import Spool
+from covey.coordinator.disk.versions import BEST, ModelVersion, save_version
 from covey.coordinator.engine import events
 from covey.coordinator.engine.pace import Pace
 from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.rules import Rules
 from covey.coordinator.engine.step import Step
-from covey.coordinator.run import early_stop, folding, notices, records, stale_reports
-from covey.coordinator.run.accepted_steps import AcceptedSteps
-from covey.coordinator.run.arrivals import NO_STEP, Arrivals
-from covey.coordinator.run.audit_trail import FILE as AUDIT_FILE
-from covey.coordinator.run.checkpoint import Checkpoint
-from covey.coordinator.run.checks import read_report
-from covey.coordinator.run.cluster_words import fell_back
-from covey.coordinator.run.disk_space import Room
+from covey.coordinator.fold import limits, stale_reports
+from covey.coordinator.fold.arrivals import NO_STEP, Arrivals
+from covey.coordinator.fold.fold_trial import FoldTrial, Outcome
+from covey.coordinator.fold.partial_sums import PartialSums, clients_of
+from covey.coordinator.fold.private_sums import Ledger, PrivateSums, noise_key
+from covey.coordinator.fold.verdict import ClosedStep, Guilty, Hopeless, Missing, Reasons, Sound
+from covey.coordinator.record import notices, records
+from covey.coordinator.record.audit_trail import FILE as AUDIT_FILE
+from covey.coordinator.record.audit_trail import Trail, head_of
+from covey.coordinator.record.event_log import Arrival, Restarted, arrivals_journal
+from covey.coordinator.record.recorder import FoldedStep, Recorder
+from covey.coordinator.run import early_stop
 from covey.coordinator.run.effects import Announce, Done, Effect, Question, SendOrder
-from covey.coordinator.run.event_log import Arrival, Restarted, arrivals_journal
-from covey.coordinator.run.fold_facts import note_outcome
-from covey.coordinator.run.fold_trial import FoldTrial, Outcome
 from covey.coordinator.run.folder import IN_PROCESS
 from covey.coordinator.run.next_phase import next_phase
 from covey.coordinator.run.orders import OrderBook, asked_of
 from covey.coordinator.run.origin import Origin
 from covey.coordinator.run.own_orders import lost_orders
-from covey.coordinator.run.partial_sums import PartialSums, clients_of
-from covey.coordinator.run.private_sums import Ledger, PrivateSums, noise_key
-from covey.coordinator.run.recorder import FoldedStep, Recorder
-from covey.coordinator.run.run_state import RunState
-from covey.coordinator.run.spool import Spool
-from covey.coordinator.run.verdict import ClosedStep, Guilty, Hopeless, Missing, Reasons, Sound
-from covey.coordinator.run.versions import BEST, ModelVersion, save_version
+from covey.coordinator.run.run_state import AcceptedSteps, RunState, fell_back, note_outcome
 from covey.shared.errors import DecodeError
 from covey.shared.journal import Journal
 from covey.shared.scenario.fleet_statistics import resolved
@@ -126,8 +126,8 @@ class Run:
         )
         self.sums = PartialSums(scenario, self.spool, self.arrivals)
         self.orders = OrderBook(folder, scenario, setup, engine, facts, room)
-        self.recorder = Recorder(folder, scenario, engine, facts, room, audit_key)
-        self.audit = self.recorder.audit
+        self.audit = Trail(folder, facts.run, key=audit_key, head=head_of(facts.audit))
+        self.recorder = Recorder(folder, scenario, engine, room, self.audit, facts.lines)
         self.state: Any = None  # the strategy's; its arrays are mapped from the checkpoint
         self.traffic: Counter[str] = Counter(facts.traffic)  # totals of values and bytes
         self.samples: dict[ClientId, TrainAndTest] = {}  # from agents' statuses
@@ -229,7 +229,7 @@ class Run:
         this._save()
         effects: Effects = [Announce(notices.ReportDamaged(why)) for why in spool.damaged]
         if this.recorder.rounds.lost:
-            effects.append(this.recorder.write(notices.LinesLost(this.recorder.rounds.lost)))
+            effects.append(this._recorded(notices.LinesLost(this.recorder.rounds.lost)))
         effects += this._perform_all(actions, now)
         return this, effects
 
@@ -538,9 +538,7 @@ class Run:
         refused = action.refused
         why = action.why
         self.audit.note("quarantine", agent=client, refused=refused, why=why)
-        line = self.recorder.write(
-            notices.AgentQuarantined(client, refused, why, self.engine.round)
-        )
+        line = self._recorded(notices.AgentQuarantined(client, refused, why, self.engine.round))
         order = self.order_of(client)
         self._has_changed = True
         return [line, order]
@@ -551,11 +549,11 @@ class Run:
             action.client, action.kind, action.times, action.until, action.why, self.engine.round
         )
         self._has_changed = True
-        return [self.recorder.write(notice)]
+        return [self._recorded(notice)]
 
     def _released(self, client: ClientId) -> Effects:
         self.audit.note("release", agent=client)
-        line = self.recorder.write(notices.AgentReleased(client, self.engine.round))
+        line = self._recorded(notices.AgentReleased(client, self.engine.round))
         order = self.order_of(client)
         self._has_changed = True
         return [line, order]
@@ -579,7 +577,7 @@ class Run:
             self.accepted.settle(client)
         self.state = forgotten(self.strategy, self.state, client)
         self.audit.note("forget", agent=client)
-        line = self.recorder.write(notices.AgentForgotten(client, self.engine.round))
+        line = self._recorded(notices.AgentForgotten(client, self.engine.round))
         self._has_changed = True
         return [line]
 
@@ -587,6 +585,11 @@ class Run:
         self.audit.note("finish", round=self.engine.round, why=why)
         self._has_changed = True
         return [*self._orders_of_all(), Done(why)]
+
+    def _recorded(self, record: notices.Record) -> Announce:
+        """Write a line of the record and show it."""
+        self.recorder.write(record)
+        return Announce(record)
 
     def _stop_early(self, done: int, rounds: int) -> Effects:
         """The line that gives the method's reason to need no more rounds; empty where it needs more."""
@@ -599,7 +602,7 @@ class Run:
             return []
         self.facts.stopped = why
         self.audit.note("stopped", round=done, why=why)
-        return [self.recorder.write(notices.RoundsStopped(done, rounds, why))]
+        return [self._recorded(notices.RoundsStopped(done, rounds, why))]
 
     def _keep_best(self) -> None:
         """Keep the models on disk if the newest evaluation is the best so far."""
@@ -658,7 +661,7 @@ class Run:
         self.arrivals.begin(NO_STEP)
         self._steps_over.append(step)
         self._has_changed = True
-        line = self.recorder.write(notices.RoundVoid(round_, step, why))
+        line = self._recorded(notices.RoundVoid(round_, step, why))
         return [line, *self.orders.orders_of(void.cohort, self.state)]
 
     # -- the fold ----------------------------------------------------------------------------------
@@ -688,7 +691,7 @@ class Run:
                 clusters_before = dict(self.strategy.assignment(self.state))
                 self._count_up(number, close.reporters)
                 self._take(trial.phase, reports, outcome, devices)
-                self.facts.usual |= folding.usual_steps(steps)
+                self.facts.usual |= limits.usual_steps(steps)
                 fold_s = time.monotonic() - began
                 folded = FoldedStep(step, close, outcome, clusters_before, devices, fold_s)
                 return self._folded(folded, reports)
@@ -772,10 +775,10 @@ class Run:
         self.accepted.settle_all()
 
         def keep() -> Effects:
-            line = self.recorder.write(record)
+            line = self._recorded(record)
             self.recorder.keep_sketches(folded.step, self.state, reports, self.setup.layout.size)
             fallen = [
-                self.recorder.write(notices.AgentFellBack(client, **self.facts.fallen[client]))
+                self._recorded(notices.AgentFellBack(client, **self.facts.fallen[client]))
                 for client, vote in folded.outcome.votes.items()
                 if vote.is_against
             ]
@@ -818,7 +821,7 @@ class Run:
             self.arrivals.remove(step, client)
             self.spool.discard(step, client)
             self.audit.blame("set_aside", client, f"step {step}: {why}")
-            effects.append(self.recorder.write(notices.ReportSetAside(client, round_, step, why)))
+            effects.append(self._recorded(notices.ReportSetAside(client, round_, step, why)))
         effects += self.orders.orders_of(guilty, self.state)
 
         def keep() -> Effects:

@@ -1,4 +1,4 @@
-"""What a checkpoint holds of a run besides the engine's snapshot and the strategy's state."""
+"""What a run remembers besides the engine's step and the strategy's state: `RunState` is a part of its checkpoint."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from covey.shared.strategies.base import ClientId
+from covey.coordinator.fold.fold_trial import Outcome
+from covey.coordinator.record import records
+from covey.coordinator.run import early_stop
+from covey.shared.numerics.votes import Vote
+from covey.shared.scenario import simulated_agents
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.strategies.base import ClientId, Phase, Reports
+from covey.shared.strategies.phase_names import EVALUATE, TRAIN
 
 Json = dict[str, Any]
 Figures = dict[str, float]
@@ -113,3 +120,108 @@ class RunState:
         if "again" in named:
             named["incarnation"] = named.pop("again")
         return cls(**named)
+
+
+class AcceptedSteps:
+    """What the run has accepted. Until a step is over, it can be taken back.
+
+    Args:
+        steps: by agent, as the run's state has them; changed in place.
+    """
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        # of those who reported the open step: the newest step accepted before it
+        self._before: Steps = {}
+
+    def __repr__(self) -> str:
+        reported = sorted(self._before)
+        return f"<AcceptedSteps: in the open step of {reported}>"
+
+    def note(self, client: ClientId, step: int) -> None:
+        """The report lies in the spool. The checkpoint learns of it with the fold: until then the spool knows."""
+        self._before.setdefault(client, self._steps.get(client, 0))
+        self._steps[client] = step
+
+    def take_back(self, client: ClientId) -> None:
+        """The report of the open step is gone, and must come again."""
+        newest = self._before.pop(client, 0)
+        self._steps[client] = newest
+
+    def settle(self, client: ClientId) -> None:
+        """Take back nothing of this agent any more."""
+        self._before.pop(client, None)
+
+    def settle_all(self) -> None:
+        """The step is over."""
+        self._before.clear()
+
+    def of_closed_steps(self) -> Steps:
+        """For a checkpoint: of the open step the spool knows who has reported, also after a kill."""
+        return self._steps | self._before
+
+
+def note_outcome(
+    facts: RunState,
+    scenario: Scenario,
+    phase: Phase,
+    round_: int,
+    reports: Reports,
+    outcome: Outcome,
+    devices: Mapping[ClientId, str],
+) -> None:
+    """Add a fold to the run's memory.
+
+    Args:
+        facts: the run's memory; changed in place.
+        scenario: of the run.
+        phase: that was folded.
+        round_: how many rounds were complete before it.
+        reports: that were folded.
+        outcome: of the fold.
+        devices: what each reporter computed on.
+    """
+    facts.scaling = outcome.scaling or facts.scaling
+    if phase.name == EVALUATE:
+        facts.evaluated = round_
+        facts.evaluation |= outcome.evaluation
+        newcomers = simulated_agents.newcomers(scenario)
+        early_stop.note(scenario, facts.history, round_, outcome.evaluation, newcomers)
+        facts.evaluated_in |= dict.fromkeys(outcome.evaluation, round_)
+    if phase.name == TRAIN:
+        trained = [client for client, _ in reports]
+        facts.trained |= dict.fromkeys(trained, round_)
+    for client, report in reports:
+        numbers = report.numbers
+        if "track" in numbers:  # of any phase that trains
+            facts.tracked[client] = best_so_far(facts.tracked.get(client), numbers)
+    for client, device in devices.items():
+        is_same = facts.devices.get(client, device) == device
+        facts.devices[client] = device if is_same else records.MIXED
+
+
+def best_so_far(best: dict[str, float] | None, numbers: Mapping[str, Any]) -> dict[str, float]:
+    """The best and the newest test figures of an agent right after its local training."""
+    newest: dict[str, float] = dict(numbers["track"])
+    if best is None or not best["n"]:
+        return newest
+    if not newest["n"]:
+        return best
+    if "diverged" in newest:
+        return best
+    if "diverged" in best:
+        return newest
+    if "accuracy" in newest:
+        is_better = newest["accuracy"] > best["accuracy"]
+    else:
+        is_better = newest["mse"] <= best["mse"]
+    return newest if is_better else best
+
+
+def fell_back(vote: Vote, left: int, cluster: int) -> str:
+    """Why an agent has another model than that of its cluster, without the agent's name."""
+    where = f"has left cluster {left} and trains alone, as cluster {cluster}"
+    if left == cluster:
+        where = f"has an earlier model of cluster {cluster}, which is its own, again"
+    losses = f"{vote.loss:.3g} under the model of its cluster, {vote.other:.3g} under the other"
+    return f"{where}: loss {losses}, on {vote.n} samples that it holds back"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from covey.coordinator.engine.events import Reported
 from covey.coordinator.engine.step import Stage, Step
+from covey.coordinator.fold.partial_sums import Origin
 from covey.coordinator.run.effects import Effect
-from covey.coordinator.run.partial_sums import Origin
 from covey.coordinator.run.run import Run
 from covey.shared.errors import DecodeError
 from covey.shared.strategies.base import ClientId

@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from covey.coordinator.record.notices import WorkFailed
 from covey.coordinator.run.effects import Announce, Effect
-from covey.coordinator.run.notices import WorkFailed
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.desk import Desk, while_the_run_works
 from covey.coordinator.serve.intake import Arrived

@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 
 from covey.coordinator.engine.events import Joined, Left
+from covey.coordinator.record.notices import AgentExcluded, Notice
 from covey.coordinator.run.effects import Effect
-from covey.coordinator.run.notices import AgentExcluded, Notice
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve import publisher
 from covey.coordinator.serve.desk import STATUS, Desk, while_the_run_works

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from covey.coordinator.engine.events import LinkBack, LinkLost
+from covey.coordinator.record.notices import LinkDown, LinkUp, ShardDown, ShardUp
 from covey.coordinator.run.effects import Effect, SendModel, SendOrder
-from covey.coordinator.run.notices import LinkDown, LinkUp, ShardDown, ShardUp
 from covey.coordinator.serve import publisher
 from covey.coordinator.serve.aggregators import Aggregators
 from covey.coordinator.serve.desk import Desk, while_the_run_works

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from covey.coordinator.run.disk_space import PAUSE_S
+from covey.coordinator.disk.space import PAUSE_S
 from covey.coordinator.run.effects import SendModel, SendOrder
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.desk import Desk

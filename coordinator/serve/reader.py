@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from covey.coordinator.run.notices import DiskRemark
+from covey.coordinator.record.notices import DiskRemark
 from covey.coordinator.serve.aggregators import AggregatorItem, Aggregators
 from covey.coordinator.serve.desk import STATUS, Desk
 from covey.coordinator.serve.intake import Arrived, Seen

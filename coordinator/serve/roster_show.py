@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 
 from covey.coordinator.engine.rests import Trouble
 from covey.coordinator.engine.step import Stage
-from covey.coordinator.run.notices import PhaseFolded
-from covey.coordinator.run.roster_files import roster_file
+from covey.coordinator.record.notices import PhaseFolded
+from covey.coordinator.record.roster_files import roster_file
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.roster import Roster
 from covey.shared.files import write_atomically

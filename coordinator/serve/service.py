@@ -14,18 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from covey.coordinator.disk.space import DiskFullError
 from covey.coordinator.engine.events import Event, Forget, Paused, Release, Resumed, Tick
-from covey.coordinator.run.disk_space import DiskFullError
-from covey.coordinator.run.effects import (
-    Announce,
-    Done,
-    DropModel,
-    Effect,
-    Question,
-    SendModel,
-    SendOrder,
-)
-from covey.coordinator.run.notices import (
+from covey.coordinator.record.notices import (
     CausedByPeer,
     ControlReceived,
     DiskRemark,
@@ -37,6 +28,15 @@ from covey.coordinator.run.notices import (
     SubscriptionsRefused,
     WorkFailed,
     ignore,
+)
+from covey.coordinator.run.effects import (
+    Announce,
+    Done,
+    DropModel,
+    Effect,
+    Question,
+    SendModel,
+    SendOrder,
 )
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve import acceptance, attendance, publisher

@@ -12,18 +12,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from covey.coordinator.disk.checkpoint import Checkpoint
+from covey.coordinator.disk.versions import START
 from covey.coordinator.processes import launch
 from covey.coordinator.processes.finish import TestOfSuperclasses, finish
 from covey.coordinator.processes.workers import WorkerPool
-from covey.coordinator.run.checkpoint import Checkpoint
+from covey.coordinator.record.notices import AgentExcluded, Observer
+from covey.coordinator.record.truth import FILE as PARTITION
 from covey.coordinator.run.effects import Effect
-from covey.coordinator.run.folder import IN_PROCESS, START, prepared
-from covey.coordinator.run.notices import AgentExcluded, Observer
+from covey.coordinator.run.folder import IN_PROCESS, prepared
 from covey.coordinator.run.options import Options
 from covey.coordinator.run.origin import Origin, copy_start, origin_of
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
-from covey.coordinator.run.truth import FILE as PARTITION
 from covey.coordinator.simulate.virtual_clock import Driver, GivenUpError
 from covey.coordinator.simulate.worker_clients import WorkerClients
 from covey.shared.audit import read_key

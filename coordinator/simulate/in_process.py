@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from covey.coordinator.engine.rules import Rules
+from covey.coordinator.record.notices import Observer, ignore
 from covey.coordinator.run.folder import IN_PROCESS
-from covey.coordinator.run.notices import Observer, ignore
 from covey.coordinator.run.origin import Origin
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import Driver, Work

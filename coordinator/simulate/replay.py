@@ -15,18 +15,19 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from covey.coordinator.disk.checkpoint import Checkpoint
+from covey.coordinator.disk.versions import START
 from covey.coordinator.engine.events import Reported
 from covey.coordinator.engine.step import Stage
 from covey.coordinator.processes import launch
 from covey.coordinator.processes.finish import finish
 from covey.coordinator.processes.workers import WorkerPool
-from covey.coordinator.run.checkpoint import Checkpoint
+from covey.coordinator.record.event_log import Arrival, Restarted, arrivals_of
+from covey.coordinator.record.notices import Observer, ignore
+from covey.coordinator.record.records import MIXED
 from covey.coordinator.run.effects import Announce, Effect, SendOrder
-from covey.coordinator.run.event_log import Arrival, Restarted, arrivals_of
-from covey.coordinator.run.folder import IN_PROCESS, START, prepared
-from covey.coordinator.run.notices import Observer, ignore
+from covey.coordinator.run.folder import IN_PROCESS, prepared
 from covey.coordinator.run.options import Options
-from covey.coordinator.run.records import MIXED
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.driver import fleet_at_hand, source_of, tester

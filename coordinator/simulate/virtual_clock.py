@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from covey.coordinator.engine.events import Joined, Tick
+from covey.coordinator.record.notices import Observer, ignore
 from covey.coordinator.run.effects import Announce, Done, Effect, SendOrder
-from covey.coordinator.run.notices import Observer, ignore
 from covey.coordinator.run.run import Run
 from covey.shared.errors import CoveyError, DecodeError
 from covey.shared.scenario.fleet import Durations

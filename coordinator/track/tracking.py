@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from covey.coordinator.run.notices import Notice, Observer
+from covey.coordinator.record.notices import Notice, Observer
 from covey.coordinator.view.lines import averages
 from covey.coordinator.view.milestones import Milestone, flat, milestones, recorded_milestones
 from covey.shared import json_text, plugins

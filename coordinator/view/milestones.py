@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from covey.coordinator.run.notices import Notice, PhaseFolded
+from covey.coordinator.record.notices import Notice, PhaseFolded
 from covey.coordinator.view.lines import Averages, PhaseLine, Values, reduced
 
 MAX_CLUSTERS = 20  # whose figures are shown one by one: a tracker draws a chart for each

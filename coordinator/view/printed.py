@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.text import Text
 
-from covey.coordinator.run.notices import Notice
+from covey.coordinator.record.notices import Notice
 from covey.coordinator.view.table import NONE, Column, Table
 
 Styles = Mapping[str, str]  # the colour of cells, by their words

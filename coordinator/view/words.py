@@ -7,6 +7,10 @@ from typing import Any
 
 from covey.coordinator.view.state import Faults, Fleet
 
+MAX_SINGLY = 12  # more clusters than these do not fit a line one by one
+MINUTE_S = 60
+HOUR_S = 3600
+MODE_TITLES = {"server": "E-server", "tuned": "E-tuned", "last": "E-last"}  # in the order of tables
 KINDS = {"client": "client-level", "signatures": "signatures", "local": "example-level"}
 
 
@@ -84,3 +88,33 @@ def bytes_text(count: float) -> str:
             return f"{amount:.3g} {unit}"
         amount /= 1000
     return f"{amount:.3g} GB"
+
+
+def sizes_text(sizes: Mapping[str, int]) -> str:
+    """The sizes of all clusters, such as "5+5+10"; of one or of many, how many there are and the smallest and largest size.
+
+    Args:
+        sizes: agents by cluster id; empty gives an empty text.
+    """
+    clusters = len(sizes)
+    agents = sizes.values()
+    if clusters != 1 and clusters <= MAX_SINGLY:
+        return "+".join(map(str, agents))
+    smallest = min(agents)
+    largest = max(agents)
+    if largest == 1:
+        return f"{clusters} of 1 agent"
+    if smallest == largest:
+        return f"{clusters} of {largest} agents"
+    return f"{clusters} of {smallest} to {largest} agents"
+
+
+def duration_text(seconds: float) -> str:
+    """About how long, in one unit: "40 s", "12 min", "3.5 h"."""
+    if seconds < 1.5 * MINUTE_S:
+        whole = max(round(seconds), 1)
+        return f"{whole} s"
+    if seconds < 1.5 * HOUR_S:
+        minutes = round(seconds / MINUTE_S)
+        return f"{minutes} min"
+    return f"{seconds / HOUR_S:.1f} h"

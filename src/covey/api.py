@@ -23,7 +23,7 @@ from typing import Any, Literal, TypeVar
 import numpy.typing as npt
 
 from covey.coordinator.view.milestones import Evaluated, RoundEnded, milestones
-from covey.coordinator.run.notices import Notice, Observer, ignore
+from covey.coordinator.record.notices import Notice, Observer, ignore
 from covey.shared.consent import AllowedCode, consented
 from covey.shared.errors import UserError
 from covey.shared.numerics.measures import MeasureName
@@ -72,7 +72,7 @@ class Result:
             >>> covey.Result.read("runs/smoke").method
             'fedclust'
         """
-        from covey.coordinator.run.records import finished
+        from covey.coordinator.record.records import finished
 
         place = Path(folder)
         return cls(place, finished(place))
@@ -160,7 +160,7 @@ class Result:
             >>> [row["round"] for row in result.history() if row["phase"] == "train"]
             [0, 1, 2]
         """
-        from covey.coordinator.run.records import lines
+        from covey.coordinator.record.records import lines
 
         phases = [line for line in lines(self.folder) if line["event"] == "phase"]
         return [_plain(line) for line in phases]

@@ -12,8 +12,8 @@ import pytest
 from covey.agent.data.proposal_data import describe
 from covey.agent.training.predict import predict
 from covey.agent.worker import worker
-from covey.coordinator.run import checks
-from covey.coordinator.run.checks import LARGEST_VALUE
+from covey.coordinator import checks
+from covey.coordinator.checks import LARGEST_VALUE
 from covey.coordinator.run.result import write_models
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import GivenUpError

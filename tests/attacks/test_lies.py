@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from covey.coordinator.engine.events import Joined, Release
+from covey.coordinator.record.notices import RoundVoid
 from covey.coordinator.run.effects import Announce, Effect, SendOrder
-from covey.coordinator.run.notices import RoundVoid
 from covey.coordinator.run.result import write_all
 from covey.coordinator.run.run import Run
 from covey.shared.client import decode_model, execute_order
@@ -117,7 +117,7 @@ def announced(effects: list[Effect], event: str) -> list[str]:
 def test_a_bad_report_that_lies_accepted_ends_no_resume_and_names_its_sender(
     tmp_path: Path,
 ) -> None:
-    """Before: TypeError in records.means at the fold, and again at every --resume."""
+    """Before: TypeError in means_of at the fold, and again at every --resume."""
     scene = scenario(
         "fedavg", rounds={"count": 1, "participation": 1.0}, evaluation={"track": True}
     )
@@ -169,7 +169,7 @@ def test_a_model_that_is_not_finite_is_no_model(tmp_path: Path, monkeypatch: Any
         "fedavg", rounds={"count": 1, "participation": 1.0}, aggregation={"refuse_beyond": None}
     )
     run, people = begun(tmp_path, scene)
-    monkeypatch.setattr("covey.coordinator.run.checks.check_vector", lambda name, vector: None)
+    monkeypatch.setattr("covey.coordinator.checks.check_vector", lambda name, vector: None)
     effects: list[Effect] = []
     for order in asked(run):
         report = honest(run, people, order)

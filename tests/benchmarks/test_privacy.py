@@ -21,7 +21,7 @@ from benchmarks.privacy import (
     scenario,
     tables,
 )
-from covey.coordinator.run.account import epsilon
+from covey.coordinator.fold.private_sums import epsilon
 
 ROOT = Path(__file__).parents[2]
 SMALL = {key: replace(setting, agents=12, rounds=2) for key, setting in privacy.SETTINGS.items()}

@@ -15,7 +15,7 @@ from benchmarks.ten_thousand import (
     reports_in_the_spool,
     summary,
 )
-from covey.coordinator.run.spool import Spool
+from covey.coordinator.disk.spool import Spool
 from covey.shared.strategies.base import Report
 
 

@@ -9,7 +9,7 @@ import signal
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
-from covey.coordinator.run.report_file import ReportFile
+from covey.coordinator.disk.report_file import ReportFile
 from tests.chaos.plan import Fault
 from tests.chaos.site import FEDERATION, Broken, Program, Site, fill, flip, python
 from tests.kit import spooled

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from pyarrow import Table, parquet
 
+from covey.coordinator.disk.versions import START
+from covey.coordinator.record.records import finished
 from covey.coordinator.report.curves import Curves, curves
 from covey.coordinator.report.html_report import page
-from covey.coordinator.run.folder import START
-from covey.coordinator.run.records import finished
 from covey.coordinator.run.result import write_all
 from covey.shared import json_text
 from covey.shared.scenario.describe import dump

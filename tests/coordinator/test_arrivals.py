@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from covey.coordinator.run import folding
-from covey.coordinator.run.arrivals import Arrivals, ExpectedSums
+from covey.coordinator.disk.spool import Spool
+from covey.coordinator.fold import limits
+from covey.coordinator.fold.arrivals import Arrivals, ExpectedSums
+from covey.coordinator.record.notices import ReportSetAside
 from covey.coordinator.run.effects import Announce
-from covey.coordinator.run.notices import ReportSetAside
-from covey.coordinator.run.spool import Spool
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.scenario.aggregation import Aggregation, MaxSamples
@@ -90,13 +90,13 @@ def from_arrivals(
     collected = arrivals.collect(1, reporters, TRAIN, STATE)
     assert collected is not None
     assert not collected.unreadable
-    fair = folding.capped(collected.reports, aggregation)
+    fair = limits.capped(collected.reports, aggregation)
     sums = arrivals.sums(STATE, TRAIN, fair)
     return FedAvg().fold(STATE, TRAIN, sums, fair).model.tobytes()
 
 
 def in_one_batch(spool: Spool, reporters: Sequence[ClientId], aggregation: Aggregation) -> Any:
-    fair = folding.capped(spool.reports(1, reporters), aggregation)
+    fair = limits.capped(spool.reports(1, reporters), aggregation)
     return folded(FedAvg(), STATE, TRAIN, fair, aggregation.average).model.tobytes()
 
 

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 from covey.broker.testing.memory_broker import MemoryBroker
+from covey.coordinator.disk import spool
+from covey.coordinator.disk.checkpoint import Checkpoint
+from covey.coordinator.disk.report_file import ReportFile
 from covey.coordinator.engine.events import Joined, Reported
-from covey.coordinator.run import spool
-from covey.coordinator.run.checkpoint import Checkpoint
+from covey.coordinator.record.event_log import Arrival, Restarted, arrivals_of
+from covey.coordinator.record.records import MIXED
 from covey.coordinator.run.effects import SendOrder
-from covey.coordinator.run.event_log import Arrival, Restarted, arrivals_of
 from covey.coordinator.run.folder import IN_PROCESS
 from covey.coordinator.run.orders import OrderBook
-from covey.coordinator.run.records import MIXED
-from covey.coordinator.run.report_file import ReportFile
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.in_process import LocalClients

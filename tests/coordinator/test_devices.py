@@ -9,7 +9,7 @@ import pytest
 from pyarrow import parquet
 
 from covey.coordinator.processes.workers import WorkerPool
-from covey.coordinator.run import records
+from covey.coordinator.record import records
 from covey.coordinator.run.options import Options
 from covey.coordinator.run.result import write_all
 from covey.coordinator.simulate import driver

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covey.coordinator.run.array_files import open_arrays, save_arrays
-from covey.coordinator.run.checkpoint import Checkpoint
-from covey.coordinator.run.spool import REPORTS, Spool
+from covey.coordinator.disk.array_files import open_arrays, save_arrays
+from covey.coordinator.disk.checkpoint import Checkpoint
+from covey.coordinator.disk.spool import REPORTS, Spool
 from covey.shared import files
 from covey.shared.errors import UserError
 from covey.shared.numerics.vectors import Vector, mean

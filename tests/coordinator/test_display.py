@@ -14,25 +14,24 @@ from rich.console import Console
 from rich.text import Text
 
 from covey.coordinator.commands import status
-from covey.coordinator.report.progress import ProgressBar
-from covey.coordinator.report.roster import roster_table, status_lines
-from covey.coordinator.report.run_facts import device_words
-from covey.coordinator.report.tables import labels, results
-from covey.coordinator.run.cluster_words import sizes_text
-from covey.coordinator.run.notices import (
+from covey.coordinator.fold.means import Means
+from covey.coordinator.record.notices import (
     AgentExcluded,
     BrokerReady,
     ControlReceived,
     LinkDown,
-    Means,
     Notice,
     PhaseFolded,
     ReportRefused,
     RoundVoid,
     WorkFailed,
 )
+from covey.coordinator.report.progress import ProgressBar
+from covey.coordinator.report.roster import roster_table, status_lines
+from covey.coordinator.report.run_facts import device_words
+from covey.coordinator.report.tables import labels, results
 from covey.coordinator.view.printed import _parts, framed, results_table, show, show_words
-from covey.coordinator.view.words import epsilons
+from covey.coordinator.view.words import epsilons, sizes_text
 from covey.shared.wire.documents import RosterMessage
 
 ODD = "[/odd]/one.csv [red]:smile:"

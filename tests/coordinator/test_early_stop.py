@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from covey.coordinator.disk.versions import best_version
 from covey.coordinator.run.early_stop import (
     Evaluated,
     best_figure,
@@ -18,7 +19,6 @@ from covey.coordinator.run.early_stop import (
     stop_reason,
 )
 from covey.coordinator.run.result import result_of
-from covey.coordinator.run.versions import best_version
 from covey.shared.numerics.measures import MEASURES
 from covey.shared.scenario.stop import Stop
 from tests.kit import small_run

@@ -12,12 +12,12 @@ import pytest
 from pydantic import ValidationError
 
 from covey.broker.testing.memory_broker import MemoryBroker
+from covey.coordinator.checks import checked_numbers
 from covey.coordinator.compare.grid import grid
+from covey.coordinator.fold.fold_trial import FoldTrial
+from covey.coordinator.record import records
 from covey.coordinator.report.roster import roster_table
 from covey.coordinator.report.run_facts import facts_of
-from covey.coordinator.run import records
-from covey.coordinator.run.checks import checked_numbers
-from covey.coordinator.run.fold_trial import FoldTrial
 from covey.coordinator.run.result import write_all
 from covey.coordinator.run.run import Effects, Run
 from covey.coordinator.serve.roster import Roster

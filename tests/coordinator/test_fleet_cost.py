@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.engine.events import Joined, Left
 from covey.coordinator.run import orders as orders_module
-from covey.coordinator.run.checkpoint import Checkpoint
 from covey.coordinator.run.effects import SendOrder
 from covey.coordinator.run.run import Run
 from covey.shared.wire.messages import Work

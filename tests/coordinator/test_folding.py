@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covey.coordinator.run.folding import (
+from covey.coordinator.fold.limits import (
     Step,
     UnsoundFoldError,
     capped,
@@ -20,7 +20,7 @@ from covey.coordinator.run.folding import (
     too_far,
     usual_steps,
 )
-from covey.coordinator.run.pooled_moments import pooled
+from covey.coordinator.fold.statistics import pooled
 from covey.shared.numerics.averages import step_norm
 from covey.shared.scenario.aggregation import Aggregation
 from covey.shared.strategies.base import Phase, Report, Reports

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from covey.coordinator.record import records
 from covey.coordinator.report.tables import participation
-from covey.coordinator.run import records
 from covey.coordinator.run.result import result_of
 from covey.coordinator.simulate.in_process import LocalClients, local_driver
 from covey.coordinator.simulate.virtual_clock import Driver

@@ -15,7 +15,7 @@ from covey.coordinator.compare.mixture_columns import Column, mixture_columns, m
 from covey.coordinator.processes import launch
 from covey.coordinator.processes.finish import finish
 from covey.coordinator.processes.workers import WorkerPool
-from covey.coordinator.run.mixtures import cluster_accuracy, membership
+from covey.coordinator.record.truth import cluster_accuracy, membership
 from covey.coordinator.run.options import Options
 from covey.coordinator.simulate.driver import simulate
 from covey.shared.errors import UserError

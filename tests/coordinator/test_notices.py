@@ -7,8 +7,9 @@ from typing import get_args
 
 import pytest
 
-from covey.coordinator.run import notices
-from covey.coordinator.run.notices import Means, Notice, PhaseFolded
+from covey.coordinator.fold.means import Means
+from covey.coordinator.record import notices
+from covey.coordinator.record.notices import Notice, PhaseFolded
 
 PHASE = PhaseFolded(
     phase="train",

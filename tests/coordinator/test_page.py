@@ -10,10 +10,10 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from covey.coordinator.record.records import finished
 from covey.coordinator.report.html_report import drawn, page, write_pictures
 from covey.coordinator.report.run_facts import facts_of
 from covey.coordinator.report.tables import results
-from covey.coordinator.run.records import finished
 from covey.coordinator.view import theme
 from covey.coordinator.view.axes import Axis, rounds_axis
 from covey.coordinator.view.plots import Strip, horizontal_axis, strips

@@ -13,9 +13,9 @@ import pytest
 from covey.coordinator.aggregate.open_step import OpenStep
 from covey.coordinator.aggregate.summing import HOLD_S, Summing
 from covey.coordinator.engine.events import Joined
+from covey.coordinator.fold.partial_sums import Origin, check_aggregators
+from covey.coordinator.record.notices import ReportRefused, ReportSetAside
 from covey.coordinator.run.effects import Announce, Effect, SendOrder
-from covey.coordinator.run.notices import ReportRefused, ReportSetAside
-from covey.coordinator.run.partial_sums import Origin, check_aggregators
 from covey.coordinator.run.run import Run
 from covey.coordinator.run.sum_acceptance import accept_sum
 from covey.shared.errors import DecodeError, UserError

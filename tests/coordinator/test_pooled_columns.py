@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covey.coordinator.run.checks import check_statistics
-from covey.coordinator.run.pooled_columns import pooled_statistics
+from covey.coordinator.checks import check_statistics
+from covey.coordinator.fold.statistics import pooled_statistics
 from covey.shared.errors import DecodeError
 from covey.shared.scenario.aggregation import Aggregation
 from covey.shared.scenario.fleet_statistics import QUANTILE_LEVELS, asked_statistics, resolved

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covey.coordinator.run.account import epsilon
-from covey.coordinator.run.private_sums import KEY_FILE, Ledger, PrivateSums, noise_key
-from covey.coordinator.run.records import lines
+from covey.coordinator.fold.private_sums import KEY_FILE, Ledger, PrivateSums, epsilon, noise_key
+from covey.coordinator.record.records import lines
 from covey.coordinator.run.run import Run
 from covey.shared.errors import UserError
 from covey.shared.privacy.settings import Privacy, clipped_sum, combined_multiplier, noised_count
@@ -172,7 +171,7 @@ def test_a_cluster_that_nobody_chose_is_treated_as_all_others(
         noised.append(count)
         return noised_count(count, multiplier, noise)
 
-    monkeypatch.setattr("covey.coordinator.run.private_sums.noised_count", spy)
+    monkeypatch.setattr("covey.coordinator.fold.private_sums.noised_count", spy)
     all_choose_the_first(run, monkeypatch)
     assert run.privacy is not None
     private_fold(run.privacy, run.state, reports)
@@ -185,7 +184,7 @@ def test_a_cluster_that_no_agent_chose_gets_noise_if_its_noised_count_is_positiv
 ) -> None:
     run = runs[method]
     monkeypatch.setattr(
-        "covey.coordinator.run.private_sums.noised_count", lambda count, multiplier, noise: 10.0
+        "covey.coordinator.fold.private_sums.noised_count", lambda count, multiplier, noise: 10.0
     )
     all_choose_the_first(run, monkeypatch)
     assert run.privacy is not None

@@ -16,9 +16,9 @@ from typer.testing import CliRunner, Result
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.cli.program import app
 from covey.coordinator.deploy.log import publications
-from covey.coordinator.run.audit_trail import FILE
+from covey.coordinator.disk.versions import last_version, round_name, save_version
+from covey.coordinator.record.audit_trail import FILE
 from covey.coordinator.run.result import write_all, write_models
-from covey.coordinator.run.versions import last_version, round_name, save_version
 from covey.shared.files import folder_lock
 from covey.shared.mqtt.link import Link
 from covey.shared.scenario.describe import dump

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from covey.coordinator.run import records
-from covey.coordinator.run.disk_space import Room
-from covey.coordinator.run.notices import RoundVoid
-from covey.coordinator.run.records import means_by_cluster
+from covey.coordinator.disk.space import Room
+from covey.coordinator.fold.means import averages, means_by_cluster, means_of
+from covey.coordinator.record import records
+from covey.coordinator.record.notices import RoundVoid
+from covey.coordinator.run.run_state import best_so_far
 from covey.shared.errors import UserError
 from covey.shared.numerics.measures import derived
 from covey.shared.strategies.base import Report
@@ -64,7 +65,7 @@ def regression(n: int, mse: float, mean: float, variance: float) -> dict[str, An
 
 def test_averages_of_a_regression_are_those_of_all_samples_and_those_of_all_agents() -> None:
     agents = {"a": regression(30, 1.0, 0.0, 4.0), "b": regression(10, 9.0, 8.0, 4.0)}
-    row = records.averages(agents, {}, "test")["server"]
+    row = averages(agents, {}, "test")["server"]
     assert row["agents"] == 2
     assert row["rmse"] == {"micro": pytest.approx(3**0.5), "macro": 2.0}
     assert row["mae"] == {"micro": 1.5, "macro": 2.5}
@@ -79,32 +80,32 @@ def test_claimed_test_samples_own_no_micro_average_and_no_mean_loss() -> None:
     }
     agents["liar"] = {"server": {"n": 1000, "accuracy": 0.0, "loss": 9.0}}
     for train, weight in (({}, "test"), ({"liar": 10**12}, "total")):
-        row = records.averages(agents, train, weight, 0.2)["server"]
+        row = averages(agents, train, weight, 0.2)["server"]
         assert row["accuracy"] == {"micro": pytest.approx(0.4), "macro": pytest.approx(0.475)}
     reports = [
         (name, Report({}, own["server"]["n"], steps=1, loss=own["server"]["loss"]))
         for name, own in agents.items()
     ]
-    assert records.means(reports, "train", "test", share=0.2).loss == pytest.approx(2.6)
+    assert means_of(reports, "train", "test", share=0.2).loss == pytest.approx(2.6)
 
 
 def test_an_agent_that_diverged_is_named_and_in_no_average() -> None:
     agents = {"a": regression(30, 1.0, 0.0, 4.0), "b": {"server": {"n": 10, "diverged": True}}}
-    row = records.averages(agents, {}, "test")["server"]
+    row = averages(agents, {}, "test")["server"]
     assert (row["agents"], row["diverged"], row["rmse"]["macro"]) == (1, ["b"], 1.0)
 
 
 def test_agents_whose_targets_are_all_equal_have_no_r2_of_their_own() -> None:
     agents = {"a": regression(30, 1.0, 0.0, 4.0), "b": regression(10, 1.0, 4.0, 0.0)}
-    row = records.averages(agents, {}, "test")["server"]
+    row = averages(agents, {}, "test")["server"]
     assert row["r2"] == {"macro": 0.75, "agents": 1, "micro": pytest.approx(1 - 40 / 240)}
 
 
 def test_the_best_tracked_figures_are_never_those_of_a_diverged_model() -> None:
     good = {"n": 4, "mse": 2.0}
     diverged: dict[str, Any] = {"n": 4, "diverged": True}
-    assert records.best_so_far(dict(good), {"track": diverged}) == good
-    assert records.best_so_far(diverged, {"track": good}) == good
+    assert best_so_far(dict(good), {"track": diverged}) == good
+    assert best_so_far(diverged, {"track": good}) == good
 
 
 def test_the_figures_of_a_cluster_are_means_over_its_tested_agents() -> None:

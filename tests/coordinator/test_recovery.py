@@ -15,8 +15,8 @@ import pytest
 
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.engine.events import Joined, Left, Tick
+from covey.coordinator.record.notices import PhaseFolded, ReportDamaged, RoundVoid
 from covey.coordinator.run.effects import Announce, Effect, SendOrder
-from covey.coordinator.run.notices import PhaseFolded, ReportDamaged, RoundVoid
 from covey.coordinator.run.run import Run
 from covey.shared.client import decode_model, execute_order
 from covey.shared.errors import UserError, os_errors_as_user_errors

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from covey.coordinator.checks import checked_numbers
 from covey.coordinator.engine.events import Joined
-from covey.coordinator.run.checks import checked_numbers
 from covey.coordinator.run.effects import SendOrder
 from covey.coordinator.run.result import write_all
 from covey.coordinator.run.run import Run

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from covey.coordinator.run import report_file
-from covey.coordinator.run.report_file import ALIGNMENT, ReportFile, Vectors
+from covey.coordinator.disk import report_file
+from covey.coordinator.disk.report_file import ALIGNMENT, ReportFile, Vectors
 from covey.shared import files
 
 REPORTS: dict[str, Vectors] = {

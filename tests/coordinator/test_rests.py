@@ -30,8 +30,8 @@ from covey.coordinator.engine.events import (
 )
 from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.step import SUSPECT_TIMES, USUAL_S, USUAL_TIMES
+from covey.coordinator.record import records
 from covey.coordinator.report.roster import roster_table
-from covey.coordinator.run import records
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.roster import Roster

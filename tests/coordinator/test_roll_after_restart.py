@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from covey.broker.testing.memory_broker import MemoryBroker, MemoryLink
+from covey.coordinator.record.notices import Notice, PhaseFolded, RunWaits
 from covey.coordinator.run.effects import Announce, Effect, SendOrder
-from covey.coordinator.run.notices import Notice, PhaseFolded, RunWaits
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve import postponed
 from covey.coordinator.serve.postponed import PostponedOrders

@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from covey.coordinator.run import checkpoint
-from covey.coordinator.run import disk_space as rooms
-from covey.coordinator.run.array_files import open_arrays
-from covey.coordinator.run.disk_space import DiskFullError, Room
+from covey.coordinator.disk import checkpoint
+from covey.coordinator.disk import space as rooms
+from covey.coordinator.disk.array_files import open_arrays
+from covey.coordinator.disk.space import DiskFullError, Room
 from covey.coordinator.serve.publisher import opened
 from tests import clock
 

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covey.coordinator.run.roster_files import read_roster, roster_file
+from covey.coordinator.record.roster_files import read_roster, roster_file
 from covey.coordinator.serve.roster import Roster
 from covey.coordinator.serve.roster_pages import PAGE_AGENTS, RosterPages
 from covey.shared.wire.documents import AgentStatus, RosterMessage

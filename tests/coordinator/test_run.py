@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.engine.events import Joined
+from covey.coordinator.fold.means import means_of
+from covey.coordinator.fold.statistics import pooled
+from covey.coordinator.record import records
+from covey.coordinator.record.notices import ReportIgnored
 from covey.coordinator.report.tables import nobody_evaluated, results, unevaluated
-from covey.coordinator.run import records
-from covey.coordinator.run.checkpoint import Checkpoint
 from covey.coordinator.run.effects import Announce, Done, Effect, SendOrder
-from covey.coordinator.run.notices import ReportIgnored
-from covey.coordinator.run.pooled_moments import pooled
 from covey.coordinator.run.result import result_of, write_all, write_models
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.in_process import local_driver
@@ -423,7 +424,7 @@ def test_micro_averages_of_the_record_weigh_agents_as_those_of_the_result(tmp_pa
     line = json.loads((tmp_path / "rounds.jsonl").read_text().splitlines()[-1])
     assert line["evaluation"]["server"] == result_of(run, None).accuracy["server"]
     reports = [("a", scored(0.0, examples=1)), ("b", scored(1.0, examples=9))]
-    means = records.means(reports, "evaluate", "total")
+    means = means_of(reports, "evaluate", "total")
     assert means.evaluation is not None
     assert means.evaluation["server"]["accuracy"]["micro"] == 10 / 12
 

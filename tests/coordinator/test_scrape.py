@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from covey.broker.testing.memory_broker import MemoryBroker
-from covey.coordinator.run.notices import Notice
+from covey.coordinator.record.notices import Notice
 from covey.coordinator.serve.prometheus import PrometheusCollector, address, serving
 from covey.coordinator.serve.service import Service
 from covey.shared.errors import UserError

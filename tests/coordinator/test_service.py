@@ -12,7 +12,7 @@ import pytest
 
 from covey.broker.testing.memory_broker import MemoryBroker, MemoryLink
 from covey.coordinator.engine.events import Paused
-from covey.coordinator.run.roster_files import read_roster
+from covey.coordinator.record.roster_files import read_roster
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve import intake
 from covey.coordinator.serve.roster import MAX_UNKNOWN, Roster

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from covey.coordinator.cli.options import several_brokers
 from covey.coordinator.cli.program import app
 from covey.coordinator.commands.run import addresses
+from covey.coordinator.record.records import scenario_digest
 from covey.coordinator.run.options import Options
-from covey.coordinator.run.records import scenario_digest
 from covey.shared.cli import Connection
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl, Tls, environment_of

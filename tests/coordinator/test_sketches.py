@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from covey.coordinator.disk.array_files import open_arrays
 from covey.coordinator.engine.events import Joined
-from covey.coordinator.run import records, sketches
-from covey.coordinator.run.array_files import open_arrays
+from covey.coordinator.record import records, sketches
 from covey.coordinator.run.effects import Effect, SendOrder
 from covey.coordinator.run.folder import IN_PROCESS
 from covey.coordinator.run.run import Run

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from covey.coordinator.run.report_file import Entry
-from covey.coordinator.run.spool import REPORTS, Spool
+from covey.coordinator.disk.report_file import Entry
+from covey.coordinator.disk.spool import REPORTS, Spool
 from covey.shared import files
 from covey.shared.strategies.base import Report
 from covey.shared.wire.parts import FileSink, MemorySink

@@ -15,14 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from covey.coordinator.disk.spool import Circumstances, Spool, SummedVectors
 from covey.coordinator.engine.events import Close
-from covey.coordinator.run import folding
-from covey.coordinator.run.arrivals import Arrivals
-from covey.coordinator.run.fold_trial import FoldTrial
-from covey.coordinator.run.private_sums import Ledger, PrivateSums
-from covey.coordinator.run.spool import Circumstances, Spool
-from covey.coordinator.run.sum_files import SummedVectors
-from covey.coordinator.run.verdict import ClosedStep, Sound
+from covey.coordinator.fold import limits
+from covey.coordinator.fold.arrivals import Arrivals
+from covey.coordinator.fold.fold_trial import FoldTrial
+from covey.coordinator.fold.private_sums import Ledger, PrivateSums
+from covey.coordinator.fold.verdict import ClosedStep, Sound
 from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
@@ -82,7 +81,7 @@ def merged(
         for client, report in shard:
             for term in strategy.terms(state, phase, client, report) if phase.sizes else ():
                 sums.add(term.key, term.part(report.vectors), term.weight)
-            steps = folding.steps_of(strategy, state, phase, [(client, report)])
+            steps = limits.steps_of(strategy, state, phase, [(client, report)])
             norms[client] = {step.name: step.norm for step in steps}
         bare = [(c, replace(r, vectors=SummedVectors(phase.sizes))) for c, r in shard]
         sent = Accumulator.from_bytes(sums.to_bytes())
@@ -136,7 +135,7 @@ def test_every_maker_gives_the_bytes_of_a_fold_of_all_reports_at_once(
 ) -> None:
     scene = scenario(method)
     for number, (state, phase, reports) in enumerate(folds_of(method)):
-        fair = folding.capped(reports, scene.aggregation)
+        fair = limits.capped(reports, scene.aggregation)
         average = scene.aggregation.average
         expected = fingerprint(folded(scene.strategy, state, phase, fair, average))
         for place, shuffled in enumerate(in_orders(reports)):

@@ -14,7 +14,7 @@ import pytest
 
 from covey.coordinator.commands.tracked_run import finish_tracked, track_afterwards
 from covey.coordinator.compare.grid import Cell
-from covey.coordinator.run.notices import Notice
+from covey.coordinator.record.notices import Notice
 from covey.coordinator.run.result import write_all
 from covey.coordinator.track import tracking as module
 from covey.coordinator.track.tracking import (

@@ -12,8 +12,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from covey.coordinator.cli.program import app
+from covey.coordinator.record.audit_trail import FILE, Trail, check
 from covey.coordinator.report.audit import audit_table
-from covey.coordinator.run.audit_trail import FILE, Trail, check
 from covey.coordinator.run.run import Run
 from covey.coordinator.view.printed import show
 from covey.shared.audit import verify

@@ -12,8 +12,7 @@ import pytest
 from covey.coordinator.commands import promote
 from covey.coordinator.deploy.log import FILE, Act, in_force, note
 from covey.coordinator.deploy.publish import Published
-from covey.coordinator.run.result import write_all, write_models
-from covey.coordinator.run.versions import (
+from covey.coordinator.disk.versions import (
     BEST,
     ModelVersion,
     best_version,
@@ -22,6 +21,7 @@ from covey.coordinator.run.versions import (
     save_version,
     version_of_round,
 )
+from covey.coordinator.run.result import write_all, write_models
 from covey.shared.errors import UserError
 from covey.shared.numerics.vectors import Layout
 from tests.kit import small_run

@@ -11,11 +11,12 @@ from rich.console import Console
 
 from covey.coordinator.commands.watch import opened, watch
 from covey.coordinator.dashboard.terminal import watch_view
+from covey.coordinator.fold.means import Means
+from covey.coordinator.record.notices import PhaseFolded
 from covey.coordinator.report.progress import ProgressBar
-from covey.coordinator.run.notices import Means, PhaseFolded
-from covey.coordinator.run.time_left import TimeLeft, duration_text
 from covey.coordinator.view.lines import Line, reduced
-from covey.coordinator.view.state import RunPlan, Sources, dashboard_state, history
+from covey.coordinator.view.state import RunPlan, Sources, TimeLeft, dashboard_state, history
+from covey.coordinator.view.words import duration_text
 from covey.shared.wire.documents import RosterMessage
 from tests.coordinator import dashboards
 from tests.coordinator.dashboards import AGENT, phase, status

@@ -27,10 +27,10 @@ from covey.agent.worker.worker import answer
 from covey.coordinator.commands import promote, status
 from covey.coordinator.commands import run as command
 from covey.coordinator.deploy.log import publications
+from covey.coordinator.disk.versions import last_version, round_name, save_version
+from covey.coordinator.record.notices import Notice
 from covey.coordinator.report.roster import roster_table
-from covey.coordinator.run.notices import Notice
 from covey.coordinator.run.options import Options
-from covey.coordinator.run.versions import last_version, round_name, save_version
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.scenario.load import load

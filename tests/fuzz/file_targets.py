@@ -19,9 +19,9 @@ import numpy as np
 from covey.agent.data import load as load_data
 from covey.agent.device.outbox import Outbox
 from covey.broker.access import passwords
-from covey.coordinator.run import records
-from covey.coordinator.run.array_files import open_arrays, save_arrays
-from covey.coordinator.run.checkpoint import Checkpoint
+from covey.coordinator.disk.array_files import open_arrays, save_arrays
+from covey.coordinator.disk.checkpoint import Checkpoint
+from covey.coordinator.record import records
 from covey.shared import array_files, audit
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt import credentials

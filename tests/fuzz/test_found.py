@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from covey.agent.data import load as load_data
-from covey.coordinator.run.array_files import open_arrays
+from covey.coordinator.disk.array_files import open_arrays
 from covey.shared import audit
 from covey.shared.array_files import ArrayFileError, read_npz
 from covey.shared.errors import DataError, DecodeError, UserError

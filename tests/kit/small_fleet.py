@@ -14,7 +14,7 @@ from covey.agent.policy import DEFAULT_RULES
 from covey.agent.worker.memory_file import load_memory, save_memory
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.engine.rules import Rules
-from covey.coordinator.run.notices import Notice, Observer
+from covey.coordinator.record.notices import Notice, Observer
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.service import Service, last_will
 from covey.shared.client import decode_model, execute_order

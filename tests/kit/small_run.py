@@ -15,7 +15,7 @@ import numpy as np
 
 from covey.coordinator.engine.rules import Rules
 from covey.coordinator.processes.launch import setup_of
-from covey.coordinator.run.notices import Observer, ignore
+from covey.coordinator.record.notices import Observer, ignore
 from covey.coordinator.run.origin import Origin
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run

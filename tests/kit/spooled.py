@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from covey.coordinator.run.report_file import ReportFile
-from covey.coordinator.run.spool import REPORTS
+from covey.coordinator.disk.report_file import ReportFile
+from covey.coordinator.disk.spool import REPORTS
 
 
 def file_of(run_folder: Path, step: int) -> Path:

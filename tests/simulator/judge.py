@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from covey.coordinator.run.checks import read_report
+from covey.coordinator.checks import read_report
 from covey.coordinator.run.run import Run
 from covey.shared.strategies.base import ClientId, Phase, Report, Reports
 from covey.shared.wire.documents import CoordinatorStatus

@@ -12,7 +12,7 @@ from typing import Any
 from unittest.mock import patch
 from uuid import UUID
 
-from covey.coordinator.run import disk_space
+from covey.coordinator.disk import space
 from tests import clock
 from tests.simulator.life import OWNER, DeadError
 
@@ -141,6 +141,6 @@ def one_seed(loop: SeededLoop, seed: int) -> Iterator[None]:
         patch("time.monotonic", loop.time),
         patch("secrets.token_hex", lambda count=32: draw.randbytes(count).hex()),
         patch("uuid.uuid4", lambda: UUID(bytes=draw.randbytes(16))),
-        patch.object(disk_space, "threading", SimpleNamespace(Event=_Pause)),
+        patch.object(space, "threading", SimpleNamespace(Event=_Pause)),
     ):
         yield

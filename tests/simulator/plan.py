@@ -10,7 +10,7 @@ from functools import cache
 from typing import Literal
 
 from covey.coordinator.engine.rules import Rules
-from covey.coordinator.run.partial_sums import check_aggregators
+from covey.coordinator.fold.partial_sums import check_aggregators
 from covey.coordinator.run.rules import rules_of
 from covey.shared.errors import UserError
 from covey.shared.scenario.scenario import Scenario

@@ -20,10 +20,10 @@ from covey.agent.device.service import Agent
 from covey.agent.worker.memory_file import DiskFull, MemoryDamaged, load_memory, save_memory
 from covey.coordinator.aggregate.service import AggregatorService
 from covey.coordinator.aggregate.service import last_will as aggregator_will
+from covey.coordinator.record.event_log import arrivals_of
+from covey.coordinator.record.notices import Notice
 from covey.coordinator.run.effects import Effect
-from covey.coordinator.run.event_log import arrivals_of
 from covey.coordinator.run.folder import IN_PROCESS
-from covey.coordinator.run.notices import Notice
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.service import Service, last_will
 from covey.coordinator.serve.sharded_link import ShardedLink

@@ -1,126 +1,48 @@
-"""What a run leaves behind: a line per phase, the result, a table of agents, a file per cluster."""
+"""Averages over the reporters of a phase: of an evaluation by mode, of training its loss. Pure."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
-from covey.coordinator.run.disk_space import Room
-from covey.coordinator.run.modes import KEPT_MODES
-from covey.coordinator.run.notices import Means, Record
-from covey.shared import json_text
-from covey.shared.errors import UserError
-from covey.shared.journal import Journal
+from covey.coordinator.checks import REPORTED_MODES
 from covey.shared.numerics import metrics
 from covey.shared.numerics.averages import fair_weights
 from covey.shared.numerics.measures import ACCURACY, MEASURES, main_measure, pooled_r2
-from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId, Reports
 from covey.shared.strategies.phase_names import EVALUATE
 
-Row = dict[str, Any]  # a JSON object: a line of the record, or figures by their names
+Row = dict[str, Any]  # figures by their names
 Evaluation = Mapping[ClientId, Mapping[str, Any]]  # each agent's figures by mode
 Clients = Collection[ClientId]
 
-FILE = "rounds.jsonl"
 FIGURES = tuple(MEASURES)
-RESULT = (
-    "name",
-    "method",
-    "agents",
-    "clusters",
-    "accuracy",
-    "ari",
-    "rounds",
-    "bytes",
-    "seconds",
-)  # what tables show
-MIXED = "mixed"  # in place of a kind of device: there were several
-NOTHING_MIXED: Mapping[str, Any] = {
-    "membership": None,
-    "cluster_accuracy": None,
-}  # agents hold no known mixtures
+KEPT_MODES = (
+    *REPORTED_MODES,
+    "best",
+)  # the best model that was tracked; E-global is the micro "server"
 
 
-def round_lines(folder: Path, keep: int, room: Room) -> Journal[Record]:
-    """`rounds.jsonl` of a run, to continue it after the lines that the checkpoint knows."""
-    return Journal(folder / FILE, _line_of, keep=keep, is_sound=_is_object, write=room.write)
+@dataclass(frozen=True)
+class Means:
+    """Averages over the reporters of one phase. A phase has those of its kind; the others are None.
 
-
-def _line_of(record: Record) -> bytes:
-    return json.dumps(record.to_json(), allow_nan=False).encode()
-
-
-def _is_object(line: bytes) -> bool:
-    try:
-        return isinstance(json_text.loads(line), dict)
-    except json_text.JsonError:
-        return False
-
-
-def scenario_digest(scenario: Scenario) -> str:
-    """Names what a checkpoint belongs to: all that can change a model.
-
-    Left out are the broker's address, what the run is compared with, what is kept for pictures, and the number of
-    training processes.
+    The evaluation has averages by mode, as `averages` makes them, newcomers apart from the others.
     """
-    fleet = scenario.fleet
-    if fleet is not None:
-        # the default: a scenario that leaves the number out has the digest that its runs have stored
-        fleet = fleet.model_copy(update={"workers": 0})
-        scenario = scenario.model_copy(update={"fleet": fleet})
-    content = scenario.model_dump_json(exclude={"broker", "brokers", "compare", "records"}).encode()
-    return hashlib.blake2b(content, digest_size=8).hexdigest()
 
+    evaluation: Mapping[str, Any] | None = None
+    undrawn: Mapping[str, Any] | None = None  # E-last of agents that no training round has drawn
+    newcomers: Mapping[str, Any] | None = None
+    loss: float | None = None  # of local training, weighted by examples
+    tracked: Mapping[str, Any] | None = None  # test figures right after local training
+    by_cluster: Mapping[str, Any] | None = None  # of the served models, by cluster id
 
-def sizes(assignment: Mapping[ClientId, int]) -> dict[str, int]:
-    """Agents per cluster, by cluster id."""
-    counts = Counter(assignment.values())
-    by_cluster: dict[str, int] = {}
-    for cluster in sorted(counts):
-        name = str(cluster)
-        by_cluster[name] = counts[cluster]
-    return by_cluster
-
-
-def counted(devices: Mapping[ClientId, str]) -> dict[str, int]:
-    """How many of these agents computed on each kind of device."""
-    counts = Counter(devices.values())
-    return dict(sorted(counts.items()))
-
-
-def one_device(devices: Iterable[str]) -> str | None:
-    """The kind of device that all these are, MIXED where they differ, None where there are none.
-
-    Bytes repeat on one kind of device only, so figures of a mixed fleet depend on which agents had which.
-    """
-    kinds = set(devices)
-    if len(kinds) > 1:
-        return MIXED
-    return kinds.pop() if kinds else None
-
-
-def best_so_far(best: dict[str, float] | None, numbers: Mapping[str, Any]) -> dict[str, float]:
-    """The best and the newest test figures of an agent right after its local training."""
-    newest: dict[str, float] = dict(numbers["track"])
-    if best is None or not best["n"]:
-        return newest
-    if not newest["n"]:
-        return best
-    if "diverged" in newest:
-        return best
-    if "diverged" in best:
-        return newest
-    if "accuracy" in newest:
-        is_better = newest["accuracy"] > best["accuracy"]
-    else:
-        is_better = newest["mse"] <= best["mse"]
-    return newest if is_better else best
+    def to_json(self) -> Row:
+        """The averages that the phase has, by name."""
+        named = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {name: value for name, value in named.items() if value is not None}
 
 
 def by_mode(numbers: Mapping[str, Any]) -> Row:
@@ -136,7 +58,7 @@ def by_mode(numbers: Mapping[str, Any]) -> Row:
     return untrained | modes
 
 
-def means(
+def means_of(
     reports: Reports,
     phase: str,
     weight: str,
@@ -320,71 +242,3 @@ def _pool(row: Row, tested: Sequence[Mapping[str, Any]], samples: Sequence[float
         r2 = {**r2, "micro": pooled}
     if r2:
         row["r2"] = r2
-
-
-def mbit_per_agent(traffic: Mapping[str, int], agents: int) -> float:
-    """Megabits of float32 values, both ways, per agent of the federation; no overhead, evaluation left out, as papers count it."""
-    down = traffic.get("down_vectors", 0)
-    evaluation = traffic.get("evaluation_vectors", 0)
-    up = traffic.get("up_vectors", 0)
-    bits = 32 * (down - evaluation + up)
-    sharers = max(agents, 1)
-    return bits / 1e6 / sharers
-
-
-def rounds_done(line: Mapping[str, Any]) -> int:
-    """Rounds that were over after a phase, by its line."""
-    done = int(line["round"])
-    if line["ends_round"]:
-        done += 1
-    return done
-
-
-def lines(folder: Path) -> list[Row]:
-    """The record of a run, a line per phase and event. Raises UserError where it is damaged."""
-    path = folder / FILE
-    content = path.read_bytes()
-    rows: list[Row] = []
-    for number, text in enumerate(content.splitlines(), start=1):
-        rows.append(_row(text, f"{path}, line {number}", "event"))
-    return rows
-
-
-def newest_privacy(folder: Path) -> Row | None:
-    """The privacy account as the record has it last; None where there is no record or no account."""
-    if not (folder / FILE).exists():
-        return None
-    newest: Row | None = None
-    for row in lines(folder):
-        newest = row.get("privacy", newest)
-    return newest
-
-
-def finished(folder: Path) -> Row:
-    """The result of a finished run. Raises UserError where there is none, or a damaged one."""
-    path = folder / "result.json"
-    try:
-        text = path.read_bytes()
-    except FileNotFoundError:
-        raise UserError(f"{folder}: no result.json is here; has the run been finished?") from None
-    return _row(text, str(path), *RESULT)
-
-
-def _row(text: bytes, where: str, *keys: str) -> Row:
-    """One JSON object of a run's files that has these keys."""
-    try:
-        row: Row = json_text.loads(text)
-    except ValueError as error:  # no JSON, or no text at all
-        raise _damaged(where, f"no JSON ({error})") from None
-    present = row if isinstance(row, dict) else {}
-    missing = [key for key in keys if key not in present]
-    if missing:
-        names = ", ".join(missing)
-        raise _damaged(where, f"{names} is missing")
-    return row
-
-
-def _damaged(where: str, why: str) -> UserError:
-    return UserError(
-        f"{where}: {why}; the file was cut short or changed: restore it, or run the scenario again"
-    )

@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from covey.coordinator.run.array_files import Array, array_digest, open_arrays, save_arrays
-from covey.coordinator.run.disk_space import Room
+from covey.coordinator.disk.array_files import Array, array_digest, open_arrays, save_arrays
+from covey.coordinator.disk.space import Room
 from covey.shared import json_text
 from covey.shared.errors import UserError
 from covey.shared.files import make_folder, write_atomically

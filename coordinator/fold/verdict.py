@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from covey.coordinator.disk.spool import Spool
 from covey.coordinator.engine.events import Close
-from covey.coordinator.run import folding
-from covey.coordinator.run.arrivals import Arrivals, Collected
-from covey.coordinator.run.fold_trial import FoldTrial, Outcome, failure_of
-from covey.coordinator.run.spool import Spool
+from covey.coordinator.fold import limits
+from covey.coordinator.fold.arrivals import Arrivals, Collected
+from covey.coordinator.fold.fold_trial import FoldTrial, Outcome, failure_of
 from covey.shared.strategies.base import ClientId, Report
 
 ClientReports = list[tuple[ClientId, Report]]
@@ -46,7 +46,7 @@ class Sound:
 
     outcome: Outcome
     reports: ClientReports
-    steps: Sequence[folding.Step]  # how far the reports moved from their models
+    steps: Sequence[limits.Step]  # how far the reports moved from their models
 
 
 Verdict = Missing | Guilty | Hopeless | Sound
@@ -97,7 +97,7 @@ class ClosedStep:
         except (MemoryError, OSError):
             raise
         except Exception as error:
-            guilty = folding.guilty(trial.outcome, reports)
+            guilty = limits.guilty(trial.outcome, reports)
             if guilty:
                 return Guilty(guilty)
             return Hopeless(failure_of(error))
@@ -114,7 +114,7 @@ class ClosedStep:
         """What keeps these reports from being folded, if anything does."""
         if collected.unreadable:
             return Missing(collected.unreadable)
-        refused = folding.too_far(collected.steps, self.trial.scenario.aggregation, self.usual)
+        refused = limits.too_far(collected.steps, self.trial.scenario.aggregation, self.usual)
         if not refused:
             return None
         summed = self.spool.summed(self.close.step)

@@ -1,4 +1,4 @@
-"""The versions of a run's models on disk: the last round in `models`, and others that were kept in `versions`.
+"""The models of a run on disk: the initial ones, those of the last round in `models`, and others that were kept in `versions`.
 
 A kept version is a folder with one file per cluster, as `models` has them, and `version.json`: the run, the round, the
 cluster of each agent, and the figure for which it was kept.
@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from covey.coordinator.run.array_files import open_arrays, save_arrays
-from covey.coordinator.run.checkpoint import Checkpoint
-from covey.coordinator.run.start import read_start
+from covey.coordinator.disk.array_files import open_arrays, save_arrays
+from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.shared import json_text
 from covey.shared.errors import UserError
 from covey.shared.files import write_atomically
@@ -23,6 +22,7 @@ from covey.shared.model_files import model_file, model_files
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.strategies.base import ClientId
 
+START = "start.npz"  # of a run's folder: its initial models
 VERSIONS = "versions"
 BEST = "best"
 DESCRIPTION = "version.json"
@@ -179,3 +179,16 @@ def _check_clusters(
             raise UserError(f"{place}: a model has values that are not finite: it diverged")
     if max(assignment.values(), default=0) >= len(models):
         raise UserError(f"{place}: an agent is in a cluster that has no model; files are missing")
+
+
+def read_start(folder: Path) -> tuple[np.ndarray, Layout]:
+    """The initial models of a run, float32 (starts, d), and their layout. Raises UserError for a damaged file."""
+    path = folder / START
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return file["starts"], Layout.from_wire(json_text.loads(str(file["layout"])))
+    except Exception as error:  # numpy, zipfile and zlib raise a dozen types for damaged files
+        raise UserError(
+            f"{path}: the initial models are missing or damaged ({type(error).__name__}: {error}). "
+            "Remove the file and type the same command: it is built again from the scenario"
+        ) from None

@@ -14,17 +14,38 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
-from covey.coordinator.run.disk_space import Room
-from covey.coordinator.run.report_file import ReportFile
-from covey.coordinator.run.sum_files import SumFiles, SummedVectors
-from covey.shared.files import make_folder, sync_files, sync_folder
+from covey.coordinator.disk.report_file import ReportFile
+from covey.coordinator.disk.space import Room
+from covey.shared.files import make_folder, sync_files, sync_folder, write_atomically
+from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import ClientId, Report
+from covey.shared.wire.messages import digest
 from covey.shared.wire.parts import FileSink
 
 REPORTS = "reports"  # the name of a step's file of reports
+SUM = ".sum"  # ends the names of partial sums
 Clients = Iterable[ClientId]
 Held = dict[ClientId, Report]  # reports of one step of which only a sum is here
 ClientReport = tuple[ClientId, Report]
+
+
+class SummedVectors(Mapping[str, Vector]):
+    """The vectors of a report that only an aggregator has seen. Their sum with others is here, and none of them alone."""
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self.sizes = sizes  # the lengths by name
+
+    def __getitem__(self, name: str) -> Vector:
+        if name not in self.sizes:
+            raise KeyError(name)
+        why = "an aggregator has added this report up, and the fold needs the report itself"
+        raise ValueError(why)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.sizes)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
 
 
 @dataclass(frozen=True)
@@ -69,7 +90,6 @@ class Spool:
         make_folder(self._incoming, durable=False)
         self._numbers = count()
         self._steps: dict[int, _Step] = {}
-        self._sum_files = SumFiles(folder, self._room)
         self._unsynced: set[Path] | None = (
             None  # files with reports of a batch; None outside of one
         )
@@ -135,7 +155,8 @@ class Spool:
     def keep_sum(self, step: int, content: bytes, content_digest: bytes) -> None:
         """Write a partial sum under its digest; after this it will be there after a kill, or a power cut while `durable`."""
         self._make_folder(step)
-        self._sum_files.keep(step, content, content_digest, durable=self.durable)
+        path = self._sum_file(step, content_digest)
+        self._room.write(lambda: write_atomically(path, content, durable=self.durable))
 
     def hold(self, step: int, reports: Iterable[SummedReport]) -> None:
         """Remember the reports of a partial sum as if they were here, but for their vectors."""
@@ -150,19 +171,31 @@ class Spool:
 
     def sums(self, step: int) -> dict[bytes, bytes]:
         """The partial sums of a step by their digests. A damaged one is removed and named in `damaged`."""
-        files = self._sum_files
-        sums = files.contents(step)
-        self.damaged += files.damaged
-        files.damaged.clear()
-        return sums
+        found: dict[bytes, bytes] = {}
+        for path in self._sum_files(step):
+            content = path.read_bytes()
+            content_digest = digest(content)
+            if path == self._sum_file(step, content_digest):
+                found[content_digest] = content
+                continue
+            path.unlink()
+            self.damaged.append(f"{path}: the partial sum is damaged; its agents are asked again")
+        return found
 
     def drop_sums(self, step: int) -> None:
         """Forget the partial sums of a step, and the reports in them."""
-        self._sum_files.drop(step)
+        for path in self._sum_files(step):
+            path.unlink()
         kept = self._step(step)
         for client in kept.summed:
             kept.circumstances.pop(client, None)
         kept.summed = {}
+
+    def _sum_files(self, step: int) -> list[Path]:
+        return sorted(self._folder(step).glob(f"[!.]*{SUM}"))
+
+    def _sum_file(self, step: int, content_digest: bytes) -> Path:
+        return self._folder(step) / f"{content_digest.hex()}{SUM}"
 
     # -- single reports ----------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from covey.coordinator.run.checks import LARGEST_VALUE
+from covey.coordinator.checks import LARGEST_VALUE
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.averages import (
     MIN_REPORTS,

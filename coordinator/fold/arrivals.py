@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from covey.coordinator.run import folding
-from covey.coordinator.run.checks import check_vector
-from covey.coordinator.run.folding import AnyStrategy, ClientReport, Step
-from covey.coordinator.run.spool import Spool
+from covey.coordinator.checks import check_vector
+from covey.coordinator.disk.spool import Spool
+from covey.coordinator.fold import limits
+from covey.coordinator.fold.limits import AnyStrategy, ClientReport, Step
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.numerics.vectors import Vector
@@ -180,7 +180,7 @@ class Arrivals:
         steps: list[Step] = []
         if self._measures_steps and not is_of_the_run:
             entry = (client, report)
-            steps = folding.steps_of(self._strategy, state, phase, [entry], self._base_norms)
+            steps = limits.steps_of(self._strategy, state, phase, [entry], self._base_norms)
         self._count(terms, report.vectors)
         self._arrived[client] = Arrived(
             self._without_vectors(client, report),
@@ -247,7 +247,7 @@ class Arrivals:
             terms = self._terms(state, phase, client, report)
             steps: list[Step] = []
             if self._measures_steps and not is_of_the_run:
-                steps = folding.steps_of_norms(
+                steps = limits.steps_of_norms(
                     self._strategy, state, phase, (client, report), norms[client], self._base_norms
                 )
             expected.count(terms, phase.sizes)

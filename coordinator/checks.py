@@ -13,7 +13,6 @@ from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
-from covey.coordinator.run.modes import REPORTED_MODES
 from covey.shared.client import VOTE
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.measures import derived
@@ -46,6 +45,9 @@ VOTE_NUMBERS = {
 }
 QUANTILES = len(QUANTILE_LEVELS)
 MOMENT_NAMES = ("count", "sum", "square")
+
+# which model an agent tests. server: the served one; tuned: the same after fine-tuning; last: its own after its latest training
+REPORTED_MODES = ("server", "tuned", "last")
 
 Numbers = Mapping[str, Any]  # a report's, by name
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from covey.coordinator.run.checkpoint import Checkpoint
+from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.shared.audit import AuditLog, Flood, Head, Verdict, is_keyed, verify
 from covey.shared.errors import UserError
 from covey.shared.files import folder_lock

@@ -6,11 +6,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from covey.coordinator.run import folding, records
-from covey.coordinator.run.arrivals import Arrivals
-from covey.coordinator.run.notices import Means
-from covey.coordinator.run.pooled_columns import pooled_statistics
-from covey.coordinator.run.private_sums import PrivateSums
+from covey.coordinator.fold import limits
+from covey.coordinator.fold.arrivals import Arrivals
+from covey.coordinator.fold.means import Means, means_of
+from covey.coordinator.fold.private_sums import PrivateSums
+from covey.coordinator.fold.statistics import pooled_statistics
 from covey.shared.client import VOTE
 from covey.shared.numerics.votes import Vote
 from covey.shared.scenario.scenario import Scenario
@@ -58,12 +58,12 @@ class FoldTrial:
         With `arrivals` the means are those that were added up when the reports arrived; the outcome is the same.
         """
         settings = self.scenario.aggregation
-        fair = folding.capped(reports, settings)
+        fair = limits.capped(reports, settings)
         match self.phase.name:
             case phase_names.MOMENTS:
                 moments = [report.numbers for _, report in fair]
                 scaling = pooled_statistics(moments, self.scenario.task, settings)
-                folding.check_json(scaling, "the scaling")
+                limits.check_json(scaling, "the scaling")
                 means = self._means(fair)
                 return Outcome(self.state, means, scaling=scaling)
             case phase_names.EVALUATE:
@@ -72,7 +72,7 @@ class FoldTrial:
                     client: {mode: row for mode, row in report.numbers.items() if mode != VOTE}
                     for client, report in fair
                 }
-                evaluation = folding.fair_figures(claims, settings)
+                evaluation = limits.fair_figures(claims, settings)
                 means = self._means(_with_numbers(fair, evaluation))
                 state = self.state
                 fallback = self.scenario.strategy.fallback
@@ -82,10 +82,10 @@ class FoldTrial:
                 return Outcome(state, means, evaluation=evaluation, votes=votes)
             case _:
                 state = self._folded(fair, arrivals)
-                folding.check_sound(self.scenario.strategy, state)
+                limits.check_sound(self.scenario.strategy, state)
                 return Outcome(state, self._means(fair))
 
-    def steps(self, reports: Reports) -> list[folding.Step]:
+    def steps(self, reports: Reports) -> list[limits.Step]:
         """How far the reports moved from their models; empty where this refuses no report.
 
         Where this cannot be computed, the fold fails as well and finds the report that is to blame.
@@ -101,7 +101,7 @@ class FoldTrial:
             return []
         strategy = self.scenario.strategy
         try:
-            return folding.steps_of(strategy, self.state, self.phase, reports)
+            return limits.steps_of(strategy, self.state, self.phase, reports)
         except (OSError, MemoryError):
             raise
         except Exception:
@@ -124,8 +124,8 @@ class FoldTrial:
             sums: Sums = arrivals.sums(self.state, self.phase, reports)
         else:
             if settings.clips:
-                steps = folding.steps_of(strategy, self.state, self.phase, reports)
-                reports = folding.clip(strategy, self.state, reports, steps, settings)
+                steps = limits.steps_of(strategy, self.state, self.phase, reports)
+                reports = limits.clip(strategy, self.state, reports, steps, settings)
             if self.privacy is not None:
                 sums, reports = self.privacy.sums(
                     self.state, self.phase, reports, settings.average, step=self.step
@@ -135,7 +135,7 @@ class FoldTrial:
         return fold(strategy, self.state, self.phase, sums, reports, self.parameters)
 
     def _means(self, reports: Reports) -> Means:
-        means = records.means(
+        means = means_of(
             reports,
             self.phase.name,
             self.scenario.evaluation.weight,
@@ -143,7 +143,7 @@ class FoldTrial:
             self.trained,
             self.scenario.aggregation.max_samples.share,
         )
-        folding.check_json(means.to_json(), "its averages")
+        limits.check_json(means.to_json(), "its averages")
         return means
 
 

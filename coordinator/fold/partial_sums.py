@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from covey.coordinator.checks import check_examples, checked_numbers
+from covey.coordinator.disk.spool import Circumstances, Spool, SummedVectors
 from covey.coordinator.engine.step import Step
-from covey.coordinator.run.arrivals import NO_STEP, Arrivals
-from covey.coordinator.run.checks import check_examples, checked_numbers
-from covey.coordinator.run.folding import AnyStrategy, ClientReport
-from covey.coordinator.run.spool import Circumstances, Spool
-from covey.coordinator.run.sum_files import SummedVectors
+from covey.coordinator.fold.arrivals import NO_STEP, Arrivals
+from covey.coordinator.fold.limits import AnyStrategy, ClientReport
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.scenario.scenario import Scenario

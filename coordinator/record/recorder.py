@@ -8,20 +8,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from covey.coordinator.disk.space import Room
+from covey.coordinator.disk.spool import Spool
 from covey.coordinator.engine.events import Close
 from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.step import Step
-from covey.coordinator.run import mixtures, records
-from covey.coordinator.run.audit_trail import Trail, head_of
-from covey.coordinator.run.disk_space import Room
-from covey.coordinator.run.effects import Announce
-from covey.coordinator.run.fold_trial import Outcome
-from covey.coordinator.run.notices import PhaseFolded, Record
-from covey.coordinator.run.run_state import RunState
-from covey.coordinator.run.sketches import sketched
-from covey.coordinator.run.spool import Spool
-from covey.coordinator.run.truth import FILE as TRUTH_FILE
-from covey.coordinator.run.truth import mixtures_of
+from covey.coordinator.fold.fold_trial import Outcome
+from covey.coordinator.fold.means import means_by_cluster
+from covey.coordinator.record import records, truth
+from covey.coordinator.record.audit_trail import Trail
+from covey.coordinator.record.notices import PhaseFolded, Record
+from covey.coordinator.record.sketches import sketched
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies import phase_names
 from covey.shared.strategies.base import ClientId, Reports
@@ -40,35 +37,34 @@ class FoldedStep:
 
 
 class Recorder:
-    """The record, the audit log and the sketches of one run."""
+    """The record, the audit log and the sketches of one run; `lines` of the record belong to its checkpoint."""
 
     def __init__(
         self,
         folder: Path,
         scenario: Scenario,
         engine: RoundEngine,
-        facts: RunState,
         room: Room,
-        audit_key: bytes | None,
+        audit: Trail,
+        lines: int,
     ) -> None:
         self._folder = folder
         self._scenario = scenario
         self._engine = engine
         self._room = room
-        self.rounds = records.round_lines(folder, facts.lines, room)
-        self.audit = Trail(folder, facts.run, key=audit_key, head=head_of(facts.audit))
+        self.rounds = records.round_lines(folder, lines, room)
+        self.audit = audit
         # when the open step's first order was made, or this process took the step up: on the monotonic clock
         self._opened_at = time.monotonic()
-        self._mixtures: mixtures.MixtureWeights | None = None  # the true ones; None: not read yet
+        self._mixtures: truth.MixtureWeights | None = None  # the true ones; None: not read yet
 
     def __repr__(self) -> str:
         return f"<Recorder {self._folder}: {self.rounds.count} lines>"
 
-    def write(self, record: Record) -> Announce:
+    def write(self, record: Record) -> None:
         """Add a line to the record; it survives a power cut once this returns."""
         self.rounds.add(record)
         self.rounds.flush()
-        return Announce(record)
 
     def step_opened(self) -> None:
         """The time of a step begins."""
@@ -128,7 +124,7 @@ class Recorder:
         only_cpus = not set(devices) - {"cpu"}
         means = folded.outcome.means
         if step.phase.name == phase_names.EVALUATE and clusters:
-            rows = records.means_by_cluster(folded.outcome.evaluation, clusters)
+            rows = means_by_cluster(folded.outcome.evaluation, clusters)
             means = replace(means, by_cluster=rows)
         return PhaseFolded(
             phase=step.phase.name,
@@ -169,9 +165,9 @@ class Recorder:
 
     def _membership(self, state: Any) -> dict[str, Any] | None:
         """How well the method's memberships fit the true mixtures of a simulated fleet, where both are known."""
-        if self._mixtures is None and (self._folder / TRUTH_FILE).exists():
-            self._mixtures = mixtures_of(self._scenario, self._folder)
-        return mixtures.membership(
+        if self._mixtures is None and (self._folder / truth.FILE).exists():
+            self._mixtures = truth.mixtures_of(self._scenario, self._folder)
+        return truth.membership(
             self._scenario.strategy.shown(state).memberships, self._mixtures or {}
         )
 

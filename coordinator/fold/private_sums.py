@@ -3,13 +3,19 @@
 Whatever a fold computes from noised sums is post-processing, so a method is private if its sums are. A method declares
 where a report goes (`Strategy.privacy`): to the one model or to the cluster that is known already ("assigned"),
 or to a cluster that the report's own data chose ("chosen"), whose number of reports is then a secret too.
+
+The account: how much a run has revealed so far, as epsilon at the scenario's delta. Every release is a Gaussian mechanism.
+Several on one agent's data compose to one with noise multiplier (sum of 1 / z^2)^(-1/2) (Dong, Roth, Su 2022), whose epsilon
+dp-accounting computes exactly (Balle, Wang 2018). No amplification by sampling is claimed: cohorts come from the scenario's
+seed, which is no secret.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,8 +23,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from covey.coordinator.run.account import epsilon, require_accountant
 from covey.shared.errors import UserError
+from covey.shared.extras import install
 from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.privacy.noise import Noise, new_key
@@ -36,6 +42,37 @@ from covey.shared.strategies.base import CHOICE, ClientId, Phase, Report, Report
 from covey.shared.strategies.phase_names import TRAIN
 from covey.shared.strategies.reading import sums_of
 from covey.shared.strategies.sums import MODEL
+
+INSTALL = f"the privacy account needs the package dp-accounting: {install('accounting')}, or leave out the section"
+
+
+def require_accountant() -> None:
+    """Raises UserError where the accountant is not installed: before a run begins, not after its first round."""
+    try:
+        import dp_accounting  # noqa: F401
+    except ImportError:
+        raise UserError(f"privacy: {INSTALL}") from None
+
+
+def epsilon(releases: Iterable[tuple[float, int]], delta: float) -> float | None:
+    """Epsilon of (noise multiplier, times) releases of one agent's data; None: no bound, for a release had no noise.
+
+    Raises UserError where dp-accounting is not installed.
+    """
+    revealed = 0.0
+    for multiplier, times in releases:
+        if not times:
+            continue
+        if not multiplier:
+            return None
+        revealed += times / multiplier**2
+    if not revealed:
+        return 0.0
+    require_accountant()
+    from dp_accounting import get_epsilon_gaussian
+
+    return float(get_epsilon_gaussian(1.0 / math.sqrt(revealed), delta))
+
 
 KEY_FILE = "noise.key"  # in the run's folder, readable by its owner alone
 OWNER_ONLY = 0o600

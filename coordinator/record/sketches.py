@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from covey.coordinator.run.array_files import open_arrays, save_arrays
-from covey.coordinator.run.records import rounds_done
+from covey.coordinator.disk.array_files import open_arrays, save_arrays
+from covey.coordinator.record.records import rounds_done
 from covey.shared.errors import UserError
 from covey.shared.files import make_folder
 from covey.shared.numerics.clustering import sketch

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+from covey.coordinator.disk.space import Room
 from covey.coordinator.engine import events
 from covey.coordinator.engine.events import Event
-from covey.coordinator.run.disk_space import Room
 from covey.shared.errors import UserError
 from covey.shared.journal import Journal
 from covey.shared.strategies.base import ClientId

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
+from covey.coordinator.fold.means import Means
 from covey.shared.strategies.base import ClientId
 
 Json = dict[str, Any]
@@ -30,26 +31,6 @@ class _Notice:
 
 
 # -- what the record keeps -------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Means:
-    """Averages over the reporters of one phase. A phase has those of its kind; the others are None.
-
-    The evaluation has averages by mode, as `records.averages` makes them, newcomers apart from the others.
-    """
-
-    evaluation: Mapping[str, Any] | None = None
-    undrawn: Mapping[str, Any] | None = None  # E-last of agents that no training round has drawn
-    newcomers: Mapping[str, Any] | None = None
-    loss: float | None = None  # of local training, weighted by examples
-    tracked: Mapping[str, Any] | None = None  # test figures right after local training
-    by_cluster: Mapping[str, Any] | None = None  # of the served models, by cluster id
-
-    def to_json(self) -> Json:
-        """The averages that the phase has, by name."""
-        named = {one.name: getattr(self, one.name) for one in fields(self)}
-        return {name: value for name, value in named.items() if value is not None}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""What a run keeps on disk: arrays, reports, checkpoints, versions of models. Nothing here knows a round."""

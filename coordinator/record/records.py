@@ -1,0 +1,164 @@
+"""What a run leaves behind: a line per phase, the result, a table of agents, a file per cluster."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from covey.coordinator.disk.space import Room
+from covey.coordinator.record.notices import Record
+from covey.shared import json_text
+from covey.shared.errors import UserError
+from covey.shared.journal import Journal
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.strategies.base import ClientId
+
+Row = dict[str, Any]  # a JSON object: a line of the record, or figures by their names
+
+FILE = "rounds.jsonl"
+RESULT = (
+    "name",
+    "method",
+    "agents",
+    "clusters",
+    "accuracy",
+    "ari",
+    "rounds",
+    "bytes",
+    "seconds",
+)  # what tables show
+MIXED = "mixed"  # in place of a kind of device: there were several
+NOTHING_MIXED: Mapping[str, Any] = {
+    "membership": None,
+    "cluster_accuracy": None,
+}  # agents hold no known mixtures
+
+
+def round_lines(folder: Path, keep: int, room: Room) -> Journal[Record]:
+    """`rounds.jsonl` of a run, to continue it after the lines that the checkpoint knows."""
+    return Journal(folder / FILE, _line_of, keep=keep, is_sound=_is_object, write=room.write)
+
+
+def _line_of(record: Record) -> bytes:
+    return json.dumps(record.to_json(), allow_nan=False).encode()
+
+
+def _is_object(line: bytes) -> bool:
+    try:
+        return isinstance(json_text.loads(line), dict)
+    except json_text.JsonError:
+        return False
+
+
+def scenario_digest(scenario: Scenario) -> str:
+    """Names what a checkpoint belongs to: all that can change a model.
+
+    Left out are the broker's address, what the run is compared with, what is kept for pictures, and the number of
+    training processes.
+    """
+    fleet = scenario.fleet
+    if fleet is not None:
+        # the default: a scenario that leaves the number out has the digest that its runs have stored
+        fleet = fleet.model_copy(update={"workers": 0})
+        scenario = scenario.model_copy(update={"fleet": fleet})
+    content = scenario.model_dump_json(exclude={"broker", "brokers", "compare", "records"}).encode()
+    return hashlib.blake2b(content, digest_size=8).hexdigest()
+
+
+def sizes(assignment: Mapping[ClientId, int]) -> dict[str, int]:
+    """Agents per cluster, by cluster id."""
+    counts = Counter(assignment.values())
+    by_cluster: dict[str, int] = {}
+    for cluster in sorted(counts):
+        name = str(cluster)
+        by_cluster[name] = counts[cluster]
+    return by_cluster
+
+
+def counted(devices: Mapping[ClientId, str]) -> dict[str, int]:
+    """How many of these agents computed on each kind of device."""
+    counts = Counter(devices.values())
+    return dict(sorted(counts.items()))
+
+
+def one_device(devices: Iterable[str]) -> str | None:
+    """The kind of device that all these are, MIXED where they differ, None where there are none.
+
+    Bytes repeat on one kind of device only, so figures of a mixed fleet depend on which agents had which.
+    """
+    kinds = set(devices)
+    if len(kinds) > 1:
+        return MIXED
+    return kinds.pop() if kinds else None
+
+
+def mbit_per_agent(traffic: Mapping[str, int], agents: int) -> float:
+    """Megabits of float32 values, both ways, per agent of the federation; no overhead, evaluation left out, as papers count it."""
+    down = traffic.get("down_vectors", 0)
+    evaluation = traffic.get("evaluation_vectors", 0)
+    up = traffic.get("up_vectors", 0)
+    bits = 32 * (down - evaluation + up)
+    sharers = max(agents, 1)
+    return bits / 1e6 / sharers
+
+
+def rounds_done(line: Mapping[str, Any]) -> int:
+    """Rounds that were over after a phase, by its line."""
+    done = int(line["round"])
+    if line["ends_round"]:
+        done += 1
+    return done
+
+
+def lines(folder: Path) -> list[Row]:
+    """The record of a run, a line per phase and event. Raises UserError where it is damaged."""
+    path = folder / FILE
+    content = path.read_bytes()
+    rows: list[Row] = []
+    for number, text in enumerate(content.splitlines(), start=1):
+        rows.append(_row(text, f"{path}, line {number}", "event"))
+    return rows
+
+
+def newest_privacy(folder: Path) -> Row | None:
+    """The privacy account as the record has it last; None where there is no record or no account."""
+    if not (folder / FILE).exists():
+        return None
+    newest: Row | None = None
+    for row in lines(folder):
+        newest = row.get("privacy", newest)
+    return newest
+
+
+def finished(folder: Path) -> Row:
+    """The result of a finished run. Raises UserError where there is none, or a damaged one."""
+    path = folder / "result.json"
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        raise UserError(f"{folder}: no result.json is here; has the run been finished?") from None
+    return _row(text, str(path), *RESULT)
+
+
+def _row(text: bytes, where: str, *keys: str) -> Row:
+    """One JSON object of a run's files that has these keys."""
+    try:
+        row: Row = json_text.loads(text)
+    except ValueError as error:  # no JSON, or no text at all
+        raise _damaged(where, f"no JSON ({error})") from None
+    present = row if isinstance(row, dict) else {}
+    missing = [key for key in keys if key not in present]
+    if missing:
+        names = ", ".join(missing)
+        raise _damaged(where, f"{names} is missing")
+    return row
+
+
+def _damaged(where: str, why: str) -> UserError:
+    return UserError(
+        f"{where}: {why}; the file was cut short or changed: restore it, or run the scenario again"
+    )
