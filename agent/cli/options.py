@@ -149,8 +149,9 @@ class ModelOptions:
         float | None,
         typer.Option(
             min=0,
-            help="keep the old model if the new one's accuracy on this device's test data is lower by more than "
-            "this (for regression: if its squared error is larger by more than this share)  [default: 0.05]",
+            help="reject a new model if its accuracy on this device's test data is lower by more than this than that of the "
+            "model in use, or of the one that was promoted last (for regression: if its squared error is larger by more than "
+            "this share)  [default: 0.05]",
             envvar="COVEY_ACCEPT_MARGIN",
             show_default=False,
         ),
@@ -159,7 +160,7 @@ class ModelOptions:
         int | None,
         typer.Option(
             min=0,
-            help="models of earlier runs or versions that stay in --model-dir  [default: 3]",
+            help="runs whose best model stays in --model-dir, next to the model in use and the one before  [default: 3]",
             envvar="COVEY_KEEP_MODELS",
             show_default=False,
         ),
@@ -201,7 +202,7 @@ class ModelOptions:
 
         changes: dict[str, Any] = {
             "margin": self.accept_margin,
-            "previous": self.keep_models,
+            "runs": self.keep_models,
             "hook": None if self.on_model is None else parse_hook(self.on_model),
             "hook_limit_s": self.on_model_seconds,
         }

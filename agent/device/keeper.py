@@ -18,7 +18,7 @@ from covey.agent.device.notices import (
     ModelRejected,
     ModelTaken,
 )
-from covey.agent.kept.model_dir import DEFAULT_PREVIOUS, ModelDir
+from covey.agent.kept.model_dir import DEFAULT_RUNS, ModelDir
 from covey.agent.kept.verdict import DEFAULT_MARGIN
 from covey.agent.kept.versions import Version
 from covey.shared.files import folder_lock
@@ -37,8 +37,8 @@ class KeepOptions:
     """What the device's owner set for the models that the device uses."""
 
     folder: Path
-    margin: float = DEFAULT_MARGIN  # how much worse than the model in use a new one may be
-    previous: int = DEFAULT_PREVIOUS  # earlier models that stay on disk
+    margin: float = DEFAULT_MARGIN  # how much worse a new model may be
+    runs: int = DEFAULT_RUNS  # whose best models stay on disk
     hook: tuple[str, ...] = ()  # words of a command that runs after each change; none: no command
     hook_limit_s: float = LIMIT_S
 
@@ -67,7 +67,7 @@ class Keeper:
         self._options = options
         self._observer = observer
         self._settled = settled
-        self.models = ModelDir(options.folder, options.previous, durable)
+        self.models = ModelDir(options.folder, options.runs, durable)
         self._lock = contextlib.ExitStack()
         self._lock.enter_context(
             folder_lock(
@@ -110,9 +110,11 @@ class Keeper:
     def place(self) -> dict[str, Any]:
         """The folder of models and what a new one is compared with, for a worker's job."""
         version = self.models.in_use
+        accepted = self.models.accepted
         return {
             "folder": str(self._options.folder.absolute()),
             "current": version.file if version is not None else "",
+            "accepted": accepted.file if accepted is not None else "",
             "margin": self._options.margin,
         }
 
@@ -132,7 +134,7 @@ class Keeper:
         """Make the worker's answer about a model the device's own.
 
         Args:
-            answer: {"version", "accepted", "why"}, or {"failure"}; None if nothing changes.
+            answer: as `covey.agent.worker.keep.keep` gives it, or {"failure"}; None if nothing changes.
 
         Returns:
             The version that was judged; None if none was.
@@ -144,7 +146,10 @@ class Keeper:
             return None
         version = Version.from_json(answer["version"])
         try:
-            self._decide(version, answer["why"], accepted=answer["accepted"])
+            if answer["accepted"]:
+                self._take(version, answer)
+            else:
+                self._reject(version, answer["why"])
         except OSError as error:  # a full disk, for instance: the model in use stays
             self._observer(ModelNotKept(str(error)))
             return None
@@ -177,15 +182,14 @@ class Keeper:
         self._refused = deployment
         self._announce()
 
-    def _decide(self, version: Version, why: str, *, accepted: bool) -> None:
-        if accepted:
-            self._take(version, why)
-            return
+    def _reject(self, version: Version, why: str) -> None:
         self.models.reject(version, why)
         self._observer(ModelRejected(version.run, version.round, version.cluster, why))
 
-    def _take(self, version: Version, why: str) -> None:
-        path = self.models.take(version, why)
+    def _take(self, version: Version, answer: Answer) -> None:
+        why, figure = answer["why"], answer["figure"]
+        measured = None if figure is None else (figure[0], figure[1])
+        path = self.models.take(version, why, measured, is_first=answer["is_first"])
         self._observer(ModelTaken(version.run, version.round, version.cluster, str(path), why))
         if self._hook is not None:
             self._hook.start(path.absolute(), version)

@@ -8,10 +8,12 @@ agent imports this module, so it needs neither numpy nor torch.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from covey.agent.kept.verdict import Figure, is_better
 from covey.agent.kept.versions import Version
 from covey.shared import json_text
 from covey.shared.errors import UserError
@@ -20,7 +22,7 @@ from covey.shared.model_files import SUFFIX
 
 INDEX = "in_use.json"
 FORMAT = 1  # of the index
-DEFAULT_PREVIOUS = 3
+DEFAULT_RUNS = 3  # whose best models stay
 
 
 @dataclass(frozen=True)
@@ -30,10 +32,18 @@ class Kept:
     version: Version
     since: str  # when it was taken over, UTC, ISO 8601
     why: str = ""  # the reason, with figures on the device's test part
+    figure: Figure | None = None  # on the device's test part, when it was taken over
 
     def to_json(self) -> dict[str, Any]:
         content = self.version.to_json()
-        return {"file": self.version.file, **content, "since": self.since, "why": self.why}
+        figure = None if self.figure is None else list(self.figure)
+        return {
+            "file": self.version.file,
+            **content,
+            "since": self.since,
+            "why": self.why,
+            "figure": figure,
+        }
 
 
 @dataclass(frozen=True)
@@ -42,6 +52,9 @@ class Index:
 
     in_use: Kept | None = None
     previous: tuple[Kept, ...] = ()  # newest first
+    # what a person accepted last: a new model may be worse than it by the margin. Until a person has promoted one, it is
+    # the first model of the device
+    accepted: Kept | None = None
     rejected: int = 0  # models that the local check kept out, in all
     last_rejected: Version | None = None
     hook_failures: int = 0  # of `--on-model`, in all
@@ -58,6 +71,7 @@ class Index:
             "format": FORMAT,
             "in_use": in_use,
             "previous": [kept.to_json() for kept in self.previous],
+            "accepted": self.accepted.to_json() if self.accepted is not None else None,
             "rejected": self.rejected,
             "last_rejected": rejected,
             "hook_failures": self.hook_failures,
@@ -74,13 +88,13 @@ class ModelDir:
 
     Attributes:
         folder: created if it does not exist.
-        previous: how many earlier models stay on disk after the one in use.
+        runs: of how many runs, the newest ones, the best model stays on disk.
         durable: whether the files survive a power cut.
         damage: why the index could not be read, for a person; empty if it could. The folder then counts as empty.
     """
 
     folder: Path
-    previous: int = DEFAULT_PREVIOUS
+    runs: int = DEFAULT_RUNS
     durable: bool = True
     damage: str = field(default="", init=False)
     index: Index = field(default_factory=Index, init=False)
@@ -98,27 +112,47 @@ class ModelDir:
     @property
     def in_use(self) -> Version | None:
         """The model in use; None if there is none, or its file is gone."""
-        kept = self.index.in_use
+        return self._on_disk(self.index.in_use)
+
+    @property
+    def accepted(self) -> Version | None:
+        """The model that a person accepted last; None if there is none, or its file is gone."""
+        return self._on_disk(self.index.accepted)
+
+    def _on_disk(self, kept: Kept | None) -> Version | None:
         if kept is None or not self.path(kept.version).is_file():
             return None
         return kept.version
 
-    def take(self, version: Version, why: str) -> Path:
-        """Use a model whose file is on disk. The one before it stays as long as there is room for it.
+    def take(
+        self, version: Version, why: str, figure: Figure | None = None, *, is_first: bool = False
+    ) -> Path:
+        """Use a model whose file is on disk.
+
+        Args:
+            version: of the model.
+            why: the reason.
+            figure: on the device's test part.
+            is_first: it cannot be compared with the model that a person accepted last, and takes its place.
 
         Returns:
             The path of the file.
         """
         before = self.index
-        kept = Kept(version, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), why)
-        earlier: list[Kept] = []
-        if before.in_use is not None:
-            earlier.append(before.in_use)
-        earlier += before.previous
-        others = [one for one in earlier if not _makes_place(one.version, version)]
-        note = f"in use: {version}"
-        previous = tuple(others[: self.previous])
-        self._write(replace(before, in_use=kept, previous=previous, note=note, why=why))
+        kept = Kept(version, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), why, figure)
+        others = [] if before.in_use is None else [before.in_use]
+        others += before.previous
+        earlier = [one for one in others if one.version.file != version.file]
+        self._write(
+            replace(
+                before,
+                in_use=kept,
+                previous=_staying(kept, earlier, self.runs),
+                accepted=kept if is_first or before.accepted is None else before.accepted,
+                note=f"in use: {version}",
+                why=why,
+            )
+        )
         self._sweep()
         return self.path(version)
 
@@ -131,8 +165,10 @@ class ModelDir:
         self._sweep()
 
     def settle(self, serial: int, *, pinned: bool) -> None:
-        """Note that a publication was dealt with."""
-        self._write(replace(self.index, serial=serial, pinned=pinned))
+        """Note that a publication was dealt with. If `pinned`, an operator chose the model that is in use now."""
+        accepted = self.index.in_use if pinned else self.index.accepted
+        self._write(replace(self.index, serial=serial, pinned=pinned, accepted=accepted))
+        self._sweep()
 
     def count_hook_failure(self) -> None:
         self._write(replace(self.index, hook_failures=self.index.hook_failures + 1))
@@ -145,19 +181,22 @@ class ModelDir:
     def _sweep(self) -> None:
         """Remove the files of models that the index does not name."""
         index = self.index
-        named = {kept.version.file for kept in index.previous}
-        if index.in_use is not None:
-            named.add(index.in_use.version.file)
+        kept = (index.in_use, index.accepted, *index.previous)
+        named = {one.version.file for one in kept if one is not None}
         for path in self.folder.glob(f"*{SUFFIX}"):
             if path.name not in named:
                 path.unlink(missing_ok=True)
 
 
-def _makes_place(old: Version, new: Version) -> bool:
-    """Of the models that the orders of a run give, round after round, only the newest stays."""
-    if old.file == new.file:
-        return True
-    return old.run == new.run and old.origin == new.origin == "order"
+def _staying(in_use: Kept, earlier: Sequence[Kept], runs: int) -> tuple[Kept, ...]:
+    """Of the earlier models, newest first, those that stay: the one before, and the best of each of the newest runs."""
+    best: dict[str, Kept] = {}
+    for one in (in_use, *earlier):
+        run = one.version.run
+        if run not in best or is_better(one.figure, best[run].figure):
+            best[run] = one
+    staying = [*earlier[:1], *list(best.values())[:runs]]
+    return tuple(one for one in earlier if any(one is other for other in staying))
 
 
 def read_index(folder: Path) -> Index:
@@ -185,10 +224,12 @@ def _index_of(data: Any) -> Index:
         raise ValueError(f"format {data['format']}, expected {FORMAT}")
     in_use = data["in_use"]
     rejected = data["last_rejected"]
+    accepted = data.get("accepted")  # earlier versions had none
     previous = [_kept_of(one) for one in data["previous"]]
     return Index(
         in_use=_kept_of(in_use) if in_use is not None else None,
         previous=tuple(previous),
+        accepted=_kept_of(accepted) if accepted is not None else None,
         rejected=int(data["rejected"]),
         last_rejected=Version.from_json(rejected) if rejected is not None else None,
         hook_failures=int(data["hook_failures"]),
@@ -201,4 +242,6 @@ def _index_of(data: Any) -> Index:
 
 def _kept_of(data: Any) -> Kept:
     """One entry. Its file's name follows from its version: an index cannot name files elsewhere."""
-    return Kept(Version.from_json(data), str(data["since"]), str(data["why"]))
+    figure = data.get("figure")
+    measured = (str(figure[0]), float(figure[1])) if figure is not None else None
+    return Kept(Version.from_json(data), str(data["since"]), str(data["why"]), measured)

@@ -15,7 +15,7 @@ import numpy as np
 
 from covey.agent.data import Dataset
 from covey.agent.kept.model_file import ModelFile, read_model, save_model, task_with_scaling
-from covey.agent.kept.verdict import Figures, Verdict, judge
+from covey.agent.kept.verdict import Figures, Verdict, judge, main_figure
 from covey.agent.kept.versions import Version
 from covey.agent.learning import load_learner
 from covey.agent.policy import PolicyError, Rules
@@ -41,11 +41,12 @@ class Place:
 
     folder: Path
     current: str  # file of the model in use; "" for none
+    accepted: str  # file of the model that a person accepted last; "" for none
     margin: float  # how much worse a new model may be
 
     @classmethod
     def of(cls, job: Mapping[str, Any]) -> Place:
-        return cls(Path(job["folder"]), job["current"], job["margin"])
+        return cls(Path(job["folder"]), job["current"], job["accepted"], job["margin"])
 
 
 @dataclass(frozen=True)
@@ -100,28 +101,37 @@ def keep(
     *,
     force: bool = False,
 ) -> Answer | None:
-    """Compare a candidate with the model in use, and write its file if it may take over.
+    """Compare a candidate with the model in use and the one that a person accepted last; write its file if it may take over.
 
     With `force` the file is written whatever the figures are.
 
     Returns:
-        {"version", "accepted", "why"}; None if the very same model is in use already.
+        {"version", "accepted", "why", "figure", "is_first"}: `figure` is that of the candidate, `is_first` means that it
+        cannot be compared with what a person accepted. None if the very same model is in use already.
     """
-    current = _current(place)
+    current = _read(place, place.current)
     if current is not None and _is_same(candidate, current):
         return None
     new = measure(candidate.mixture, local)
-    old = None
-    if current is not None:
-        old = _figures(current, Task.model_validate(candidate.task), dataset, rules)
-    verdict = judge(new, old, place.margin)
+    task = Task.model_validate(candidate.task)
+    old = _figures(current, task, dataset, rules)
+    accepted = old
+    if place.accepted != place.current:
+        accepted = _figures(_read(place, place.accepted), task, dataset, rules)
+    verdict = judge(new, old, place.margin, accepted)
     if force and not verdict.accepted:
         verdict = Verdict(True, f"the operator overrides the check: {verdict.why}")
     version = candidate.version
     if verdict.accepted:
         path = place.folder / version.file
         save_model(path, version, candidate.task, candidate.mixture, candidate.layout)
-    return {"version": version.to_json(), "accepted": verdict.accepted, "why": verdict.why}
+    return {
+        "version": version.to_json(),
+        "accepted": verdict.accepted,
+        "why": verdict.why,
+        "figure": main_figure(new),
+        "is_first": accepted is None,
+    }
 
 
 def adopt(
@@ -170,12 +180,12 @@ def adopt(
     )
 
 
-def _current(place: Place) -> ModelFile | None:
-    """The model in use; None if there is none, or its file is damaged."""
-    if not place.current:
+def _read(place: Place, file: str) -> ModelFile | None:
+    """A kept model; None if there is none, or its file is damaged."""
+    if not file:
         return None
     try:
-        return read_model(place.folder / place.current)
+        return read_model(place.folder / file)
     except CoveyError:
         return None
 
@@ -198,19 +208,19 @@ def _is_same(candidate: Candidate, current: ModelFile) -> bool:
     return True
 
 
-def _figures(current: ModelFile, task: Task, dataset: Dataset, rules: Rules) -> Figures | None:
-    """Figures of the model in use on the same samples; None if it solves another task, or cannot be built here."""
-    if _question(current.task) != _question(task):
+def _figures(kept: ModelFile | None, task: Task, dataset: Dataset, rules: Rules) -> Figures | None:
+    """Figures of a kept model on the same samples; None if there is none, it solves another task, or it cannot be built here."""
+    if kept is None or _question(kept.task) != _question(task):
         return None
     try:
         learner = load_learner(rules.learner, rules.allowed)
-        layout = learner.layout(current.task, rules.allowed)
-        models = [layout.vector(named) for named in current.models]
+        layout = learner.layout(kept.task, rules.allowed)
+        models = [layout.vector(named) for named in kept.models]
         generator = np.random.default_rng(0)
-        local = learner.local(dataset, current.task, layout, Training(), generator, rules)
+        local = learner.local(dataset, kept.task, layout, Training(), generator, rules)
     except (CoveyError, ValueError):
         return None
-    return measure(tuple(zip(current.weights, models, strict=True)), local)
+    return measure(tuple(zip(kept.weights, models, strict=True)), local)
 
 
 def _question(task: Task) -> dict[str, Any]:

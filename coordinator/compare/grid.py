@@ -84,7 +84,7 @@ def _scenario_of(scenario: Scenario, split: Split, method: Method, seed: int) ->
     if split.label and scenario.fleet is not None:
         changes["fleet"] = scenario.fleet.model_copy(update={"partition": split.partition})
     if scenario.fleet is None:  # a trial of methods replaces no model that devices use
-        changes["rounds"] = scenario.rounds.model_copy(update={"publish": "none"})
+        changes["rounds"] = scenario.rounds.model_copy(update={"publish": "never"})
     return scenario.model_copy(update=changes)
 
 

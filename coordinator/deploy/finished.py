@@ -18,7 +18,7 @@ async def publish_finished(run: Run, link: Link, observer: Observer) -> None:
     A run that is resumed after its end leaves the devices alone: an operator may have chosen another version since.
     """
     wish = run.scenario.rounds.publish
-    if wish == "none":
+    if wish == "never":
         return
     try:
         if any(one.act == "finish" for one in publications(run.folder)):

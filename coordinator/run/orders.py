@@ -142,7 +142,7 @@ class OrderBook:
         match self._scenario.rounds.publish:
             case "rounds":
                 return True
-            case "last":
+            case "end":
                 return phase == EVALUATE and self._engine.round >= self._engine.rules.rounds
         return False
 

@@ -158,11 +158,11 @@ class Rounds(Section):
         None,
         description="End the rounds early, at a target or when the models no longer improve. null: all rounds take place.",
     )
-    publish: Literal["last", "best", "rounds", "none"] = Field(
-        "last",
-        description="The models that real devices with `--model-dir` get for use: when the run is finished, those of the last "
-        "round, or those of the round with the best evaluation (best; needs evaluation.every); already during the run those "
-        "of each round (rounds); or none, so that only `coordinator promote` publishes models. A simulated fleet gets none.",
+    publish: Literal["end", "best", "rounds", "never"] = Field(
+        "end",
+        description="The models that real devices with `--model-dir` get for use. end: those of the last round, when the run "
+        "is finished. best: then those of the round with the best evaluation (needs evaluation.every). rounds: already during "
+        "the run those of each round. never: only `coordinator promote` publishes models. A simulated fleet gets none.",
     )
 
     @property

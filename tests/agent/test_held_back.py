@@ -112,7 +112,7 @@ def evaluated(folder: Path, served: Vector, other: Vector) -> tuple[dict[str, An
             "durable": False,
             "report_out": str(folder / "report"),
             "memory_out": str(folder / "memory"),
-            "keep": {"folder": str(models.folder), "current": "", "margin": 0.05},
+            "keep": {"folder": str(models.folder), "current": "", "accepted": "", "margin": 0.05},
         }
     )
     assert done["failed"] is None

@@ -17,7 +17,7 @@ from covey.agent.device.hook import ModelHook, parse_hook
 from covey.agent.device.keeper import Keeper, KeepOptions
 from covey.agent.kept.model_dir import INDEX, ModelDir, read_index
 from covey.agent.kept.model_file import read_model, save_model, task_with_scaling
-from covey.agent.kept.verdict import Figures, judge
+from covey.agent.kept.verdict import Figure, Figures, judge
 from covey.agent.kept.versions import Version
 from covey.agent.policy import Policy, Rules
 from covey.agent.worker.worker import answer
@@ -68,33 +68,75 @@ def test_a_model_that_is_worse_by_more_than_the_margin_is_rejected(
         assert "with the model so far" in verdict.why
 
 
-def put(models: ModelDir, version: Version, vector: Vector = GOOD) -> Path:
+def put(
+    models: ModelDir, version: Version, vector: Vector = GOOD, figure: Figure | None = None
+) -> Path:
     save_model(models.path(version), version, TASK.for_agents(), ((1.0, vector),), LAYOUT)
-    return models.take(version, "first")
+    return models.take(version, "first", figure)
+
+
+def compared(models: ModelDir) -> dict[str, Any]:
+    """What a worker's job has about the models on the device."""
+    files = {"current": models.in_use, "accepted": models.accepted}
+    names = {name: "" if version is None else version.file for name, version in files.items()}
+    return {"folder": str(models.folder), **names, "margin": 0.05}
 
 
 def test_the_newest_models_stay_and_older_ones_leave_the_disk(tmp_path: Path) -> None:
-    models = ModelDir(tmp_path, previous=2)
+    models = ModelDir(tmp_path, runs=3)
     versions = [Version(f"r{number}", number, 0, "run") for number in range(1, 6)]
     for version in versions:
         put(models, version)
-    again = ModelDir(tmp_path, previous=2)
+    again = ModelDir(tmp_path, runs=3)
     assert again.in_use == versions[-1]
     assert [kept.version for kept in again.index.previous] == versions[-2:-4:-1]
     names = sorted(path.name for path in tmp_path.glob("*.safetensors"))
-    assert names == [f"r{n}-round-0000{n}-cluster-0.safetensors" for n in (3, 4, 5)]
+    assert names == [f"r{n}-round-0000{n}-cluster-0.safetensors" for n in (1, 3, 4, 5)]
+    assert again.accepted == versions[0], "until a person promotes one, the first counts"
     put(again, versions[2])  # back to an earlier one
     assert [kept.version.round for kept in again.index.previous] == [5, 4]
 
 
-def test_of_the_models_that_a_runs_orders_give_only_the_newest_stays(tmp_path: Path) -> None:
-    models = ModelDir(tmp_path, previous=3)
-    put(models, Version("earlier", 60, 0, "run"))
-    for round_ in range(1, 9):
-        put(models, Version("r1", round_, 0))
-    put(models, Version("r1", 5, 0, "operator"))
-    kept = [(one.version.run, one.version.round) for one in models.index.previous]
-    assert kept == [("r1", 8), ("earlier", 60)]
+def test_the_best_model_of_each_run_and_the_one_before_stay(tmp_path: Path) -> None:
+    models = ModelDir(tmp_path, runs=2)
+    accuracies = {("a", 1): 0.7, ("b", 1): 0.8, ("b", 2): 0.9, ("b", 3): 0.6, ("c", 1): 0.5}
+    accuracies |= {("c", 2): 0.4, ("c", 3): 0.3}
+    stayed = []
+    for (run, round_), accuracy in accuracies.items():
+        put(models, Version(run, round_, 0), figure=("accuracy", accuracy))
+        stayed.append([(one.version.run, one.version.round) for one in models.index.previous])
+    assert stayed[2] == [("b", 1), ("a", 1)]
+    assert stayed[3] == [("b", 2), ("a", 1)]
+    assert stayed[4] == [("b", 3), ("b", 2)]
+    assert stayed[-1] == [("c", 2), ("c", 1), ("b", 2)]
+    assert models.accepted == Version("a", 1, 0)
+
+
+def test_later_models_are_compared_with_the_one_that_a_person_promoted(tmp_path: Path) -> None:
+    models = ModelDir(tmp_path, runs=1)
+    put(models, Version("a", 1, 0, "run"))
+    put(models, Version("b", 1, 0, "run"))
+    assert models.accepted == Version("a", 1, 0, "run")
+    models.settle(5, pinned=True)  # it was promoted while in use
+    assert models.accepted == Version("b", 1, 0, "run")
+    put(models, Version("c", 1, 0, "run"))
+    models.settle(6, pinned=False)
+    assert models.accepted == Version("b", 1, 0, "run")
+    assert ModelDir(tmp_path).accepted == Version("b", 1, 0, "run")
+    models.path(Version("b", 1, 0)).unlink()
+    assert models.accepted is None
+
+
+def test_small_losses_within_the_margin_do_not_add_up() -> None:
+    steps = [0.90, 0.86, 0.82]
+    figures = [{"n": 200, "accuracy": step} for step in steps]
+    accepted = figures[0]
+    assert judge(figures[1], accepted, 0.05, accepted).accepted
+    assert judge(figures[2], figures[1], 0.05).accepted, "each step is within the margin"
+    verdict = judge(figures[2], figures[1], 0.05, accepted)
+    assert not verdict.accepted
+    assert verdict.why.endswith("0.9 with the model that was accepted last")
+    assert not judge(figures[2], None, 0.05, accepted).accepted
 
 
 def test_a_damaged_index_is_named_and_does_not_stop_the_agent(tmp_path: Path) -> None:
@@ -152,7 +194,6 @@ def perform(folder: Path, vector: Vector, models: ModelDir, **changes: Any) -> d
     reference = ModelRef(key="0", digest=digest(content), parts=1, size=len(content))
     plain = {"task": TASK.for_agents(), "layout": LAYOUT.to_wire(), "cluster": 0}
     message = order(1, reference, **{**plain, "sizes": {"model": LAYOUT.size}, **changes})
-    current = models.in_use.file if models.in_use is not None else ""
     done = answer(
         {
             "job": "perform",
@@ -164,13 +205,14 @@ def perform(folder: Path, vector: Vector, models: ModelDir, **changes: Any) -> d
             "durable": False,
             "report_out": str(folder / "report"),
             "memory_out": str(folder / "memory"),
-            "keep": {"folder": str(models.folder), "current": current, "margin": 0.05},
+            "keep": compared(models),
         }
     )
     assert done["failed"] is None
     kept: dict[str, Any] = done.get("kept") or {}
     if kept.get("accepted"):
-        models.take(Version.from_json(kept["version"]), kept["why"])
+        figure = kept["figure"]
+        models.take(Version.from_json(kept["version"]), kept["why"], (figure[0], figure[1]))
     return kept
 
 
@@ -188,7 +230,10 @@ def test_the_worker_keeps_a_model_unless_it_is_worse_here(
     better = perform(tmp_path, 2 * GOOD, models, phase="evaluate", sizes={}, round_=3)
     assert better["accepted"]
     models.path(Version("run-1", 3, 0)).write_bytes(b"damaged")
-    assert perform(tmp_path, BAD, models, round_=4)["accepted"], "nothing to compare with"
+    assert not perform(tmp_path, BAD, models, round_=4)["accepted"], "the first model is better"
+    models.path(Version("run-1", 1, 0)).write_bytes(b"damaged")
+    alone = perform(tmp_path, BAD, models, round_=4)
+    assert (alone["accepted"], alone["is_first"]) == (True, True), "nothing to compare with"
 
 
 def adopted(folder: Path, models: ModelDir, *limits: str, force: bool) -> dict[str, Any]:
@@ -213,7 +258,7 @@ def adopted(folder: Path, models: ModelDir, *limits: str, force: bool) -> dict[s
             ).to_bytes(),
             "clusters": [0],
             "models": [str(path)],
-            "keep": {"folder": str(models.folder), "current": models.in_use.file, "margin": 0.05},
+            "keep": compared(models),
             **Rules(Policy().with_limits(limits)).to_wire(),
         }
     )
@@ -251,7 +296,13 @@ class KeepingPool(FakePool):
         version = Version("run-1", len(self.jobs), 0)
         folder = Path(job["keep"]["folder"])
         (folder / version.file).write_bytes(b"a model")
-        kept = {"version": version.to_json(), "accepted": self.accepts, "why": "as it is"}
+        kept = {
+            "version": version.to_json(),
+            "accepted": self.accepts,
+            "why": "as it is",
+            "figure": None,
+            "is_first": False,
+        }
         return {**worked(job), "kept": kept}
 
 

@@ -93,8 +93,8 @@ def test_a_cell_is_a_scenario_without_a_compare_section() -> None:
 
 
 def test_a_cell_on_devices_publishes_no_model() -> None:
-    assert {one.scenario.rounds.publish for one in grid(scenario(fleet=None))} == {"none"}
-    assert {one.scenario.rounds.publish for one in grid(scenario())} == {"last"}
+    assert {one.scenario.rounds.publish for one in grid(scenario(fleet=None))} == {"never"}
+    assert {one.scenario.rounds.publish for one in grid(scenario())} == {"end"}
 
 
 def test_cells_are_chosen_by_name_or_by_method() -> None:

@@ -121,12 +121,12 @@ async def test_a_broker_that_cannot_be_reached_is_named_with_the_reason(
 
 
 @pytest.mark.parametrize(
-    ("wish", "published"), [("last", 2), ("best", 1), ("none", None), ("away", None)]
+    ("wish", "published"), [("end", 2), ("best", 1), ("never", None), ("away", None)]
 )
 def test_a_finished_run_publishes_the_version_that_the_scenario_names(
     tmp_path: Path, wish: str, published: int | None
 ) -> None:
-    wished = "last" if wish == "away" else wish
+    wished = "end" if wish == "away" else wish
     scene = small_run.scenario("fedavg", rounds={"count": 2, "publish": wished})
     (tmp_path / "start.npz").touch()
     run = small_run.in_process(tmp_path, scene)
@@ -159,7 +159,7 @@ def test_a_finished_run_publishes_the_version_that_the_scenario_names(
             assert wish == "away"
             assert "cannot be reached" in why
         case _:
-            assert wish == "none"
+            assert wish == "never"
 
 
 class Noting(Numpy):
@@ -180,10 +180,10 @@ class Noting(Numpy):
 @pytest.mark.parametrize(
     ("wish", "for_use"),
     [
-        ("last", {("evaluate", 2)}),
+        ("end", {("evaluate", 2)}),
         ("rounds", {("train", 0), ("evaluate", 1), ("train", 1), ("evaluate", 2)}),
         ("best", set()),
-        ("none", set()),
+        ("never", set()),
     ],
 )
 def test_a_model_that_is_still_in_training_is_for_use_only_with_publish_rounds(
