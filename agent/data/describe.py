@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from covey.agent.data.bad_cells import BadCells
+from covey.agent.data.notation import Cells, found_notation
 from covey.agent.data.table_columns import is_missing, spelled
-from covey.agent.data.table_rows import Cells, open_table
+from covey.agent.data.table_rows import open_table
 from covey.agent.data.times import second_of_week
-from covey.shared.scenario.columns import LABEL_NAMES
+from covey.shared.scenario.columns import LABEL_NAMES, Notation
 
 MAX_DISTINCT = 1000  # different values that are counted in one column
 MAX_SHOWN = 50  # values of one column in the description
@@ -55,10 +56,11 @@ class TableDescription:
     faulty_rows: int  # with another number of cells than the header; they are not in `rows`
     columns: tuple[ColumnDescription, ...]  # in the order of the file
     targets: tuple[str, ...]  # columns that may be the target, the most likely first
+    notation: Notation  # of the first file
 
     def to_json(self) -> dict[str, Any]:
         """For other programs."""
-        return asdict(self)
+        return asdict(self) | {"notation": self.notation.model_dump()}
 
     def column(self, name: str) -> ColumnDescription:
         """The column of a name. KeyError if there is none."""
@@ -81,9 +83,10 @@ def describe_table(path: Path, *more: Path) -> TableDescription:
     rows = 0
     faulty_rows = 0
     found: dict[str, _Column] = {}
+    notation = found_notation(path)
     for part in (path, *more):
         faults = BadCells(part)
-        with open_table(part, least=1) as file:
+        with open_table(part, least=1, notation=notation) as file:
             for name in file.columns:
                 found.setdefault(name, _Column(name))
             for block in file.blocks(file.columns, faults):
@@ -93,7 +96,7 @@ def describe_table(path: Path, *more: Path) -> TableDescription:
                 faults.close_block()
         faulty_rows += faults.count
     columns = tuple(column.described() for column in found.values())
-    return TableDescription(rows, faulty_rows, columns, _targets(columns, rows))
+    return TableDescription(rows, faulty_rows, columns, _targets(columns, rows), notation)
 
 
 class _Column:

@@ -117,6 +117,7 @@ def _tables(data: str, tables: Sequence[Path]) -> DataDescription:
         samples=found.rows,
         faulty_rows=found.faulty_rows,
         columns=tuple(columns),
+        read=found.notation,
         series=find_series(tables[0], found),
     )
 

@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from covey.agent.data.bad_cells import BadCells
 from covey.agent.data.describe import MAX_SHOWN, ColumnDescription, TableDescription
+from covey.agent.data.notation import Cells
 from covey.agent.data.table_columns import spelled
-from covey.agent.data.table_rows import Cells, open_table
+from covey.agent.data.table_rows import open_table
 from covey.agent.data.times import moment_of
 from covey.shared.proposal.description import SeriesFacts
 
@@ -96,7 +97,7 @@ def _read(path: Path, time: str, table: TableDescription) -> _Rows:
     """The times and the columns with few values, row by row."""
     rows = _Rows()
     few = [column.name for column in table.columns if _has_few_values(column)]
-    with open_table(path, least=1) as file:
+    with open_table(path, least=1, notation=table.notation) as file:
         for block in file.blocks([time, *few], BadCells(path)):
             for cell in block.cells[time]:
                 rows.times.append(_seconds(cell))

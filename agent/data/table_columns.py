@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from covey.agent.data.bad_cells import BadCell, BadCells, quoted
-from covey.agent.data.table_rows import Block, Cells, is_number
+from covey.agent.data.notation import Cells
+from covey.agent.data.table_rows import Block, is_number
 
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
 MISSING = frozenset({"", "nan", "na", "n/a", "null"})  # a missing cell, in lower case
@@ -19,7 +20,7 @@ MISSING_LABELS = frozenset({"", "nan", "na", "null"})
 NUMERIC_TYPES = {str, int, float, bool}  # of cells that may hold a number
 CORRECT = "correct numbers that are not finite"
 FILL = "fill empty cells in, or name the features in task.columns and set task.impute"
-DECIMAL_COMMA = "write numbers with a decimal point, such as 0.5"
+DECIMAL_COMMA = "write numbers with a decimal point, such as 0.5, or set task.read.decimal to ','"
 NO_WORDS = "correct words among numbers, leave the column out, or list a column of words in task.categories"
 
 Float32 = npt.NDArray[np.float32]

@@ -14,19 +14,18 @@ from typing import Any
 
 from covey.agent.data.bad_cells import BadCell, BadCells
 from covey.agent.data.limits import check_size, unpacked_limit
+from covey.agent.data.notation import Cells, encoding_of, plain, separator_of
 from covey.shared.errors import DataError
 from covey.shared.extras import install
-from covey.shared.scenario.columns import LABEL_NAMES
+from covey.shared.scenario.columns import LABEL_NAMES, Notation
 from covey.shared.sentences import some
 
-DELIMITERS = ",;\t"
 BLOCK_ROWS = 4096
 MAX_NAMES = 8  # in a message
 MAX_COLUMNS = 4096
 ROW_BYTES = 64  # of a row's number and label, as Python's own objects
+USUAL = Notation()
 VALUE_BYTES = 8  # of a feature: float32, twice while its blocks are put together
-
-Cells = Sequence[Any]  # of one column: texts of a CSV file, Python's own values of a Parquet file
 
 
 @dataclass(frozen=True)
@@ -54,22 +53,25 @@ class TableFile:
 
 
 @contextmanager
-def open_table(path: Path, names: Sequence[str] = (), least: int = 2) -> Iterator[TableFile]:
+def open_table(
+    path: Path, names: Sequence[str] = (), least: int = 2, notation: Notation = USUAL
+) -> Iterator[TableFile]:
     """A `.csv`, `.tsv` or `.parquet` file, open while its rows are read.
 
     Args:
         path: the file.
         names: of columns that the table should have; they help to recognise a CSV file without a header.
         least: columns that the table needs: a label and a feature, or 1 for a table without a label.
+        notation: how its texts spell numbers and times.
 
     Raises:
         DataError: the file cannot be read, has no header, no rows or too few columns, or names a column twice.
     """
     if path.suffix.lower() == ".parquet":
-        with _open_parquet(path, least) as table:
+        with _open_parquet(path, least, notation) as table:
             yield table
     else:
-        with _open_csv(path, names, least) as table:
+        with _open_csv(path, names, least, notation) as table:
             yield table
 
 
@@ -103,9 +105,10 @@ def listed(names: Sequence[str]) -> str:
 
 
 class _CsvFile(TableFile):
-    def __init__(self, columns: tuple[str, ...], rows: Any) -> None:
+    def __init__(self, columns: tuple[str, ...], rows: Any, notation: Notation) -> None:
         self.columns = columns
         self._rows = rows  # a csv reader below the header
+        self._notation = notation
 
     def blocks(self, names: Sequence[str], faults: BadCells) -> Iterator[Block]:
         positions = {name: self.positions[name] for name in names}
@@ -113,7 +116,10 @@ class _CsvFile(TableFile):
         while block := list(islice(numbered, BLOCK_ROWS)):
             rows, lines, cells = zip(*block, strict=True)
             by_position = list(zip(*cells, strict=True))
-            columns = {name: by_position[position] for name, position in positions.items()}
+            columns = {
+                name: plain(by_position[position], self._notation)
+                for name, position in positions.items()
+            }
             yield Block(rows, lines, columns)
 
     def _numbered(self, faults: BadCells) -> Iterator[tuple[int, int, list[str]]]:
@@ -133,18 +139,22 @@ class _CsvFile(TableFile):
 
 
 @contextmanager
-def _open_csv(path: Path, names: Sequence[str], least: int) -> Iterator[TableFile]:
+def _open_csv(
+    path: Path, names: Sequence[str], least: int, notation: Notation
+) -> Iterator[TableFile]:
+    encoding = encoding_of(path, notation)
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            first_line = file.readline()
+        with path.open(newline="", encoding=encoding) as file:
+            separator = separator_of(file.readline(), notation)
             file.seek(0)
-            rows = csv.reader(file, delimiter=max(DELIMITERS, key=first_line.count))
+            rows = csv.reader(file, delimiter=separator)
             columns = _csv_header(path, next(rows, []), names, least)
-            yield _CsvFile(columns, rows)
-    except UnicodeDecodeError as error:
-        fault = "not UTF-8 text; save the table as UTF-8"
+            yield _CsvFile(columns, rows, notation)
+    except UnicodeError as error:
+        fault = f"not {encoding.removesuffix('-sig').upper()} text"
+        advice = "save the table as UTF-8, or name its encoding in task.read.encoding"
         raise DataError(
-            f"{path}: {fault} ({error.reason})", public=f"the table is {fault}"
+            f"{path}: {fault} ({error}); {advice}", public=f"the table is {fault}; {advice}"
         ) from None
     except csv.Error as error:
         raise DataError(
@@ -194,10 +204,10 @@ def is_number(text: str) -> bool:
 
 
 class _ParquetFile(TableFile):
-    def __init__(self, path: Path, file: Any, columns: tuple[str, ...]) -> None:
+    def __init__(self, file: Any, columns: tuple[str, ...], notation: Notation) -> None:
         self.columns = columns
-        self._path = path
         self._file = file
+        self._notation = notation
 
     def blocks(self, names: Sequence[str], faults: BadCells) -> Iterator[Block]:
         number = 0
@@ -205,12 +215,12 @@ class _ParquetFile(TableFile):
             count = batch.num_rows
             rows = range(number + 1, number + count + 1)
             number += count
-            cells = {name: _plain(batch.column(name)) for name in names}
+            cells = {name: plain(_values(batch.column(name)), self._notation) for name in names}
             yield Block(rows, [0] * count, cells)
 
 
 @contextmanager
-def _open_parquet(path: Path, least: int) -> Iterator[TableFile]:
+def _open_parquet(path: Path, least: int, notation: Notation) -> Iterator[TableFile]:
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -225,7 +235,7 @@ def _open_parquet(path: Path, least: int) -> Iterator[TableFile]:
         for field in file.schema_arrow:
             if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
                 texts.append(field.name)
-        yield _ParquetFile(path, pq.ParquetFile(path, read_dictionary=texts), columns)
+        yield _ParquetFile(pq.ParquetFile(path, read_dictionary=texts), columns, notation)
     except DataError:
         raise
     except (pa.ArrowException, OSError, ValueError, TypeError, KeyError) as error:
@@ -258,7 +268,7 @@ def _parquet_header(path: Path, file: Any, least: int) -> tuple[str, ...]:
     return columns
 
 
-def _plain(column: Any) -> list[Any]:
+def _values(column: Any) -> list[Any]:
     """The values of a column, which may be stored as indices into a dictionary. Equal words share one string."""
     if not hasattr(column, "dictionary"):
         values: list[Any] = column.to_pylist()

@@ -21,7 +21,7 @@ from covey.agent.data.table_columns import (
     series_names,
     spelled,
 )
-from covey.agent.data.table_rows import Block, TableFile, is_number, listed, open_table
+from covey.agent.data.table_rows import USUAL, Block, TableFile, is_number, listed, open_table
 from covey.agent.data.table_selection import Selection, selected
 from covey.agent.data.times import instants, seconds_of_week
 from covey.agent.data.windows import labels_of, longest_series, window_rows, windows_of
@@ -180,7 +180,8 @@ def read_table(
     if wish is not None:
         expected.append(wish)
     least = 2 if label_needed else 1
-    with open_table(path, expected, least) as file:
+    notation = USUAL if task is None else task.read
+    with open_table(path, expected, least, notation) as file:
         selection = selected(path, file.columns, wish, task, label_needed=label_needed)
         if not label_needed:  # the cells of a label may hold anything
             selection = replace(selection, label=None)

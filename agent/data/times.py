@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from covey.agent.data.bad_cells import BadCells, quoted
+from covey.agent.data.notation import Cells
 from covey.agent.data.table_columns import CellPlace
-from covey.agent.data.table_rows import Block, Cells
+from covey.agent.data.table_rows import Block
 
 Float32 = npt.NDArray[np.float32]
 
@@ -29,7 +30,7 @@ def seconds_of_week(place: CellPlace, block: Block, faults: BadCells, *, missing
             continue
         second = second_of_week(cell)
         if second is None:
-            advice = "write times as 2026-01-31 13:45, or as seconds since 1970"
+            advice = "write times as 2026-01-31 13:45 or as seconds since 1970, or name their form in task.read.dates"
             seen = f"{quoted(cell)} is not a time"
             faults.add(place.bad_cell(block, index, seen, "is not a time", advice))
             second = 0.0

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field, ValidationError
 
 from covey.shared.errors import UserError
+from covey.shared.scenario.columns import Notation
 from covey.shared.scenario.section import Section
 
 MAX_VALUES = 50  # different values of a column that a description lists
@@ -76,6 +77,7 @@ class DataDescription(Section):
     kind: Literal["table", "arrays", "images"]
     samples: int = Field(ge=0)
     columns: tuple[ColumnFacts, ...] = ()  # of a table, in the order of its file
+    read: Notation = Notation()  # of a table
     faulty_rows: int = 0  # of a table: rows with another number of cells than the header
     series: SeriesFacts | None = None  # of a table whose rows are in the order of their times
     shape: tuple[int, ...] = ()  # of one sample of other data; empty for images of mixed sizes

@@ -103,8 +103,8 @@ class FleetColumn:
     def how_to_agree(self) -> str:
         """Advice for the owner of a device whose cells are of another kind."""
         if "time" in self.kinds:
-            return "write times as 2026-01-31 13:45 on all devices"
-        return "write numbers with a decimal point and without units on all devices"
+            return "write times as 2026-01-31 13:45 on all devices, or name their form in task.read.dates"
+        return "write numbers without units and without signs between thousands on all devices"
 
     @property
     def by_device(self) -> Iterator[tuple[str, ColumnFacts]]:

@@ -10,7 +10,7 @@ from covey.shared.proposal.features import Features, find_features
 from covey.shared.proposal.fleet_columns import FleetColumn, fleet_columns, spelled_alike
 from covey.shared.proposal.series_window import find_window
 from covey.shared.proposal.targets import Target, find_target
-from covey.shared.scenario.columns import EVERYTHING_ELSE, table_columns, width_of
+from covey.shared.scenario.columns import EVERYTHING_ELSE, Notation, table_columns, width_of
 from covey.shared.sentences import counted, some
 
 
@@ -50,6 +50,8 @@ def table_task(devices: Sequence[DataDescription], wish: str | None, proposal: P
         "the features by name; their order in a device's file does not matter",
     )
     task["target"] = Choice(target.name, target.why_this)
+    if read := _notation(devices):
+        task["read"] = read
     if features.ignored:
         task["ignore"] = ignored_columns(features)
     task["classes"] = Choice(target.classes, target.why_classes)
@@ -97,6 +99,32 @@ def ignored_columns(features: Features) -> Choice:
     if not features.names_are_plain:
         return Choice((EVERYTHING_ELSE,), f"all other columns are {why}")
     return Choice(tuple(features.ignored), why)
+
+
+def _notation(devices: Sequence[DataDescription]) -> Choice | None:
+    """How the files of all devices are spelled together; None if all of them are as usual."""
+    kinds: list[str] = []
+    has_commas = [device.source for device in devices if device.read.decimal == ","]
+    if has_commas:
+        kinds.append(f"decimal commas on {some(has_commas)}")
+    forms: dict[str, list[str]] = {}
+    encodings: dict[str, list[str]] = {}
+    for device in devices:
+        for form in device.read.dates:
+            forms.setdefault(form, []).append(device.source)
+        if device.read.encoding is not None:
+            encodings.setdefault(device.read.encoding, []).append(device.source)
+    kinds += [f"dates as {form} on {some(sources)}" for form, sources in forms.items()]
+    for name, sources in encodings.items():
+        kinds.append(
+            f"text that is not UTF-8 on {some(sources)}, probably {name}: compare letters with accents"
+        )
+    read = Notation(
+        decimal="," if has_commas else ".", dates=tuple(forms), encoding=next(iter(encodings), None)
+    )
+    if read == Notation():
+        return None
+    return Choice(read.model_dump(mode="json", exclude_defaults=True), "; ".join(kinds))
 
 
 def _categories(features: Features) -> Choice:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -19,6 +21,10 @@ MAX_ROWS = 1 << 16  # of a window
 MAX_WIDTH = 1 << 16  # inputs of a model from one row
 TIME_INPUTS = 4  # sine and cosine of the position in the day, then in the week
 EVERYTHING_ELSE = "*"  # in task.ignore
+SEPARATORS = ",;\t|"  # between the cells of a text file
+DIRECTIVES = frozenset(
+    "dmYyHMSf"
+)  # of a form of dates; names of months would depend on a device's language
 # of a label column, in the order in which they are tried
 LABEL_NAMES = ("label", "class", "target", "y")
 
@@ -83,6 +89,48 @@ class Window(Section):
     def overlap(self) -> int:
         """How many of the windows before a window share rows with it."""
         return (self.rows - 1) // self.step
+
+
+def _date_form(form: str) -> str:
+    """A form that names year, month and day, and cannot fit a plain number."""
+    directives = re.findall("%(.)", form)
+    if not DIRECTIVES.issuperset(directives):
+        raise ValueError(f"{form!r}: expected %d, %m, %Y or %y, %H, %M, %S and %f only")
+    if not {"d", "m"} <= {*directives} or not {"Y", "y"} & {*directives}:
+        raise ValueError(f"{form!r}: expected a day, a month and a year, as in %d.%m.%Y %H:%M")
+    if not re.search(r"%d[^%\d]|%m[^%\d]", form):
+        raise ValueError(f"{form!r}: expected a sign between day, month and year")
+    return form
+
+
+def _encoding(name: str) -> str:
+    try:
+        "".encode(name)
+        return codecs.lookup(name).name
+    except (LookupError, UnicodeError):
+        raise ValueError(f"unknown encoding {name!r}; expected a name such as cp1252") from None
+
+
+class Notation(Section):
+    """How the text files of the devices spell numbers and times. The usual spelling is read as well."""
+
+    decimal: Literal[".", ","] = Field(
+        ".",
+        description='",": numbers may have a decimal comma, as in 38,0. Signs between thousands are not read.',
+    )
+    dates: tuple[Annotated[str, Field(max_length=32), AfterValidator(_date_form)], ...] = Field(
+        (),
+        max_length=8,
+        description='Forms of dates, such as ["%d.%m.%Y %H:%M"], that are tried in this order.',
+    )
+    encoding: Annotated[str, AfterValidator(_encoding)] | None = Field(
+        None,
+        description="Encoding of text files that are neither UTF-8 nor UTF-16 with its mark, such as cp1252.",
+    )
+    separator: Literal[",", ";", "\t", "|"] | None = Field(
+        None,
+        description="The sign between cells. null: the most frequent one of a file's first line.",
+    )
 
 
 class TargetScale(Section):

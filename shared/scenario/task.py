@@ -15,6 +15,7 @@ from covey.shared.scenario.columns import (
     MAX_WIDTH,
     Category,
     ColumnName,
+    Notation,
     TableColumn,
     TargetScale,
     Window,
@@ -81,6 +82,10 @@ class Task(Section):
         None,
         description="Name of a table's label column; `agent start --label` replaces it on a device. null: the column called "
         "label, class, target or y, else the last one.",
+    )
+    read: Notation = Field(
+        Notation(),
+        description='How text files spell numbers and times: {decimal: ",", dates: ["%d.%m.%Y"]}.',
     )
     ignore: tuple[ColumnName, ...] = Field(
         (),

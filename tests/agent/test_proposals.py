@@ -213,32 +213,32 @@ def test_devices_that_differ_are_named_and_share_what_they_have(tmp_path: Path) 
     differences = "\n".join(proposal.differences)
     assert f"{third}: no column 'z'" in differences
     where = f"words on {other}; numbers on {first}, {third}"
-    assert f"'w' is not used: {where}; to use it, write numbers with a decimal point" in differences
+    assert f"'w' is not used: {where}; to use it, write numbers without units" in differences
     assert f"{other}: columns in another order" in differences
     assert f"{other}: no rows of class bad, worn" in differences
     assert all(f"# - {line[:20]}" in proposal.to_yaml() for line in proposal.differences)
 
 
 def test_the_device_that_differs_comes_first_with_what_it_wrote(tmp_path: Path) -> None:
-    """Nine devices write numbers and ISO dates, the fifth decimal commas and German dates."""
+    """Nine devices write numbers and ISO dates, the fifth units and dates in an order that it does not show."""
     sources: list[str] = []
     for number in range(10):
         rows = [
             f"2025-12-{day:02} 00:00;{day * 0.5};{day * 2};{day + number}.5"
             if number != 4
-            else f"{day}.12.2025;{day * 0.5};{day * 2};{day},5"
+            else f"{day % 12 + 1}/{day % 12 + 1}/2025;{day * 0.5};{day * 2};{day},5 %"
             for day in range(1, 25)
         ]
         sources.append(table(tmp_path, f"gw-{number:02}.csv", "time;a;b;PM2.5", *rows))
     odd = sources[4]
     with pytest.raises(UserError) as refused:
         proposed(*sources)
-    assert f"words on {odd} ('1,5'); numbers on 9 others; write numbers with a decimal" in str(
+    assert f"words on {odd} ('1,5 %'); numbers on 9 others; write numbers without units" in str(
         refused.value
     )
     proposal = proposed(*sources, target="a")
     differences = "\n".join(proposal.differences)
-    assert f"words on {odd} ('1.12.2025'); times on 9 others; to use it, write times" in differences
+    assert f"words on {odd} ('2/2/2025'); times on 9 others; to use it, write times" in differences
     assert "and 6 more" not in f"{differences}{refused.value}"
 
 
