@@ -39,6 +39,7 @@ METHODS = (
     "fesem",
     "fesem_ma",
     "fuzzy",
+    "given",
     "ifca",
     "lg",
     "local",

@@ -87,6 +87,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     ],
     "fedprox": [{"straggler_fraction": 0.5}],
     "fedsgd": [{"batch": "full"}, {"batch": 4}],
+    "given": [{"groups": {"even": ["*[02468]"], "odd": ["*"]}}, {"groups": {"one": ["*1"]}}],
     "fedsoft": [{}, {"n_clusters": 3, "selected": 2, "estimate_every": 1}],
     "fedem": [{"n_clusters": 2, "share_memberships": True}, {"damped": True, "entry_steps": 3}],
     "fesem_ma": [
@@ -145,6 +146,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "fedsoft": {"n_clusters": 2, "estimate_every": 2},
     "fedem": {"n_clusters": 2, "damped": True},
     "fuzzy": {"n_clusters": 2},
+    "given": {"groups": {"even": ["*[02468]"]}},
     "fedclust": {"n_clusters": 2},
     "robust": {"n_clusters": 2, "first_epochs": 3},
     "cfl": {"eps_mode": "relative", "eps_1": 1.0, "eps_2": 0.1, "warmup": 1},

@@ -32,6 +32,7 @@ from covey.shared.strategies.fedsoft import FedSoft
 from covey.shared.strategies.fesem import Fesem
 from covey.shared.strategies.fesem_ma import FesemMa
 from covey.shared.strategies.fuzzy import Fuzzy
+from covey.shared.strategies.given import Given
 from covey.shared.strategies.ifca import Ifca
 from covey.shared.strategies.lg import LgFedAvg
 from covey.shared.strategies.local import LocalOnly
@@ -55,6 +56,7 @@ BuiltIn = Annotated[
     | Fesem
     | FesemMa
     | Fuzzy
+    | Given
     | Ifca
     | LgFedAvg
     | LocalOnly

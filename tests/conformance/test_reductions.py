@@ -273,6 +273,7 @@ IS_FEDAVG = [
     FedAvgs("feddane of one client", {"name": "feddane", "mu": 0.0}, one),
     FedAvgs("cfl without splits", CFL, rounds={"participation": 1.0}),
     FedAvgs("cfl, half of them", CFL, rounds={"count": 3}),
+    FedAvgs("given with one group", {"name": "given", "groups": {"all": ["*"]}}, exact=True),
     FedAvgs("ifca with one model", {"name": "ifca", "n_clusters": 1}),
     FedAvgs("ifca with one head", {"name": "ifca", "n_clusters": 1, "shared_trunk": True}),
     FedAvgs("hypocluster with one model", {"name": "hypocluster", "n_clusters": 1}),

@@ -32,13 +32,14 @@ POSSIBLE = {
     "ditto",
     "feddist",
     "feddws",
+    "given",
     "local",
     "fedclust",
     "pacfl",
     "fesem",
     "ifca",
 }
-LOCALLY = {"fedavg", "fedprox", "ditto", "feddist", "feddws", "local", "fedclust", "fesem"}
+LOCALLY = {"fedavg", "fedprox", "ditto", "feddist", "feddws", "given", "local", "fedclust", "fesem"}
 PRIVATE_OPTIONS: dict[str, dict[str, Any]] = {
     "ifca": {"shared_trunk": False},
     "fesem": {"m_step": "participants"},
