@@ -28,23 +28,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from benchmarks.measuring import record_options, resumed
+from benchmarks.torch_runs import TorchClients, repeatable, started
 from covey.agent.data import Dataset, fit
 from covey.agent.data.partition import Split, client_dataset, fleet_data
-from covey.agent.training.learner import TorchLocal
-from covey.agent.training.models import initial
-from covey.coordinator.processes.launch import setup_of
 from covey.coordinator.record.notices import Notice, PhaseFolded
-from covey.coordinator.run.rules import rules_of
-from covey.coordinator.simulate.in_process import local_driver
-from covey.shared.client import shuffle
-from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.drift import drift_round, holders_of
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name
-from covey.shared.strategies.base import ClientId, Setup, Training
+from covey.shared.strategies.base import ClientId
 from covey.shared.wire.messages import OrderMessage
 
 AGENTS = 100
@@ -135,32 +128,25 @@ def fleet(seed: int, data_root: str) -> tuple[tuple[Dataset, ...], Split]:
     return tuple(datasets), split
 
 
-class Timed:
-    """A run on a virtual clock, with torch clients whose data may drift."""
+class Timed(TorchClients):
+    """Clients on a virtual clock whose data may drift, and what their run shows."""
 
-    def __init__(self, folder: Path, cell: Cell, setup: Setup, data_root: str) -> None:
-        self.datasets, split = fleet(cell.seed, data_root)
+    def __init__(self, cell: Cell, data_root: str) -> None:
+        scene = scenario(cell)
+        own, split = fleet(cell.seed, data_root)
+        datasets = {agent_name(index, AGENTS): data for index, data in enumerate(own)}
+        super().__init__(scene, started(scene), datasets)
         self.curve: list[tuple[float, int, float]] = []  # virtual seconds, rounds, E-server
         self.reports: list[tuple[float, int]] = []  # virtual seconds, reports of a fold
         self.staleness: Counter[int] = Counter()
-        self.moved = 0
-        scene = scenario(cell)
         self._holders = holders_of(scene, split.truth)
-        self._scene = scene
-        self._layout = setup.layout
-        self.driver = local_driver(folder, scene, setup, rules_of(scene), self._local, self._see)
 
-    def _local(self, client: ClientId, order: OrderMessage) -> TorchLocal:
-        work = order.work
-        assert work is not None
-        index = int(client.removeprefix("agent-"))
-        index = self._holders.index_in(work.round, index)
-        training = Training.model_validate(work.training)
-        rng = shuffle(work, client)
-        data = self.datasets[index]
-        return TorchLocal(data, self._scene.task, self._layout, training, rng)
+    def data(self, client: ClientId, order: OrderMessage) -> Dataset:
+        assert order.work is not None
+        index = self._holders.index_in(order.work.round, int(client.removeprefix("agent-")))
+        return self.datasets[agent_name(index, AGENTS)]
 
-    def _see(self, notice: Notice) -> None:
+    def see(self, notice: Notice) -> None:
         if not isinstance(notice, PhaseFolded):
             return
         clock_s = notice.clock_s or 0.0
@@ -175,29 +161,18 @@ class Timed:
 
 def measured(cell: Cell, data_root: str) -> Figures:
     """E-server over virtual seconds and rounds, and the staleness of the folded reports."""
-    datasets, _ = fleet(cell.seed, data_root)
-    sizes: dict[ClientId, tuple[int, int]] = {}
-    for index, data in enumerate(datasets):
-        name = agent_name(index, AGENTS)
-        sizes[name] = (len(data.targets), len(data.test_targets))
-    scene = scenario(cell)
-    starts: list[Vector] = []
-    for place in range(scene.strategy.starts):
-        start, layout = initial(scene.task, cell.seed, place)
-        starts.append(start)
-    setup = setup_of(scene, starts, layout)
+    timed = Timed(cell, data_root)
     began = time.process_time()
     memory = Path("/dev/shm")  # noqa: S108 - the folder of a run that nobody keeps
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
-        timed = Timed(Path(folder), cell, setup, data_root)
-        timed.driver.complete(sizes)
+        timed.run(Path(folder), observer=timed.see)
     stale = {str(s): number for s, number in sorted(timed.staleness.items())}
     return {
         "curve": timed.curve,
         "reports": sum(number for _, number in timed.reports),
         "seconds": timed.reports[-1][0],
         "staleness": stale,
-        "drift_round": drift_round(scene),
+        "drift_round": drift_round(timed.scene),
         "cpu_s": round(time.process_time() - began, 1),
     }
 
@@ -356,8 +331,7 @@ def main() -> None:
     parser = record_options(__doc__, OUT, [1])
     parser.add_argument("--data-root", default="../shared/data")
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    repeatable()
     found = resumed(
         options,
         cells(options.seeds),

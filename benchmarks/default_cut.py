@@ -28,32 +28,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
+from benchmarks.torch_runs import TorchClients, repeatable, started
 from covey.agent.data import Dataset, fit
 from covey.agent.data.dataset import take
 from covey.agent.data.partition import client_dataset, fleet_data
 from covey.agent.data.survey import DataSurvey
 from covey.agent.training.learner import TorchLocal
-from covey.agent.training.models import initial
 from covey.coordinator.fold.statistics import pooled
-from covey.coordinator.processes.launch import setup_of
-from covey.coordinator.run.rules import rules_of
-from covey.coordinator.simulate.in_process import local_driver
-from covey.shared.client import shuffle
 from covey.shared.files import write_atomically
 from covey.shared.numerics.metrics import adjusted_rand
-from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import ClientId, Job, Report, Setup, Training
+from covey.shared.strategies.base import ClientId, Job, Report, Setup
 from covey.shared.strategies.bases.cut import CARD
 from covey.shared.strategies.bases.cut import found as shifts_found
 from covey.shared.strategies.fedclust import FedClust
 from covey.shared.strategies.pacfl import Pacfl
 from covey.shared.strategies.reading import folded
-from covey.shared.wire.messages import OrderMessage
 
 ROUNDS = 10
 ALONE = ("local", "fedavg")
@@ -194,27 +187,11 @@ def kept_shares(sigma: float, agents: int, seed: int) -> list[float]:
 def measured(cell: Cell, data_root: str) -> dict[str, Any]:
     """E-server and E-tuned as macro averages over agents, the sizes of the clusters, ARI if the truth is known."""
     owned, truth = people(cell.fleet, cell.seed, data_root)
-    sample_counts: dict[ClientId, tuple[int, int]] = {}
-    for name, data in owned.items():
-        sample_counts[name] = (len(data.targets), len(data.test_targets))
     scene = scenario(cell)
-    starts: list[Vector] = []
-    for place in range(scene.strategy.starts):
-        start, layout = initial(scene.task, cell.seed, place)
-        starts.append(start)
-    setup = setup_of(scene, starts, layout)
-
-    def local_for(client: ClientId, order: OrderMessage) -> TorchLocal:
-        work = order.work
-        assert work is not None
-        training = Training.model_validate(work.training)
-        rng = shuffle(work, client)
-        return TorchLocal(owned[client], scene.task, setup.layout, training, rng, work.scaling)
-
+    clients = TorchClients(scene, started(scene), owned)
     began = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
-        driver = local_driver(Path(folder), scene, setup, rules_of(scene), local_for)
-        run = driver.complete(sample_counts)
+        run = clients.run(Path(folder))
     seconds = time.process_time() - began
     evaluation = list(run.facts.evaluation.values())
     server = [figures["server"]["accuracy"] for figures in evaluation]
@@ -240,8 +217,7 @@ def judged(fleet: str, seed: int, data_root: str) -> dict[str, dict[str, Any]]:
     """Each rule's clusters from the signatures of one fleet: their sizes, and ARI if the truth is known."""
     owned, truth = people(fleet, seed, data_root)
     scene = scenario(Cell(fleet, "fedclust", seed))
-    start, layout = initial(scene.task, seed)
-    setup = setup_of(scene, [start], layout)
+    setup = started(scene)
     found: dict[str, dict[str, Any]] = {}
     by_kind: dict[tuple[str, str], list[tuple[ClientId, Report]]] = {}
     scaling = None
@@ -407,8 +383,7 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="run nothing, print finished cells")
     parser.add_argument("--page", type=Path, help="a Markdown page whose tables are replaced")
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    repeatable()
     record: dict[str, Any] = {}
     if options.out.exists():
         record = json.loads(options.out.read_text())

@@ -27,25 +27,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from benchmarks.measuring import Found, record_options, resumed
-from benchmarks.poisoning import bent, driver_of, mean_and_spread, models_of
+from benchmarks.measuring import Found, mean_and_spread, record_options, resumed
+from benchmarks.torch_runs import WithLiars, chosen, draw_of, lied, models_of, repeatable, started
 from covey.agent.data import Dataset, fit
 from covey.agent.data.dataset import hold_back
 from covey.agent.data.partition import client_dataset, fleet_data
 from covey.agent.training.learner import TorchLocal
-from covey.agent.training.models import initial
-from covey.coordinator.processes.launch import setup_of
 from covey.coordinator.run.run import Run
-from covey.coordinator.simulate.in_process import LocalClients
-from covey.shared.client import VOTE, shuffle
+from covey.shared.client import VOTE
 from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import TRAIN, ClientId, Setup, Training
-from covey.shared.wire.codec import Codec, decode, encode
+from covey.shared.strategies.base import TRAIN, ClientId
 from covey.shared.wire.messages import OrderMessage, ReportContent
 
 AGENTS = 20
@@ -145,38 +140,29 @@ def posing(cell: Cell) -> dict[ClientId, Dataset]:
     return datasets
 
 
-class Hijacked(LocalClients):
+class Hijacked(WithLiars):
     """Clients with hostile agents among them."""
 
-    def __init__(self, cell: Cell, setup: Setup) -> None:
-        super().__init__(self._local, self._held_back if cell.fallback else None)
+    def __init__(self, cell: Cell) -> None:
+        scene = scenario(cell)
+        held_back = self._held_back if cell.fallback else None
+        super().__init__(scene, started(scene), posing(cell), held_back)
         self.cell = cell
-        self.datasets = posing(cell)
         self.liars = frozenset(hostile(cell.seed)) if cell.attack != "none" else frozenset()
         self.lies = 0  # false reports that were accepted
         self._false: set[ClientId] = set()  # whose newest report is false
         self._attacking: set[ClientId] = set()
         self._choices: dict[ClientId, int] = {}  # of liars that stay: their first hypothesis
-        self._task = scenario(cell).task
-        self._layout = setup.layout
 
-    def _local(self, client: ClientId, order: OrderMessage) -> TorchLocal:
+    def data(self, client: ClientId, order: OrderMessage) -> Dataset:
+        assert order.work is not None
         data = self.datasets[client]
-        if self.cell.fallback:
-            assert order.work is not None
-            data, _ = hold_back(data, order.work.seed, client)
-        return self._trainer(data, client, order)
+        return hold_back(data, order.work.seed, client)[0] if self.cell.fallback else data
 
     def _held_back(self, client: ClientId, order: OrderMessage) -> TorchLocal | None:
         assert order.work is not None
         _, held = hold_back(self.datasets[client], order.work.seed, client)
-        return None if held is None else self._trainer(held, client, order)
-
-    def _trainer(self, data: Dataset, client: ClientId, order: OrderMessage) -> TorchLocal:
-        work = order.work
-        assert work is not None
-        training = Training.model_validate(work.training)
-        return TorchLocal(data, self._task, self._layout, training, shuffle(work, client))
+        return None if held is None else self.trainer(held, client, order)
 
     def work(self, run: Run, client: ClientId, order: OrderMessage) -> ReportContent:
         assert order.work is not None
@@ -209,17 +195,12 @@ class Hijacked(LocalClients):
         return client in self._attacking
 
     def _lie(self, report: ReportContent, models: Sequence[Vector]) -> ReportContent:
-        chosen = int(report.numbers.get("choice", 0)) if len(models) > 1 else 0
-        base = models[chosen]
-        honest = decode(report.vectors["model"], length=base.size)
-        draw = generator(self.cell.seed, "lie", report.client, report.step)
-        vector = bent(honest, base, "sign_flip", draw)
-        numbers = dict(report.numbers)
-        if len(models) > 1 and self.cell.attack == "stay":
-            numbers["choice"] = self._choices.setdefault(report.client, chosen)
-            vector = vector - base + models[numbers["choice"]]
-        encoded, _ = encode(vector, Codec(), base=None, base_digest=b"", error=None, rng=draw)
-        return report.model_copy(update={"vectors": {"model": encoded}, "numbers": numbers})
+        own = chosen(report, models)
+        draw = draw_of(self.cell.seed, report)
+        if len(models) == 1 or self.cell.attack != "stay":
+            return lied(report, models[own], "sign_flip", draw)
+        choice = self._choices.setdefault(report.client, own)
+        return lied(report, models[own], "sign_flip", draw, models[choice], choice=choice)
 
 
 def to_stay(report: ReportContent) -> ReportContent:
@@ -231,18 +212,9 @@ def to_stay(report: ReportContent) -> ReportContent:
 
 def measured(cell: Cell) -> dict[str, Any]:
     """E-server of the honest agents by group, and how many of them fell back."""
-    scene = scenario(cell)
-    starts: list[Vector] = []
-    for place in range(scene.strategy.starts):
-        start, layout = initial(scene.task, cell.seed, place)
-        starts.append(start)
-    setup = setup_of(scene, starts, layout)
+    clients = Hijacked(cell)
     with tempfile.TemporaryDirectory() as folder:
-        clients = Hijacked(cell, setup)
-        sizes: dict[ClientId, tuple[int, int]] = {}
-        for name, data in clients.datasets.items():
-            sizes[name] = (len(data.targets), len(data.test_targets))
-        run = driver_of(Path(folder), scene, setup, clients).complete(sizes)
+        run = clients.run(Path(folder))
         if cell.attack != "none" and not clients.lies:
             raise RuntimeError(f"{cell.key}: no false report was accepted")
         attacked = {agent_name(index, cell.agents) for index in ATTACKED}
@@ -341,8 +313,7 @@ def main() -> None:
     parser = record_options(__doc__, OUT, [1])
     parser.add_argument("--cost", action="store_true", help="honest fleets only")
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    repeatable()
     settings = {"agents": AGENTS, "groups": GROUPS, "hostile": HOSTILE, "rounds": ROUNDS}
     planned = costs(options.seeds) if options.cost else attacks(options.seeds)
     found = resumed(options, planned, measured, settings)

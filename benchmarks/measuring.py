@@ -192,6 +192,16 @@ def _own_s() -> float:
     return used.ru_utime + used.ru_stime + _children_s()
 
 
+def mean_and_spread(values: Sequence[float]) -> str:
+    """The mean, and with more than one value the standard deviation; nothing without values."""
+    if not values:
+        return ""
+    text = f"{statistics.fmean(values):.1f}"
+    if len(values) > 1:
+        text += f" ± {statistics.pstdev(values):.1f}"
+    return text
+
+
 def show(name: str, title: str, rows: Sequence[Row], load: Mapping[str, float], out: Path) -> None:
     """Print the rows as a table, and write them to NAME.json."""
     foreign = load["foreign"]

@@ -24,23 +24,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from benchmarks.measuring import record_options, resumed
-from benchmarks.poisoning import bent, driver_of, models_of
+from benchmarks.torch_runs import WithLiars, lied, models_of, repeatable, started
 from covey.agent.data import Dataset, fit
 from covey.agent.data.partition import client_dataset, fleet_data
-from covey.agent.training.learner import TorchLocal
-from covey.agent.training.models import initial
-from covey.coordinator.processes.launch import setup_of
 from covey.coordinator.run.run import Run
-from covey.coordinator.simulate.in_process import LocalClients
-from covey.shared.client import shuffle
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import ClientId, Setup, Training
-from covey.shared.wire.codec import Codec, decode, encode
+from covey.shared.strategies.base import ClientId
 from covey.shared.wire.messages import OrderMessage, ReportContent
 
 AGENTS = 20
@@ -128,42 +121,27 @@ def people(scene: Scenario, kind: str, data_root: str) -> dict[ClientId, Dataset
     return datasets
 
 
-class OneLiar(LocalClients):
+class OneLiar(WithLiars):
     """Clients with a liar among them."""
 
-    def __init__(self, cell: Cell, setup: Setup, datasets: dict[ClientId, Dataset]) -> None:
-        super().__init__(self._local)
-        self.datasets = datasets
+    def __init__(self, cell: Cell, datasets: dict[ClientId, Dataset]) -> None:
+        scene = scenario(cell)
+        super().__init__(scene, started(scene), datasets)
         self.attack = cell.kind
         self.lies = 0  # so far
-        self._task = scenario(cell).task
-        self._layout = setup.layout
-
-    def _local(self, client: ClientId, order: OrderMessage) -> TorchLocal:
-        assert order.work is not None
-        training = Training.model_validate(order.work.training)
-        rng = shuffle(order.work, client)
-        return TorchLocal(self.datasets[client], self._task, self._layout, training, rng)
 
     def work(self, run: Run, client: ClientId, order: OrderMessage) -> ReportContent:
         assert order.work is not None
         report = super().work(run, client, order)
-        lied = report
+        false = report
         if client == LIAR and self.attack in ("own", "back") and order.work.phase == "train":
-            lied = report.model_copy(update={"examples": CLAIM})
             if self.attack == "back":
-                base = models_of(run, order)[0]
-                draw = generator(1, "lie")
-                honest = decode(report.vectors["model"], length=base.size)
-                model = bent(honest, base, "sign_flip", draw)
-                encoded, _ = encode(
-                    model, Codec(), base=None, base_digest=b"", error=None, rng=draw
-                )
-                lied = lied.model_copy(update={"vectors": {"model": encoded}})
+                false = lied(report, models_of(run, order)[0], "sign_flip", generator(1, "lie"))
+            false = false.model_copy(update={"examples": CLAIM})
         if client == LIAR and self.attack == "figures" and order.work.phase == "evaluate":
-            lied = self._boast(report, run.engine.round)
-        self.lies += lied is not report
-        return lied
+            false = self._boast(report, run.engine.round)
+        self.lies += false is not report
+        return false
 
     def _boast(self, report: ReportContent, round_: int) -> ReportContent:
         share = 1.0 if round_ == 2 else 0.0
@@ -174,19 +152,15 @@ class OneLiar(LocalClients):
 
 def measured(cell: Cell, data_root: str) -> dict[str, Any]:
     """Accuracy of the honest agents and of the record, and the round that counts as the best."""
-    scene = scenario(cell)
-    datasets = people(scene, cell.kind, data_root)
-    claims = {name: (len(own.targets), len(own.test_targets)) for name, own in datasets.items()}
+    clients = OneLiar(cell, people(scenario(cell), cell.kind, data_root))
+    claims = clients.samples()
     is_attack = cell.kind in ATTACKS and cell.kind != "none"
     if is_attack:
         claims[LIAR] = (CLAIM, CLAIM)
-    start, layout = initial(scene.task, cell.seed, 0)
     with tempfile.TemporaryDirectory() as folder:
-        setup = setup_of(scene, [start], layout)
-        clients = OneLiar(cell, setup, datasets)
-        run = driver_of(Path(folder), scene, setup, clients).complete(claims)
+        run = clients.run(Path(folder), claims)
         if is_attack and not clients.lies:
-            raise RuntimeError(f"{cell.key}: nobody lied")
+            raise RuntimeError(f"{cell.key}: no report was false")
         honest: list[float] = []
         for name, figures in run.facts.evaluation.items():
             if figures["server"]["n"] and (name != LIAR or not is_attack):
@@ -236,8 +210,7 @@ def main() -> None:
     parser = record_options(__doc__, OUT, [1, 2, 3])
     parser.add_argument("--data-root", default="../shared/data")
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    repeatable()
     settings = {"agents": AGENTS, "rounds": ROUNDS, "claim": CLAIM}
     planned = cells(options.seeds)
     print(

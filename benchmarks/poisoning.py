@@ -27,36 +27,32 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from benchmarks.measuring import record_options, resumed
+from benchmarks.measuring import mean_and_spread, record_options, resumed
+from benchmarks.torch_runs import (
+    TIMES,
+    WithLiars,
+    chosen,
+    draw_of,
+    lied,
+    models_of,
+    repeatable,
+    started,
+)
 from covey.agent.data import Dataset, fit
 from covey.agent.data.partition import client_dataset, fleet_data
-from covey.agent.training.learner import TorchLocal
-from covey.agent.training.models import initial
-from covey.coordinator.processes.launch import setup_of
-from covey.coordinator.run.effects import Effect
-from covey.coordinator.run.folder import IN_PROCESS
-from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
-from covey.coordinator.simulate.in_process import LocalClients
-from covey.coordinator.simulate.virtual_clock import Driver
-from covey.shared.client import decode_model, shuffle
-from covey.shared.errors import DecodeError
 from covey.shared.files import write_atomically
-from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import ClientId, Setup, Training
-from covey.shared.wire.codec import Codec, decode, encode
+from covey.shared.strategies.base import ClientId
 from covey.shared.wire.messages import OrderMessage, ReportContent
 
 AGENTS = 30
 HOSTILE = 6
 CLUSTERS = 3
 ROUNDS = 10
-TIMES = 10.0  # how far a bent step goes, in lengths of the honest one
 METHODS = ("fedavg", "fedclust", "pacfl", "ifca")
 ATTACKS = ("none", "sign_flip", "random", "scaled", "label_flip")
 RULES: dict[str, dict[str, Any]] = {
@@ -138,97 +134,43 @@ def flipped(data: Dataset) -> Dataset:
     return replace(data, targets=9 - data.targets)
 
 
-def bent(honest: Vector, base: Vector, attack: str, draw: np.random.Generator) -> Vector:
-    """The model (d,) that a hostile agent reports instead of an honest one."""
-    step = honest.astype(np.float64) - base
-    if attack == "random":
-        noise = draw.normal(0, 1, step.size)
-        direction = noise / np.linalg.norm(noise)
-        step = direction * np.linalg.norm(step)
-    times = -TIMES if attack == "sign_flip" else TIMES
-    return np.asarray(base + step * times, np.float32)
+class Poisoned(WithLiars):
+    """Clients with liars among them."""
 
-
-class Judging(Driver[LocalClients]):
-    """A driver among liars: a refused report counts against its sender, as over a broker."""
-
-    def refused(self, client: ClientId, order: OrderMessage, error: DecodeError) -> list[Effect]:
-        return self.run.refused(client, error, self.now)
-
-
-def driver_of(folder: Path, scene: Scenario, setup: Setup, clients: LocalClients) -> Judging:
-    """A new run of these clients."""
-    return Judging(Run.start(folder, scene, setup, rules_of(scene), IN_PROCESS, 0.0), clients)
-
-
-def models_of(run: Run, order: OrderMessage) -> list[Vector]:
-    """The models that an order names."""
-    assert order.work is not None
-    contents = (run.orders.content_of(ref.key) for ref in order.work.models)
-    return [decode_model(content, run.setup.layout) for content in contents]
-
-
-class Poisoned(LocalClients):
-    """Clients with liars among them.
-
-    Args:
-        cell: the attack.
-        setup: of the run.
-        datasets: of all agents.
-    """
-
-    def __init__(self, cell: Cell, setup: Setup, datasets: dict[ClientId, Dataset]) -> None:
-        super().__init__(self._local)
+    def __init__(self, cell: Cell, datasets: dict[ClientId, Dataset]) -> None:
+        scene = scenario(cell)
+        super().__init__(scene, started(scene), datasets)
         self.cell = cell
-        self.datasets = datasets
         self.liars = hostile(cell.seed)
         self.lies = 0  # false reports so far
-        self._task = scenario(cell).task
-        self._layout = setup.layout
 
-    def _local(self, client: ClientId, order: OrderMessage) -> TorchLocal:
-        work = order.work
-        assert work is not None
+    def data(self, client: ClientId, order: OrderMessage) -> Dataset:
+        assert order.work is not None
         data = self.datasets[client]
         flips = self.cell.attack == "label_flip" and client in self.liars
-        if flips and work.phase != "evaluate":
-            data = flipped(data)
-            self.lies += 1
-        training = Training.model_validate(work.training)
-        return TorchLocal(data, self._task, self._layout, training, shuffle(work, client))
+        if not flips or order.work.phase == "evaluate":
+            return data
+        self.lies += 1
+        return flipped(data)
 
     def work(self, run: Run, client: ClientId, order: OrderMessage) -> ReportContent:
         report = super().work(run, client, order)
         bends = client in self.liars and self.cell.attack not in ("none", "label_flip")
-        if bends and "model" in report.vectors:
-            report = self._lie(report, models_of(run, order))
-            self.lies += 1
-        return report
-
-    def _lie(self, report: ReportContent, models: Sequence[Vector]) -> ReportContent:
+        if not bends or "model" not in report.vectors:
+            return report
+        self.lies += 1
+        models = models_of(run, order)
         # in IFCA's warm-up the order names the hypothesis, and only that one is sent
-        base = models[int(report.numbers.get("choice", 0)) if len(models) > 1 else 0]
-        honest = decode(report.vectors["model"], length=base.size)
-        draw = generator(self.cell.seed, "lie", report.client, report.step)
-        vector = bent(honest, base, self.cell.attack, draw)
-        encoded, _ = encode(vector, Codec(), base=None, base_digest=b"", error=None, rng=draw)
-        return report.model_copy(update={"vectors": {"model": encoded}})
+        base = models[chosen(report, models)]
+        return lied(report, base, self.cell.attack, draw_of(self.cell.seed, report))
 
 
 def measured(cell: Cell, data_root: str) -> dict[str, Any]:
     """E-server and E-tuned of the honest agents, and what happened to the liars."""
-    datasets = fleet(cell.seed, data_root)
-    sizes = {name: (len(data.targets), len(data.test_targets)) for name, data in datasets.items()}
-    scene = scenario(cell)
-    starts: list[Vector] = []
-    for place in range(scene.strategy.starts):
-        start, layout = initial(scene.task, cell.seed, place)
-        starts.append(start)
-    setup = setup_of(scene, starts, layout)
+    clients = Poisoned(cell, fleet(cell.seed, data_root))
     began = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
-        clients = Poisoned(cell, setup, datasets)
-        run = driver_of(Path(folder), scene, setup, clients).complete(sizes)
+        run = clients.run(Path(folder))
         if cell.attack != "none" and not clients.lies:
             raise RuntimeError(f"{cell.key}: no hostile agent reported anything false")
         models = run.strategy.clusters(run.state)
@@ -278,16 +220,6 @@ def table(found: dict[str, dict[str, Any]], mode: str, seeds: Sequence[int]) -> 
     return "\n".join(lines)
 
 
-def mean_and_spread(values: Sequence[float]) -> str:
-    """The mean, and with more than one value the standard deviation; nothing without values."""
-    if not values:
-        return ""
-    text = f"{np.mean(values):.1f}"
-    if len(values) > 1:
-        text += f" ± {np.std(values):.1f}"
-    return text
-
-
 def put_into(page: Path, found: dict[str, dict[str, Any]], seeds: Sequence[int]) -> None:
     """Replace the two tables of a page, E-server's first."""
     tables = iter([table(found, "server", seeds), table(found, "tuned", seeds)])
@@ -301,8 +233,7 @@ def main() -> None:
     parser.add_argument("--data-root", default="../shared/data")
     parser.add_argument("--page", type=Path, help="a Markdown page whose two tables are replaced")
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    repeatable()
     settings = {
         "agents": AGENTS,
         "hostile": HOSTILE,

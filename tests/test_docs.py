@@ -198,7 +198,7 @@ def test_commands_are_found_in_their_blocks() -> None:
 def test_every_method_has_a_paragraph_with_idea_cost_use_leakage_and_errors_of_published_code() -> (
     None
 ):
-    from tests.kit.small_run import METHODS
+    from tests.methods import METHODS
 
     sections = (ROOT / "docs" / "methods.md").read_text("utf-8").split("\n## ")[1:]
     told = {section.split("\n", 1)[0]: section for section in sections}

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests import witness
-from tests.kit.small_run import METHODS, in_process, scenario
+from tests.kit.small_run import in_process, scenario
+from tests.methods import METHODS
 
 
 @pytest.fixture(scope="module")

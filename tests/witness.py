@@ -39,6 +39,7 @@ from safetensors.numpy import load_file
 
 from tests.kit import small_run
 from tests.kit.small_fleet import over_the_wire
+from tests.methods import METHODS
 
 Digests = dict[str, str]  # by name: part/method/thing
 
@@ -167,7 +168,7 @@ def wire(folder: Path) -> Digests:
 
 def _small_runs(folder: Path, run_in: Callable[[Path, Any], Any]) -> Digests:
     found: Digests = {}
-    for method in small_run.METHODS:
+    for method in METHODS:
         scene = small_run.scenario(method, **SMALL_PARTS)
         place = folder / method
         *clusters, assignment = small_run.fingerprint(run_in(place, scene))

@@ -17,7 +17,7 @@ from covey.agent.worker import worker
 from covey.coordinator.serve.roster import Roster
 from covey.shared.strategies.base import Training
 from covey.shared.wire.documents import AgentStatus, Benchmark
-from tests.agent.test_session import up
+from tests.agent.sessions import up
 
 RESULT = Benchmark(
     model="lenet5",

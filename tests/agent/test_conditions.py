@@ -21,7 +21,7 @@ from covey.agent.worker.process import Options, prepared
 from covey.shared.child import environment
 from covey.shared.errors import UserError
 from tests.agent.orders import order, ref
-from tests.agent.test_session import up
+from tests.agent.sessions import up
 
 MB = 1 << 20
 NOW = Readings(charging=True, load=0.1, minute=23 * 60)

@@ -25,7 +25,6 @@ from covey.agent.worker.worker import answer
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.processes.launch import setup_of
 from covey.coordinator.run.run import Run
-from covey.coordinator.simulate.in_process import local_driver
 from covey.shared.client import shuffle
 from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import DataError, PublicError, UserError
@@ -43,6 +42,7 @@ from tests import clock
 from tests.agent.test_worker import UNWANTED, WATCHED
 from tests.agent.test_worker import job as worker_job
 from tests.bowl import softmax_client
+from tests.kit.local_clients import local_driver
 from tests.kit.small_fleet import PATIENT, Fleet, Numpy
 from tests.kit.small_run import clients, rules, scenario
 

@@ -32,7 +32,8 @@ from covey.shared.wire.messages import OrderMessage, ReportContent, digest
 from tests import clock
 from tests.bowl import Trainer
 from tests.kit.small_fleet import Fleet, Numpy
-from tests.kit.small_run import METHODS, clients, rules, scenario
+from tests.kit.small_run import clients, rules, scenario
+from tests.methods import METHODS
 
 AGENTS, ROUNDS, LIAR, HONEST = 5, 2, "agent-2", "agent-0"
 LARGEST = 1e6  # no honest model of these small runs holds a larger value

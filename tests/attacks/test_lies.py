@@ -24,7 +24,8 @@ from covey.shared.wire.messages import Encoded, ReportContent
 from tests.attacks.lies import LIES, Lying, outcome
 from tests.kit import spooled
 from tests.kit.small_fleet import Numpy
-from tests.kit.small_run import METHODS, clients, local_for, rules, scenario, setup
+from tests.kit.small_run import begun, clients, local_for, rules, scenario, setup
+from tests.methods import METHODS
 
 CAUGHT = sorted(name for name, lie in LIES.items() if lie.caught)
 TAMED = sorted(name for name, lie in LIES.items() if not lie.caught)
@@ -82,10 +83,10 @@ def test_there_are_lies_about_everything() -> None:
 # -- reports that already lie accepted in the spool ----------------------------------------------------------------
 
 
-def begun(folder: Path, scene: Any) -> tuple[Run, dict[ClientId, Any]]:
+def joined(folder: Path, scene: Any) -> tuple[Run, dict[ClientId, Any]]:
     """A run with everybody there, and who they are."""
     people = clients(scene=scene)
-    run = Run.start(folder, scene, setup(scene), rules(scene), "r", 0.0)
+    run = begun(folder, scene, name="r")
     run.samples |= dict.fromkeys(people, (24, 24))
     for client in people:
         run.handle(Joined(client), 0.0)
@@ -121,7 +122,7 @@ def test_a_bad_report_that_lies_accepted_ends_no_resume_and_names_its_sender(
     scene = scenario(
         "fedavg", rounds={"count": 1, "participation": 1.0}, evaluation={"track": True}
     )
-    run, people = begun(tmp_path, scene)
+    run, people = joined(tmp_path, scene)
     orders = asked(run)
     for order in orders[:-1]:
         run.receive(order.client, honest(run, people, order).to_bytes(), 0.0)
@@ -147,7 +148,7 @@ def test_a_fold_that_fails_for_all_is_a_void_attempt_with_a_reason(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
     scene = scenario("fedavg", rounds={"count": 1, "participation": 1.0})
-    run, people = begun(tmp_path, scene)
+    run, people = joined(tmp_path, scene)
 
     def broken(*_: Any) -> Any:
         raise ArithmeticError("nothing goes")
@@ -168,7 +169,7 @@ def test_a_model_that_is_not_finite_is_no_model(tmp_path: Path, monkeypatch: Any
     scene = scenario(
         "fedavg", rounds={"count": 1, "participation": 1.0}, aggregation={"refuse_beyond": None}
     )
-    run, people = begun(tmp_path, scene)
+    run, people = joined(tmp_path, scene)
     monkeypatch.setattr("covey.coordinator.checks.check_vector", lambda name, vector: None)
     effects: list[Effect] = []
     for order in asked(run):
@@ -212,7 +213,7 @@ def final(
         rounds={"count": 1, "participation": 1.0},
         aggregation={"refuse_beyond": None, **aggregation},
     )
-    run, people = begun(folder, scene)
+    run, people = joined(folder, scene)
     run.samples["agent-3"] = (10**15, 24)
     states: dict[ClientId, Any] = {}
     while run.engine.round == 0:
@@ -279,7 +280,7 @@ def test_an_agent_refused_in_three_steps_is_quarantined_over_a_resume_until_it_i
     tmp_path: Path,
 ) -> None:
     scene = scenario("fedavg", rounds={"count": 5, "participation": 1.0})
-    run, people = begun(tmp_path, scene)
+    run, people = joined(tmp_path, scene)
     effects: list[Effect] = []
     for _ in range(3):
         for order in asked(run):

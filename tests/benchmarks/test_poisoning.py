@@ -8,18 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.poisoning import (
-    ATTACKS,
-    METHODS,
-    RULES,
-    TIMES,
-    Cell,
-    bent,
-    cells,
-    hostile,
-    scenario,
-    table,
-)
+from benchmarks.poisoning import ATTACKS, METHODS, RULES, Cell, cells, hostile, scenario, table
+from benchmarks.torch_runs import TIMES, bent
 from covey.shared.seeds import generator
 from tests.bowl import flat
 

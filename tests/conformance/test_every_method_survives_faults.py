@@ -12,7 +12,8 @@ from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.run.run import Run
 from tests import clock
 from tests.kit.small_fleet import Fleet
-from tests.kit.small_run import METHODS, clients, rules, scenario
+from tests.kit.small_run import clients, rules, scenario
+from tests.methods import METHODS
 
 ROUNDS, QUORUM = 5, 2
 

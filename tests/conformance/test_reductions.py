@@ -23,7 +23,6 @@ from covey.agent.worker.memory_file import load_memory
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.processes.launch import setup_of
 from covey.coordinator.run.run import Run
-from covey.coordinator.simulate.in_process import local_driver
 from covey.shared.numerics.matching import permute
 from covey.shared.numerics.vectors import Layout, Tensor, Vector, combine, mean
 from covey.shared.scenario.scenario import Scenario
@@ -39,9 +38,10 @@ from covey.shared.strategies.base import (
 from covey.shared.strategies.perfedavg import groups
 from tests import clock
 from tests.bowl import NO_CORRECTION, Bowl, Softmax, softmax_client
+from tests.kit import small_run
 from tests.kit.scenes import VECTORS, Scenes
 from tests.kit.small_fleet import PATIENT, Fleet
-from tests.kit.small_run import GROUPS, local_for, rules
+from tests.kit.small_run import GROUPS, rules, samples_of
 
 # -- who takes part --------------------------------------------------------------------------------
 
@@ -145,10 +145,8 @@ def _held(client_states: Mapping[ClientId, ClientState]) -> dict[ClientId, Vecto
 
 
 def in_process(folder: Path, scene: Scenario, setup: Setup, people: People) -> Ended:
-    driver = local_driver(folder, scene, setup, rules(scene), local_for(people))
-    run = driver.complete(
-        {client: (local.examples, local.examples) for client, local in people.items()}
-    )
+    driver = small_run.driver(folder, scene, people, start=setup)
+    run = driver.complete(samples_of(people))
     return Ended(run, _held(driver.clients.memories))
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.kit.small_fleet import over_the_wire
-from tests.kit.small_run import METHODS, fingerprint, in_process, scenario
+from tests.kit.small_run import fingerprint, in_process, scenario
+from tests.methods import METHODS
 
 HABITS: dict[str, dict[str, float]] = {
     "calm": {},

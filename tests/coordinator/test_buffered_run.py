@@ -32,7 +32,7 @@ def lines_of(run: Run) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("method", METHODS)
 def test_every_kind_of_method_runs_in_buffers(tmp_path: Path, method: str) -> None:
     scene = small_run.buffered(method, strategy=METHODS[method], rounds={"count": 4})
-    run = small_run.complete(tmp_path, scene)
+    run = small_run.in_process(tmp_path, scene)
     folds = [line for line in lines_of(run) if "staleness" in line]
     assert run.engine.round == 4
     assert folds
@@ -50,7 +50,7 @@ def test_a_buffer_of_all_agents_gives_the_synchronous_run(tmp_path: Path, method
     whole = small_run.in_process(tmp_path / "whole", scene)
     count = {"count": 2 * clusters, "buffer": 8}
     still = small_run.buffered(method, rounds=count, fleet={"durations": {"sigma": 0}})
-    buffered = small_run.complete(tmp_path / "buffered", still)
+    buffered = small_run.in_process(tmp_path / "buffered", still)
     if method == "fedavg":
         assert fingerprint(buffered) == fingerprint(whole)
     stale = [line["staleness"] for line in lines_of(buffered) if "staleness" in line]
@@ -90,7 +90,7 @@ def test_a_stale_report_is_carried_over_to_the_present_model(tmp_path: Path) -> 
 
     run._take = checked  # type: ignore[method-assign]
     run._close = noted  # type: ignore[method-assign, assignment]
-    driver.complete(small_run.people())
+    driver.complete(small_run.samples_of(small_run.clients()))
     assert len(seen) == 6
     assert max(staleness for staleness, _ in seen) >= 1
 
@@ -133,7 +133,7 @@ def test_reports_of_fesem_are_as_old_as_the_centre_that_their_order_named(
 
     run._give = noted  # type: ignore[method-assign, assignment]
     run._close = compared  # type: ignore[method-assign, assignment]
-    driver.complete(small_run.people())
+    driver.complete(small_run.samples_of(small_run.clients()))
     assert len(checked) == 24
     assert any(stale > 0 for moved, stale in checked if moved), "no report changed its centre"
 
@@ -142,7 +142,7 @@ def test_reports_that_are_due_at_the_same_time_come_as_invited(tmp_path: Path) -
     """Over-selection must not prefer the first names."""
     rounds = {"mode": "synchronous", "count": 8, "participation": 0.25, "over_select": 2.0}
     scene = small_run.buffered("fedavg", rounds=rounds, fleet={"durations": None})
-    run = small_run.complete(tmp_path, scene)
+    run = small_run.in_process(tmp_path, scene)
     reported = [line["reported"] for line in lines_of(run) if line.get("phase") == "train"]
     assert {len(names) for names in reported} == {2}
     assert "agent-7" in {name for names in reported for name in names}
@@ -162,7 +162,7 @@ def test_a_kill_between_any_two_reports_keeps_the_buffer(tmp_path: Path, method:
     scene = small_run.buffered(
         method, strategy=METHODS[method], evaluation=settings, rounds={"count": 4}
     )
-    whole = small_run.complete(tmp_path / "whole", scene)
+    whole = small_run.in_process(tmp_path / "whole", scene)
     folder = tmp_path / "killed"
     driver = small_run.driver(folder, scene)
     kills = 0
@@ -183,7 +183,7 @@ def test_a_kill_between_any_two_reports_keeps_the_buffer(tmp_path: Path, method:
     while True:
         driver.deliver = deliver_and_die(driver)  # type: ignore[method-assign]
         try:
-            run = driver.complete(small_run.people(), first)
+            run = driver.complete(small_run.samples_of(small_run.clients()), first)
         except Killed:
             kills += 1
         else:

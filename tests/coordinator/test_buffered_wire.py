@@ -24,7 +24,6 @@ from covey.coordinator.run.folder import IN_PROCESS
 from covey.coordinator.run.orders import OrderBook
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
-from covey.coordinator.simulate.in_process import LocalClients
 from covey.coordinator.simulate.replay import (
     Replay,
     check_new,
@@ -39,6 +38,7 @@ from covey.shared.strategies.base import ClientId, Phase
 from covey.shared.wire import frames
 from tests import clock
 from tests.kit import small_run
+from tests.kit.local_clients import LocalClients
 from tests.kit.small_fleet import Fleet, Numpy
 from tests.kit.small_run import fingerprint
 
@@ -73,13 +73,13 @@ def fleet_of(folder: Path, scene: Scenario) -> Fleet:
 
 def started(folder: Path, scene: Scenario) -> Run:
     now = asyncio.get_running_loop().time()
-    return Run.start(folder, scene, small_run.setup(scene), rules_of(scene), "r1", now)
+    return small_run.begun(folder, scene, now=now)
 
 
 def replayed(folder: Path, of: Run, arrivals: Sequence[Arrival] | None = None) -> Run:
     scene = of.scenario
     local_for = small_run.local_for(people())
-    run = Run.start(folder, scene, small_run.setup(scene), rules_of(scene), IN_PROCESS, 0.0)
+    run = small_run.begun(folder, scene, name=IN_PROCESS)
     lines = arrivals_of(of.folder) if arrivals is None else arrivals
     samples = {client: (local.examples, local.examples) for client, local in people().items()}
     run.train_on()
@@ -254,15 +254,15 @@ def test_reports_are_synced_before_a_checkpoint_that_counts_them(
 
 def test_another_order_of_arrivals_gives_another_model(tmp_path: Path) -> None:
     """The replay test would be worth nothing if the order did not matter."""
-    run = small_run.complete(tmp_path / "run", small_run.buffered("fedavg"))
+    run = small_run.in_process(tmp_path / "run", small_run.buffered("fedavg"))
     slower = small_run.buffered("fedavg", fleet={"durations": {"median_s": 1.0, "sigma": 0.5}})
-    other = small_run.complete(tmp_path / "other", slower)
+    other = small_run.in_process(tmp_path / "other", slower)
     assert fingerprint(run) != fingerprint(other)
 
 
 def test_a_record_that_ends_early_cannot_be_replayed(tmp_path: Path) -> None:
     scene = scenario("fedavg")
-    run = Run.start(tmp_path / "run", scene, small_run.setup(scene), rules_of(scene), "r1", 0.0)
+    run = small_run.begun(tmp_path / "run", scene)
     with pytest.raises(GivenUpError, match="ends after round 0"):
         replayed(tmp_path / "replay", run, [Arrival(0.0, Joined("agent-0"))])
 

@@ -22,7 +22,7 @@ from covey.shared.wire.documents import Control, CoordinatorStatus
 from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.kit.small_fleet import PATIENT, Fleet
-from tests.kit.small_run import clients, rules, scenario, setup
+from tests.kit.small_run import begun, clients, rules, scenario, setup
 
 TOPICS = Topics("default")
 
@@ -70,7 +70,7 @@ def test_a_pause_ends_the_open_phase_and_opens_no_other_until_the_run_is_resumed
 
 def test_a_pause_survives_a_kill(tmp_path: Path) -> None:
     scene = scenario("fedavg")
-    run = Run.start(tmp_path / "run", scene, setup(scene), rules(scene), "r1", 0.0)
+    run = begun(tmp_path / "run", scene)
     run.handle(Paused(), 1.0)
     # nothing else is written: the process is killed here
     again, _ = Run.resume(tmp_path / "run", scene, setup(scene), rules(scene), 2.0)

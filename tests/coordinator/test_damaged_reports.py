@@ -45,5 +45,5 @@ def test_a_damaged_report_is_taken_when_it_comes_again_to_the_coordinator_that_h
             return await serving
 
     ended = clock.run(story(), within_s=1_000)
-    calm = in_process(tmp_path / "calm", scene, 4)
+    calm = in_process(tmp_path / "calm", scene, clients(4))
     assert fingerprint(ended) == fingerprint(calm)

@@ -36,7 +36,7 @@ def computed_on(monkeypatch: pytest.MonkeyPatch, **kinds: str) -> None:
         kind = kinds.get(client.replace("-", "_"), "cpu")
         return (content.model_copy(update={"device": kind}) if order.work.round else content), kept
 
-    monkeypatch.setattr("covey.coordinator.simulate.in_process.execute_order", performed)
+    monkeypatch.setattr("tests.kit.local_clients.execute_order", performed)
 
 
 def test_a_run_on_cpus_is_recorded_as_such_and_its_lines_are_as_before(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from covey.coordinator.report.run_facts import facts_of
 from covey.coordinator.run.result import write_all
 from covey.coordinator.run.run import Effects, Run
 from covey.coordinator.serve.roster import Roster
-from covey.coordinator.simulate.in_process import LocalClients, local_driver
 from covey.coordinator.simulate.virtual_clock import Driver
 from covey.shared.errors import DecodeError
 from covey.shared.scenario.scenario import Scenario
@@ -31,6 +30,8 @@ from covey.shared.wire.messages import ReportContent
 from tests import clock
 from tests.bowl import Softmax, Trainer
 from tests.coordinator.test_report_checks import report
+from tests.kit import small_run
+from tests.kit.local_clients import LocalClients
 from tests.kit.small_fleet import PATIENT, Fleet, Numpy
 from tests.kit.small_run import clients, fingerprint, local_for, rules, scenario, setup
 
@@ -40,7 +41,7 @@ FALLBACK = {"every": 1, "tune_epochs": 0, "fallback": True}
 SCENE = scenario(
     "fedclust", strategy={"n_clusters": 2}, evaluation=FALLBACK, rounds={"participation": 1.0}
 )
-SAMPLES = dict.fromkeys(clients(), (24, 24))
+SAMPLES = small_run.samples_of(clients())
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,7 @@ def held_back() -> dict[ClientId, Trainer]:
 
 def driver(folder: Path, scene: Scenario = SCENE) -> Driver[LocalClients]:
     held = local_for(held_back()) if scene.evaluation.fallback else None
-    fleet = local_for(people())
-    return local_driver(folder, scene, setup(scene), rules(scene), fleet, held_back_for=held)
+    return small_run.driver(folder, scene, people(), held_back=held)
 
 
 def served(run: Run) -> float:
@@ -178,12 +178,9 @@ def test_a_kill_at_any_checkpoint_changes_neither_who_falls_back_nor_a_byte(
 
 
 def test_an_honest_fleet_has_the_same_bytes_with_votes_as_without(tmp_path: Path) -> None:
-    honest = local_for(clients())
     runs: list[Run] = []
     for name, held in (("votes", local_for(held_back())), ("none", None)):
-        folder = tmp_path / name
-        one = local_driver(folder, SCENE, setup(SCENE), rules(SCENE), honest, held_back_for=held)
-        runs.append(one.complete(SAMPLES))
+        runs.append(small_run.in_process(tmp_path / name, SCENE, held_back=held))
     voted, silent = runs
     assert fingerprint(voted) == fingerprint(silent)
     assert not voted.facts.fallen
@@ -224,7 +221,7 @@ def test_the_numbers_of_a_vote_are_kept_and_no_others() -> None:
 def test_a_vote_that_nobody_asked_for_moves_nobody(tmp_path: Path, method: str) -> None:
     """An agent of a method without alternatives votes all the same."""
     scene = scenario(method, evaluation={"every": 1})
-    liar = local_driver(tmp_path, scene, setup(scene), rules(scene), local_for(clients()))
+    liar = small_run.driver(tmp_path, scene)
     accept = liar.run.accept
 
     def with_vote(

@@ -11,12 +11,14 @@ import pytest
 from covey.coordinator.record import records
 from covey.coordinator.report.tables import participation
 from covey.coordinator.run.result import result_of
-from covey.coordinator.simulate.in_process import LocalClients, local_driver
 from covey.coordinator.simulate.virtual_clock import Driver
 from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import LAST_MODEL, ClientId, Local, TrainingResult
 from covey.shared.wire.messages import OrderMessage
-from tests.kit.small_run import METHODS, clients, local_for, rules, scenario, setup
+from tests.kit import small_run
+from tests.kit.local_clients import LocalClients
+from tests.kit.small_run import clients, in_process, local_for, samples_of, scenario
+from tests.methods import METHODS
 
 BEFORE_THE_ROUNDS = {
     "fedclust",
@@ -59,8 +61,8 @@ def played(
         return Watched(local_for(people)(client, order), ends)
 
     phases: dict[ClientId, list[list[Vector]]] = {}
-    driver = local_driver(folder, scene, setup(scene), rules(scene), watched)
-    driver.complete(dict.fromkeys(people, (24, 24)))
+    driver = small_run.driver(folder, scene, local=watched)
+    driver.complete(samples_of(people))
     for client, own in phases.items():
         trained = [ends for ends in own if ends]
         if trained:
@@ -113,9 +115,6 @@ def test_the_record_scores_agents_that_no_round_has_drawn(tmp_path: Path, method
 
 def test_nobody_is_left_undrawn_where_all_take_part(tmp_path: Path) -> None:
     scene = scenario("fedclust", rounds={"count": 1, "participation": 1.0})
-    people = clients(scene=scene)
-    driver = local_driver(tmp_path, scene, setup(scene), rules(scene), local_for(people))
-    driver.complete(dict.fromkeys(people, (24, 24)))
-    result = result_of(driver.run, None)
+    result = result_of(in_process(tmp_path, scene), None)
     assert (result.never_trained, result.accuracy["last_of_undrawn"]) == ([], {"agents": 0})
     assert participation(result.to_json()) == ""

@@ -25,7 +25,7 @@ from covey.shared.wire.aggregates import AggregatorOrder, PartialSum
 from covey.shared.wire.codec import Codec, encode
 from covey.shared.wire.messages import OrderMessage, ReportContent, digest
 from tests.coordinator.test_recovery import report_of
-from tests.kit.small_run import clients, fingerprint, rules, scenario, setup
+from tests.kit.small_run import begun, clients, fingerprint, rules, scenario, setup
 
 EVERYBODY = {"participation": 1.0, "count": 1}
 ANYBODY = Origin(lambda client: True, lambda client: 24)
@@ -35,7 +35,7 @@ Orders = Mapping[ClientId, OrderMessage]
 def opened(folder: Path, method: str = "fedavg", **sections: Any) -> tuple[Run, Orders]:
     """A run whose first step waits for eight reports."""
     scene = scenario(method, **{"rounds": EVERYBODY, **sections})
-    run = Run.start(folder, scene, setup(scene), rules(scene), "r1", 0.0)
+    run = begun(folder, scene)
     effects: list[Effect] = []
     for client in clients():
         run.samples[client] = (24, 24)

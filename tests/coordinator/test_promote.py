@@ -214,7 +214,7 @@ def test_a_rollback_after_a_retrain_goes_to_the_models_of_the_run_before(
     key.write_text(KEY)
     signed = ["--audit-key", key]
     old = finish(tmp_path / "a")
-    monkeypatch.setattr("covey.coordinator.simulate.in_process.IN_PROCESS", "retrained")
+    monkeypatch.setattr("tests.kit.local_clients.IN_PROCESS", "retrained")
     new = finish(tmp_path / "b")
     assert typed("promote", old, *signed).exit_code == 0
     assert typed("promote", new, *signed).exit_code == 0

@@ -20,7 +20,8 @@ from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import ClientId, ClientState, Expected, Phase
 from covey.shared.wire.messages import ReportContent
-from tests.kit.small_run import METHODS, clients, local_for, rules, scenario, setup
+from tests.kit.small_run import begun, clients, local_for, rules, scenario, setup
+from tests.methods import METHODS
 
 SCENE = Scenario.model_validate(
     {
@@ -87,7 +88,7 @@ def test_a_run_survives_reports_with_any_numbers_and_so_does_its_resumption(
     )
     people, draw, refused = clients(scene=scene), generator(3, "junk", method), 0
     client_states: dict[ClientId, ClientState] = {}
-    run = Run.start(tmp_path, scene, setup(scene), rules(scene), "r", 0.0)
+    run = begun(tmp_path, scene, name="r")
     run.samples |= dict.fromkeys(people, (24, 24))
     for client in people:
         run.handle(Joined(client), 0.0)
@@ -100,7 +101,10 @@ def test_a_run_survives_reports_with_any_numbers_and_so_does_its_resumption(
         local = local_for(people)(first.client, first.order)
         if work.phase == "moments":
             honest = ReportContent.model_validate(
-                {**empty(run, first.client, first.order.step), "numbers": moments(24)}
+                {
+                    **empty(run, first.client, first.order.step),
+                    "numbers": moments(24, scene.task.features[0]),
+                }
             )
         else:
             models = [
@@ -139,8 +143,9 @@ def empty(run: Run, client: ClientId, step: int) -> dict[str, Any]:
     return {"run": run.facts.run, "step": step, "work": work, "client": client, **nothing}
 
 
-def moments(count: int) -> dict[str, Any]:
-    return {"count": [count] * 5, "sum": [0.0] * 5, "square": [1.0 * count] * 5}
+def moments(count: int, of: int = 5) -> dict[str, Any]:
+    """Of a number of values in each channel."""
+    return {"count": [count] * of, "sum": [0.0] * of, "square": [1.0 * count] * of}
 
 
 def channels(**changed: float) -> dict[str, Any]:

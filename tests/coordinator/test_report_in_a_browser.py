@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 
 from covey.coordinator.run.result import write_all
-from covey.coordinator.run.rules import rules_of
-from covey.coordinator.simulate.in_process import local_driver
 from tests.browser import Page, browser, needs_chromium
 from tests.coordinator.pages import HOSTILE, keep_inputs, page_of, rename, run
 from tests.kit import small_run
@@ -69,10 +67,7 @@ def _hundred_agents(folder: Path) -> None:
     rounds = {"count": 4, "participation": 0.5, "start_agents": 100, "deadline_s": 2.0}
     scene = small_run.scenario("fedclust", fleet=fleet, rounds=rounds, evaluation={"every": 1})
     clients = small_run.clients(100, scene)
-    people = {client: (local.examples, local.examples) for client, local in clients.items()}
-    local_for = small_run.local_for(clients)
-    driver = local_driver(folder, scene, small_run.setup(scene), rules_of(scene), local_for)
-    done = driver.complete(people)
+    done = small_run.in_process(folder, scene, clients)
     planted = {client: number % 2 for number, client in enumerate(clients)}
     write_all(done, planted)
     keep_inputs(folder, scene)

@@ -14,7 +14,6 @@ import pytest
 from covey.agent.device.outbox import Outbox
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.run.effects import Effect, SendOrder
-from covey.coordinator.run.run import Run
 from covey.coordinator.serve import acceptance, attendance
 from covey.coordinator.serve.desk import Desk
 from covey.coordinator.serve.intake import Arrived
@@ -29,7 +28,7 @@ from covey.shared.wire.framing import REPORT_VERSION, Packed
 from covey.shared.wire.messages import OrderMessage, Part, ReportContent, digest
 from covey.shared.wire.parts import MemorySink, part_length, split
 from tests.hashes import Hashes
-from tests.kit.small_run import clients, rules, scenario, setup
+from tests.kit.small_run import begun, clients, scenario
 
 Orders = dict[str, OrderMessage]
 MAX_FIELDS_BYTES = 200  # of a part besides its data, and of other texts that are hashed for it
@@ -123,7 +122,7 @@ def accept(service: Service, reports: list[Arrived]) -> None:
 async def with_service(folder: Path, act: Any) -> Any:
     """`act(service, orders)` in a run whose first phase is open."""
     scene = scenario("fedavg")
-    run = Run.start(folder, scene, setup(scene), rules(scene), "r1", 0.0)
+    run = begun(folder, scene)
     async with MemoryBroker().link("coordinator") as link:
         service = Service(run, link)
         orders = await opened(service)
@@ -254,7 +253,7 @@ def test_reports_wait_for_company_only_while_very_many_are_awaited(
     """A report comes, and right behind it the others. A large fleet's first report waits for them, a small fleet's does not."""
     sizes: list[int] = []
     scene = scenario("fedavg", rounds={"participation": 1.0, "start_agents": agents})
-    run = Run.start(tmp_path, scene, setup(scene), rules(scene), "r1", 0.0)
+    run = begun(tmp_path, scene)
     step = SimpleNamespace(awaited=range(agents))
 
     def take(desk: Desk, reports: list[Arrived], now: float) -> list[Effect]:

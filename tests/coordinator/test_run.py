@@ -19,14 +19,14 @@ from covey.coordinator.report.tables import nobody_evaluated, results, unevaluat
 from covey.coordinator.run.effects import Announce, Done, Effect, SendOrder
 from covey.coordinator.run.result import result_of, write_all, write_models
 from covey.coordinator.run.run import Run
-from covey.coordinator.simulate.in_process import local_driver
 from covey.coordinator.simulate.virtual_clock import GivenUpError
 from covey.shared.client import decode_model, execute_order
 from covey.shared.errors import DecodeError
 from covey.shared.strategies.base import ClientId, ClientState, Report, Training
 from covey.shared.wire.messages import ReportContent
+from tests.kit import small_run
 from tests.kit.small_run import (
-    METHODS,
+    begun,
     clients,
     fingerprint,
     in_process,
@@ -35,12 +35,13 @@ from tests.kit.small_run import (
     scenario,
     setup,
 )
+from tests.methods import METHODS
 
 
 def opened(folder: Path, **sections: Any) -> tuple[Run, dict[ClientId, Any]]:
     """A FedAvg run with everybody invited, and the orders that were given."""
     scene = scenario("fedavg", rounds={"participation": 1.0}, **sections)
-    run = Run.start(folder, scene, setup(scene), rules(scene), "r1", 0.0)
+    run = begun(folder, scene)
     effects: list[Effect] = []
     for client in clients():
         run.samples[client] = (24, 24)
@@ -101,9 +102,7 @@ def test_a_kill_between_any_two_reports_changes_no_byte_and_no_count(
     undisturbed = in_process(tmp_path / "whole", scene, newcomers=newcomers)
     client_states: dict[ClientId, ClientState] = {}
     folder = tmp_path / "killed"
-    run = Run.start(
-        folder, scene, setup(scene), rules(scene, newcomers=newcomers), "in-process", 0.0
-    )
+    run = begun(folder, scene, name="in-process", newcomers=newcomers)
     run.samples |= dict.fromkeys(people, (24, 24))
     for client in people:
         run.handle(Joined(client), 0.0)
@@ -144,7 +143,7 @@ def test_a_kill_between_the_fold_and_its_checkpoint_folds_again(
 ) -> None:
     whole = fingerprint(in_process(tmp_path / "whole", scenario("fedclust")))
     scene, people = scenario("fedclust"), clients()
-    driver = local_driver(tmp_path / "killed", scene, setup(scene), rules(scene), local_for(people))
+    driver = small_run.driver(tmp_path / "killed", scene)
     save, saves = Run._save, 0
 
     def dies(run: Run) -> None:
@@ -263,10 +262,9 @@ def test_agents_train_with_the_rate_of_the_round_and_fine_tune_with_settings_of_
         seen[order.work.round, order.work.phase] = Training.model_validate(order.work.training)
         return local_for(people)(client, order)
 
-    driver = local_driver(tmp_path, scene, setup(scene), rules(scene), noted)
-    driver.complete(dict.fromkeys(people, (24, 24)))
+    run = in_process(tmp_path, scene, local=noted)
     settings = {"epochs": 1, "batch": 8, "lr": 0.8, "momentum": 0.5, "weight_decay": 0.0}
-    assert result_of(driver.run, None).fine_tuning == settings
+    assert result_of(run, None).fine_tuning == settings
     assert [seen[round_, "train"].lr for round_ in range(4)] == pytest.approx([0.8, 0.8, 0.4, 0.1])
     assert (seen[4, "evaluate"].lr, seen[4, "evaluate"].momentum) == (0.8, 0.5)
     assert seen[3, "train"].momentum == scene.training.momentum != 0.5
@@ -376,12 +374,9 @@ def test_a_run_whose_method_has_converged_ends_early_with_a_reason_and_serves_ne
         "fesem", strategy={"stop": "assignments", "stop_after": 2}, rounds={"count": 9}
     )
     rows: list[Any] = []
-    people = clients()
-    driver = local_driver(
-        tmp_path, scene, setup(scene), rules(scene, newcomers=frozenset(late)), local_for(people)
+    run = in_process(
+        tmp_path, scene, observer=lambda one: rows.append(one.to_json()), newcomers=frozenset(late)
     )
-    driver.observer = lambda notice: rows.append(notice.to_json())
-    run = driver.complete(dict.fromkeys(people, (24, 24)))
     why = "no agent changed its cluster in 2 successive E-steps"
     result = result_of(run, None)
     assert (result.rounds, result.stopped) == (2, why)

@@ -23,7 +23,7 @@ from covey.shared.wire.messages import Part, digest
 from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.kit.small_fleet import PATIENT, Fleet, Numpy
-from tests.kit.small_run import clients, rules, scenario, setup
+from tests.kit.small_run import begun, clients, rules, scenario, setup
 
 TOPICS = Topics("default")
 
@@ -197,14 +197,7 @@ def test_a_run_that_starts_at_once_reports_no_wait(tmp_path: Path) -> None:
 def test_a_run_that_begins_paused_reports_this_and_how_to_resume_it(tmp_path: Path) -> None:
     async def told() -> list[object]:
         scene, broker = scenario("fedavg"), MemoryBroker()
-        run = Run.start(
-            tmp_path / "run",
-            scene,
-            setup(scene),
-            rules(scene),
-            "r1",
-            asyncio.get_running_loop().time(),
-        )
+        run = begun(tmp_path / "run", scene, now=asyncio.get_running_loop().time())
         run.handle(Paused(), asyncio.get_running_loop().time())
 
         async def resume() -> None:

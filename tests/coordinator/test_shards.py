@@ -25,7 +25,7 @@ from covey.shared.wire.documents import AgentStatus, Control
 from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.kit.small_fleet import Fleet
-from tests.kit.small_run import clients, fingerprint, rules, scenario, setup
+from tests.kit.small_run import begun, clients, fingerprint, rules, scenario, setup
 
 SHARDS = 4
 TOPICS = Topics("default")
@@ -291,7 +291,7 @@ def test_a_second_coordinator_on_one_of_the_brokers_gives_way(tmp_path: Path) ->
 
     async def second(these: Fleet) -> None:
         await phase_opens(these, 2)
-        run = Run.start(tmp_path / "other", scene, setup(scene), rules(scene), "r2", 0.0)
+        run = begun(tmp_path / "other", scene, name="r2")
         async with fleet.brokers[2].link("second", last_will(TOPICS)) as link:
             with pytest.raises(UserError, match="another coordinator is at work"):
                 await Service(run, link, session="z-younger").serve()

@@ -22,7 +22,7 @@ from covey.shared.numerics.clustering import sketch
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.messages import OrderMessage
 from tests.kit.small_run import (
-    METHODS,
+    begun,
     clients,
     fingerprint,
     in_process,
@@ -31,6 +31,7 @@ from tests.kit.small_run import (
     scenario,
     setup,
 )
+from tests.methods import METHODS
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -109,7 +110,7 @@ def killed_everywhere(folder: Path, scene: Any) -> None:
     people = clients(8, scene)
     known = {client: (local.examples, local.examples) for client, local in people.items()}
     client_states: dict[ClientId, Any] = {}
-    run = Run.start(folder, scene, setup(scene), rules(scene), IN_PROCESS, 0.0)
+    run = begun(folder, scene, name=IN_PROCESS)
     first: list[Effect] = []
     while True:
         run.samples |= known

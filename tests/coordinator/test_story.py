@@ -12,10 +12,9 @@ from typer.testing import CliRunner
 from covey.coordinator.cli.program import app
 from covey.coordinator.commands.story import story_of
 from covey.coordinator.engine.events import Joined, Release, Tick
-from covey.coordinator.run.run import Run
 from covey.shared.errors import UserError
 from covey.shared.wire.messages import ReportContent
-from tests.kit.small_run import in_process, rules, scenario, setup
+from tests.kit.small_run import begun, in_process, scenario
 
 
 def texts(agent: str, folder: Path) -> list[str]:
@@ -40,7 +39,7 @@ def test_a_whole_run_is_in_it_in_order(tmp_path: Path) -> None:
 def test_failures_refusals_quarantine_and_a_void_round_are_in_it(tmp_path: Path) -> None:
     limits = {"quarantine_after": 1}
     scene = scenario("fedavg", rounds={"participation": 1.0}, aggregation=limits)
-    run = Run.start(tmp_path, scene, setup(scene), rules(scene, start_agents=2), "r1", 0.0)
+    run = begun(tmp_path, scene, start_agents=2)
     for agent in ("idle", "pi"):
         run.handle(Joined(agent), 0.0)
     nothing: dict[str, Any] = {"examples": 0, "steps": 0, "loss": 0.0, "seconds": 0.0}

@@ -18,7 +18,7 @@ from covey.coordinator.run.run import Run
 from covey.coordinator.view.printed import show
 from covey.shared.audit import verify
 from covey.shared.errors import DecodeError, UserError
-from tests.kit.small_run import fingerprint, in_process, rules, scenario, setup
+from tests.kit.small_run import begun, fingerprint, in_process, rules, scenario, setup
 
 KEY = b"0123456789abcdef0123456789abcdef"
 
@@ -108,7 +108,7 @@ def test_the_command_reports_a_fault_in_words_for_people(finished: Path, tmp_pat
 
 def test_a_log_of_another_run_in_its_place_is_found(finished: Path, tmp_path: Path) -> None:
     scene = scenario("fedavg")
-    Run.start(tmp_path / "run", scene, setup(scene), rules(scene), "r1", 0.0)
+    begun(tmp_path / "run", scene)
     (tmp_path / "run" / FILE).write_bytes((finished / FILE).read_bytes())
     code, found = audited(tmp_path / "run")
     assert (code, found["broken_line"]) == (1, 1)
@@ -124,7 +124,7 @@ def test_a_head_that_was_noted_earlier_is_compared(finished: Path) -> None:
 
 def test_a_resumed_run_continues_the_same_chain_and_reports_the_torn_line(tmp_path: Path) -> None:
     scene = scenario("fedavg")
-    Run.start(tmp_path, scene, setup(scene), rules(scene), "r1", 0.0)
+    begun(tmp_path, scene)
     with (tmp_path / FILE).open("ab") as file:
         file.write(b'{"event":"acc')  # what a power cut leaves
     assert not check(tmp_path).verdict.whole
@@ -144,7 +144,7 @@ def test_a_resumed_run_continues_the_same_chain_and_reports_the_torn_line(tmp_pa
 
 def test_a_resume_over_a_log_that_was_cut_off_leaves_it_broken(tmp_path: Path) -> None:
     scene = scenario("fedavg")
-    Run.start(tmp_path, scene, setup(scene), rules(scene), "r1", 0.0)
+    begun(tmp_path, scene)
     (tmp_path / FILE).write_bytes((tmp_path / FILE).read_bytes().splitlines(keepends=True)[0])
     Run.resume(tmp_path, scene, setup(scene), rules(scene), 0.0)
     broken = check(tmp_path).verdict.broken
@@ -156,7 +156,7 @@ def test_with_a_key_a_run_computes_the_same_and_only_the_key_checks_its_log(
     finished: Path, tmp_path: Path
 ) -> None:
     scene = scenario("fedavg")
-    run = Run.start(tmp_path / "run", scene, setup(scene), rules(scene), "r1", 0.0, KEY)
+    run = begun(tmp_path / "run", scene, audit_key=KEY)
     run.audit.close("end")
     file = tmp_path / "key"
     file.write_bytes(KEY)

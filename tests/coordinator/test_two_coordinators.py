@@ -15,7 +15,7 @@ from covey.shared.errors import UserError
 from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.kit.small_fleet import Fleet
-from tests.kit.small_run import clients, fingerprint, in_process, rules, scenario, setup
+from tests.kit.small_run import begun, clients, fingerprint, in_process, rules, scenario, setup
 
 ROUNDS = 20
 SCENE = scenario("fedavg", rounds={"count": ROUNDS})
@@ -27,9 +27,7 @@ def fleet(folder: Path) -> Fleet:
 
 async def second(folder: Path, broker: MemoryBroker) -> None:
     """Another run in the same federation, begun later."""
-    run = Run.start(
-        folder, SCENE, setup(SCENE), rules(SCENE), "r2", asyncio.get_running_loop().time()
-    )
+    run = begun(folder, SCENE, name="r2", now=asyncio.get_running_loop().time())
     async with broker.link("second", last_will(Topics(SCENE.federation))) as link:
         await Service(run, link, session="z-younger").serve()
 

@@ -18,7 +18,8 @@ from covey.shared.wire.messages import OrderMessage, ReportContent
 from tests.fuzz.mutate import mutated, mutated_tree, packed
 from tests.fuzz.target import Target
 from tests.fuzz.wire_targets import sealed
-from tests.kit.small_run import DEEP, METHODS, clients, local_for, rules, scenario, setup
+from tests.kit.small_run import DEEP, begun, clients, local_for, scenario
+from tests.methods import METHODS
 
 FIELDS = (
     "numbers",
@@ -57,9 +58,7 @@ class Course:
         )
         self.turn += 1
         self.people, self.memories = clients(scene=self.scene), {}
-        run = Run.start(
-            self.folder / "run", self.scene, setup(self.scene), rules(self.scene), "r", 0.0
-        )
+        run = begun(self.folder / "run", self.scene, name="r")
         run.spool.durable = False
         run.samples |= dict.fromkeys(self.people, (24, 24))
         for client in self.people:

@@ -19,19 +19,21 @@ from covey.coordinator.record.notices import Observer, ignore
 from covey.coordinator.run.origin import Origin
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
-from covey.coordinator.simulate.in_process import LocalClients, local_driver
 from covey.coordinator.simulate.virtual_clock import Driver
 from covey.shared.client import shuffle
 from covey.shared.scenario.scenario import Scenario
-from covey.shared.seeds import entropy, generator
+from covey.shared.seeds import generator
 from covey.shared.strategies.base import ClientId, Local, Setup, Training
 from covey.shared.wire.messages import OrderMessage
 from tests.bowl import Softmax, Trainer, perceptron_client, softmax_client
+from tests.kit.local_clients import HeldBackFor, LocalClients, LocalFor, local_driver
 from tests.kit.scenes import VECTORS, Scenes, changed
 from tests.methods import METHODS
 
 # These modes are about hidden layers; for all others a single layer is enough.
 DEEP = {"fesem_ma-fedma", "fesem_ma-own"}
+# The task of these is called images of one column.
+IMAGES = {"fuzzy"}
 
 AGENTS = 8
 GROUPS = ((0, 1), (2, 3))
@@ -50,10 +52,12 @@ def _deep(scene: Scenario) -> bool:
 
 def scenario(method: str, **sections: Any) -> Scenario:
     """Eight agents, three rounds, half of them in each."""
-    model = {"name": "mlp" if method in DEEP else "linear"}
+    task = {**VECTORS, "model": {"name": "mlp" if method in DEEP else "linear"}}
+    if method in IMAGES:
+        task["features"] = [1, *VECTORS["features"], 1]
     base = Scenes.of(
         f"small-{method}",
-        {**VECTORS, "model": model},
+        task,
         seed=3,
         training={"epochs": 2, "batch": 8, "lr": 0.1},
         rounds={"count": 3, "participation": 0.5, "start_agents": AGENTS},
@@ -90,15 +94,8 @@ def layout_text(scene: Scenario) -> str:
 
 
 def rules(scene: Scenario, **changes: Any) -> Rules:
-    r = scene.rounds
-    base = Rules(
-        seed=scene.seed,
-        rounds=r.count,
-        participation=r.participation,
-        start_agents=r.start_agents or 1,
-    )
-    base = replace(base, quarantine_after=scene.aggregation.quarantine_after)
-    return replace(base, **changes)
+    """Those of the scenario, changed."""
+    return replace(rules_of(scene), **changes)
 
 
 def local_for(locals_: Mapping[ClientId, Trainer]) -> Any:
@@ -113,40 +110,61 @@ def local_for(locals_: Mapping[ClientId, Trainer]) -> Any:
     return local
 
 
-def in_process(
+def begun(
     folder: Path,
     scene: Scenario,
-    count: int = AGENTS,
+    name: str = "r1",
+    now: float = 0.0,
+    audit_key: bytes | None = None,
+    **changes: Any,
+) -> Run:
+    """A new run with the rules of its scenario, whose agents are elsewhere."""
+    return Run.start(folder, scene, setup(scene), rules(scene, **changes), name, now, audit_key)
+
+
+def samples_of(people: Mapping[ClientId, Trainer]) -> dict[ClientId, tuple[int, int]]:
+    """Training and test samples of each."""
+    return {client: (local.examples, local.examples) for client, local in people.items()}
+
+
+def driver(
+    folder: Path,
+    scene: Scenario,
+    people: Mapping[ClientId, Trainer] | None = None,
+    *,
+    start: Setup | None = None,
+    local: LocalFor | None = None,
+    held_back: HeldBackFor | None = None,
     observer: Observer = ignore,
     origin: Origin | None = None,
     audit_key: bytes | None = None,
     **changes: Any,
-) -> Run:
-    """The whole run without a network."""
-    people = clients(count, scene)
+) -> Driver[LocalClients]:
+    """A new run without a network, and what drives it.
+
+    Args:
+        people: the clients' data; None: the usual ones.
+        start: None: that of the scenario.
+        local: the data for an order, where `people` alone do not decide it.
+        held_back: as for `LocalClients`.
+        observer, origin, audit_key: as for a run.
+        changes: of the scenario's rules.
+    """
+    if local is None:
+        local = local_for(people or clients(scene=scene))
+    own_start = start or setup(scene)
     own_rules = rules(scene, **changes)
-    start = setup(scene)
-    local = local_for(people)
-    driver = local_driver(folder, scene, start, own_rules, local, observer, origin, audit_key)
-    return driver.complete(
-        {client: (local.examples, local.examples) for client, local in people.items()}
+    return local_driver(
+        folder, scene, own_start, own_rules, local, observer, origin, audit_key, held_back
     )
 
 
-def people(count: int = AGENTS) -> dict[ClientId, tuple[int, int]]:
-    """Training and test samples of all agents."""
-    return {client: (local.examples, local.examples) for client, local in clients(count).items()}
-
-
-def driver(folder: Path, scene: Scenario, **changes: Any) -> Driver[LocalClients]:
-    """A new run with the rules of its scenario, and what drives it."""
-    own_rules = replace(rules_of(scene), **changes)
-    return local_driver(folder, scene, setup(scene), own_rules, local_for(clients(scene=scene)))
-
-
-def complete(folder: Path, scene: Scenario, **changes: Any) -> Run:
-    """The whole run with the rules of its scenario."""
-    return driver(folder, scene, **changes).complete(people())
+def in_process(
+    folder: Path, scene: Scenario, people: Mapping[ClientId, Trainer] | None = None, **knobs: Any
+) -> Run:
+    """The whole run; the knobs are those of `driver`."""
+    people = people or clients(scene=scene)
+    return driver(folder, scene, people, **knobs).complete(samples_of(people))
 
 
 def fingerprint(run: Run) -> list[bytes]:
@@ -156,16 +174,3 @@ def fingerprint(run: Run) -> list[bytes]:
         *(np.ascontiguousarray(model).tobytes() for model in run.strategy.clusters(run.state)),
         assignment,
     ]
-
-
-__all__ = [
-    "METHODS",
-    "clients",
-    "entropy",
-    "fingerprint",
-    "in_process",
-    "local_for",
-    "rules",
-    "scenario",
-    "setup",
-]

@@ -47,7 +47,7 @@ from covey.shared.wire.messages import OrderMessage, Part, digest
 from covey.shared.wire.topics import AgentTopic, ClusterTopic, PlainTopic, Topics
 from tests.agent import orders
 from tests.coordinator.test_report_path import content_of, messages_of
-from tests.kit.small_run import rules, scenario, setup
+from tests.kit.small_run import begun, rules, scenario, setup
 
 TOPICS = Topics("default")
 BASE = "covey/default/"
@@ -245,9 +245,7 @@ class CoordinatorPlayer(Player):
         rounds = {"count": 1, "participation": 1.0, "start_agents": 2}
         self._scene = scenario("fedavg", rounds=rounds)
         self._folder = folder / "run"
-        run = Run.start(
-            self._folder, self._scene, setup(self._scene), rules(self._scene), "r1", 0.0
-        )
+        run = begun(self._folder, self._scene)
         self.machine = self._service(run)
         self._serials = 0
 

@@ -22,7 +22,8 @@ from covey.shared.privacy.settings import (
     noised,
     noised_count,
 )
-from tests.kit.small_run import METHODS, scenario
+from tests.kit.small_run import scenario
+from tests.methods import METHODS
 
 CLIENT = {"client": {"clip": 1.0, "noise_multiplier": 1.0}}
 SIGNED = {**CLIENT, "signatures": {"clip": 1.0, "noise_multiplier": 0.5}}

@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
-from covey.coordinator.simulate.in_process import local_driver
 from covey.shared.errors import DataError
 from covey.shared.strategies.base import Phase, Report, Setup, Training, View
 from covey.shared.strategies.feddane import FedDane
 from covey.shared.strategies.fedprox import FedProx
 from covey.shared.strategies.reading import folded
 from tests.bowl import Bowl, bowl_layout, flat
-from tests.kit.small_run import clients, local_for, rules, scenario
+from tests.kit.small_run import in_process, scenario
 from tests.shared.planted import ONE, SGD, equal, job, run, same, setup_for, unequal
 
 
@@ -111,11 +110,12 @@ def invited(method: str, folder: Path, **options: Any) -> list[tuple[str, ...]]:
     """Who was invited to each phase of three rounds, with half of eight clients in each."""
     rows: list[Any] = []
     scene = scenario(method, strategy=options)
-    driver = local_driver(
-        folder / f"{method}-{options}", scene, setup_for(scene), rules(scene), local_for(clients())
+    in_process(
+        folder / f"{method}-{options}",
+        scene,
+        start=setup_for(scene),
+        observer=lambda notice: rows.append(notice.to_json()),
     )
-    driver.observer = lambda notice: rows.append(notice.to_json())
-    driver.complete(dict.fromkeys(clients(), (24, 24)))
     return [
         tuple(row["invited"])
         for row in rows

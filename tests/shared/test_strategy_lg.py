@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from covey.broker.testing.memory_broker import MemoryBroker
-from covey.coordinator.simulate.in_process import local_driver
 from covey.shared.errors import DataError, UserError
 from covey.shared.numerics.vectors import Layout, Tensor
 from covey.shared.strategies.base import Setup, Training
@@ -18,7 +17,7 @@ from covey.shared.strategies.lg import LgFedAvg
 from tests import clock
 from tests.bowl import Bowl, Softmax, bowl_layout, flat
 from tests.kit.small_fleet import Fleet
-from tests.kit.small_run import clients, local_for, rules, scenario
+from tests.kit.small_run import clients, in_process, rules, scenario
 from tests.shared.planted import ONE, SGD, job, run, setup_for, unequal
 
 
@@ -85,14 +84,7 @@ def two_layered() -> dict[str, Softmax]:
 
 def test_lg_moves_only_shared_values_and_own_layers_once(tmp_path: Path) -> None:
     scene = scenario("lg", rounds={"participation": 1.0, "count": 3})
-    driver = local_driver(
-        tmp_path,
-        scene,
-        setup_for(scene, TWO_LAYERS),
-        rules(scene, participation=1.0),
-        local_for(two_layered()),
-    )
-    end = driver.complete(dict.fromkeys(two_layered(), (24, 24)))
+    end = in_process(tmp_path, scene, two_layered(), start=setup_for(scene, TWO_LAYERS))
     agents, shared, own = 8, 4, 20
     assert end.traffic["up_vectors"] == agents * 3 * shared
     assert end.traffic["down_vectors"] == agents * (
@@ -114,14 +106,8 @@ def test_lg_over_the_wire_gives_the_bytes_of_the_run_without_a_network(
         ) as fleet:
             return await fleet.serve()
 
-    driver = local_driver(
-        tmp_path / "calm",
-        scene,
-        setup_for(scene, TWO_LAYERS),
-        rules(scene),
-        local_for(two_layered()),
-    )
-    calm, wired = driver.complete(dict.fromkeys(two_layered(), (24, 24))), clock.run(whole())
+    calm = in_process(tmp_path / "calm", scene, two_layered(), start=setup_for(scene, TWO_LAYERS))
+    wired = clock.run(whole())
     assert wired.state.shared.tobytes() == calm.state.shared.tobytes()
     assert wired.state.trained == calm.state.trained
     assert wired.facts.evaluation == calm.facts.evaluation  # own layers survived as well
@@ -134,10 +120,7 @@ def test_a_part_of_a_model_can_be_the_base_of_a_difference(
     tmp_path: Path, wire: dict[str, Any]
 ) -> None:
     scene = scenario("lg", wire={"delta": True, **wire})
-    driver = local_driver(
-        tmp_path, scene, setup_for(scene, TWO_LAYERS), rules(scene), local_for(two_layered())
-    )
-    end = driver.complete(dict.fromkeys(two_layered(), (24, 24)))
+    end = in_process(tmp_path, scene, two_layered(), start=setup_for(scene, TWO_LAYERS))
     assert len(end.facts.evaluation) == 8
     assert np.isfinite(end.state.shared).all()
     assert end.state.shared.any()

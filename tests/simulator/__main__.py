@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 
-from tests.kit.small_run import METHODS
+from tests.methods import METHODS
 from tests.simulator.flaws import FIXES, without
 from tests.simulator.plan import KINDS, PACES, Plan, plan
 from tests.simulator.shrink import shrunk

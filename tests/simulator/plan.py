@@ -151,12 +151,12 @@ def rules_for(plan: Plan) -> Rules:
     """How long the coordinator waits, and for whom. It never gives a run up."""
     if plan.pace == "buffered":
         return replace(rules_of(plan.scene), void_limit=10_000, alike_limit=10_000)
+    # no allowance for the first work, and no shorter wait once most have reported
+    rules = small_run.rules(plan.scene, first_work_s=0.0, patience_s=None)
     if plan.pace == "patient":
-        return small_run.rules(
-            plan.scene, absence_s=NEVER_S / 10, rollcall_s=NEVER_S / 10, deadline_s=NEVER_S
-        )
-    return small_run.rules(
-        plan.scene,
+        return replace(rules, absence_s=NEVER_S / 10, rollcall_s=NEVER_S / 10, deadline_s=NEVER_S)
+    return replace(
+        rules,
         absence_s=2.0,
         rollcall_s=5.0,
         deadline_s=DEADLINE_S,

@@ -27,7 +27,6 @@ from covey.coordinator.run.folder import IN_PROCESS
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.service import Service, last_will
 from covey.coordinator.serve.sharded_link import ShardedLink
-from covey.coordinator.simulate.in_process import LocalClients
 from covey.coordinator.simulate.replay import Replay
 from covey.shared.client import decode_model, execute_order
 from covey.shared.errors import UserError
@@ -40,6 +39,7 @@ from covey.shared.wire.documents import CoordinatorStatus
 from covey.shared.wire.messages import OrderMessage, ReportContent, digest
 from covey.shared.wire.topics import AgentTopic, PlainTopic, Topics
 from tests.bowl import Trainer
+from tests.kit.local_clients import LocalClients
 from tests.kit.small_fleet import Numpy
 from tests.kit.small_run import clients, fingerprint, in_process, local_for, setup
 from tests.simulator.disk import Disk, Disks, State
@@ -564,7 +564,8 @@ def _has_lost_memory(folder: Path) -> bool:
 def calm(method: str, pace: Pace) -> tuple[list[tuple[int, str, tuple[str, ...]]], list[bytes]]:
     """The phases and the bytes of a method's run in one process, without any fault."""
     with tempfile.TemporaryDirectory() as folder:
-        run = in_process(Path(folder), scene_of(method, pace), AGENTS)
+        scene = scene_of(method, pace)
+        run = in_process(Path(folder), scene, clients(AGENTS, scene))
         return rounds_of(Path(folder)), fingerprint(run)
 
 

@@ -40,7 +40,7 @@ class LocalClients:
 
     def work(self, run: Run, client: ClientId, order: OrderMessage) -> ReportContent:
         """The client's half of this order."""
-        assert order.work is not None  # noqa: S101 - the driver has looked
+        assert order.work is not None  # the driver has looked
         layout = run.setup.layout
         report, self._kept[client] = execute_order(
             order,
