@@ -50,6 +50,7 @@ NAVIGATION = {
         "choosing-k",
         "asynchronous",
         "privacy",
+        "secure-sums",
         "aggregation",
         "security",
         "figures",

@@ -32,6 +32,7 @@ STAIRS = {
         "audit",
         "numerics",
         "privacy wire",
+        "secure",
         "strategies mqtt",
         "scenario cli",
         "order_settings",
@@ -82,6 +83,7 @@ ONLY = {
     "distributed": [
         "coordinator/cluster/dask_cells.py"
     ],  # it pickles: between the user's own machines alone
+    "cryptography": ["broker/access/authority.py", "shared/secure/primitives.py"],
     "mlflow": ["coordinator/track/to_mlflow.py"],
     "tensorboard": ["coordinator/track/to_tensorboard.py"],
     "wandb": ["coordinator/track/to_wandb.py"],
@@ -104,6 +106,7 @@ PURE = [
     "coordinator/engine/*.py",
     "coordinator/view/*.py",
     "shared/numerics/*.py",
+    "shared/secure/*.py",
     "shared/strategies/*.py",
     "shared/wire/*.py",
 ]
@@ -123,6 +126,8 @@ IDLE = [
     "covey.agent.device.service",
     "covey.agent.device.session",
     "covey.agent.device.outbox",
+    "covey.shared.secure.agent",
+    "covey.shared.secure.messages",
     "covey.shared.wire.parts",
     "covey.shared.wire.documents",
     "covey.shared.wire.messages",

@@ -1,0 +1,685 @@
+"""An agent's half of secure sums: what it joins, reports and answers, and what it refuses.
+
+`SecureAgent` decides, and knows neither clock nor disk: state, message, time and random bytes go in, and a `Step` comes out.
+The caller syncs the state of a step to disk before it carries out the effects, and after a full disk it carries out none and
+keeps the state that it had. A program that was killed carries out `resumed` of the state on its disk: the same bytes again.
+
+The six rules, each of which keeps a sum from being compared with another one (docs/secure-sums.md):
+
+1. Join under terms that the owner's policy allows, for the start of one's own order, unless the start is locked.
+2. Report for one list per terms, if it has the own row unchanged.
+3. Answer one unmask list per sum, if it has the own report. The start is locked from then on, in all runs.
+4. One vector per start.
+5. One masked vector per terms. A lost one is a failure; the work is not done again.
+6. One sum at a time: everything of the sum before is erased.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+
+from covey.shared.errors import DecodeError
+from covey.shared.secure.derivation import (
+    MASK,
+    SEED,
+    Start,
+    Stream,
+    about_cell,
+    cell_key,
+    commitment_of,
+    fault_of_list,
+    fault_of_unmask,
+    name_of_entry,
+    name_of_list,
+    name_of_seed,
+    name_of_terms,
+    name_of_unmask,
+    pair_key,
+    row_of_head,
+    row_of_join,
+    self_key,
+    share_in_cell,
+    sign_of,
+    signed_of_answer,
+    signed_of_box,
+    signed_of_expelled,
+    signed_of_head,
+    signed_of_join,
+    signers_of,
+)
+from covey.shared.secure.messages import (
+    PAIR_BYTES,
+    Answer,
+    Box,
+    CellInbox,
+    Entry,
+    Expelled,
+    Hash,
+    Join,
+    JoinList,
+    Key,
+    Places,
+    ReportHead,
+    Terms,
+    UnmaskList,
+)
+from covey.shared.secure.parameters import LARGEST_GROUP
+from covey.shared.secure.primitives import (
+    KEY_BYTES,
+    Agreement,
+    BadKeyError,
+    Token,
+    agreement,
+    is_signed,
+    public_key,
+    sealed,
+    signature,
+)
+from covey.shared.secure.shamir import share_to_bytes, split
+from covey.shared.wire.framing import Count, Message, Packed
+
+MOST_LOCKS = 4096
+MOST_LEFT = 64  # names of terms that were joined and left
+KEPT_BOXES = 2
+
+SUMMED_BEFORE = "summed before"  # the reason for a locked start
+ANOTHER_LIST = "another list"
+ANOTHER_UNMASK = "another unmask list"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who an agent is in its federation."""
+
+    entry: bytes  # signed by the fleet key
+    secret: bytes  # of the signing key
+    fleet: bytes  # the fleet's public key
+
+    @property
+    def name(self) -> bytes:
+        return name_of_entry(self.entry)
+
+
+@dataclass(frozen=True)
+class OwnersPolicy:
+    """The bounds that a device's owner sets. The defaults allow whatever protects at all."""
+
+    required: bool = False  # train under secure sums only
+    least: int = 3  # members of a sum, at least
+    colluders: float = 0.0  # the share of members that the terms must withstand, at least
+    clip: float | None = None  # the longest update that may be sent
+    multiplier: float = 0.0  # of the noise, at least
+    known: frozenset[str] = frozenset()  # agents that the owner knows
+    known_least: int = 0  # this number of members must be known
+    repeats: int = 8  # sums from the same models that are answered, at most
+
+    def refusal(self, terms: Terms) -> str | None:
+        """Why the owner does not allow these terms, or None."""
+        if terms.least < self.least:
+            return f"sums of {terms.least} members; the owner requires {self.least}"
+        if terms.colluders < int(self.colluders * len(terms.members)):
+            return f"{terms.colluders} colluders withstood; the owner requires a share of {self.colluders}"
+        if self.clip is not None and terms.clip > self.clip:
+            return f"clip {terms.clip}; the owner allows {self.clip}"
+        if terms.multiplier < self.multiplier:
+            return f"noise of {terms.multiplier}; the owner requires {self.multiplier}"
+        known = sum(member.agent in self.known for member in terms.members)
+        if known < self.known_least:
+            return f"{known} members are known to the owner, who requires {self.known_least}"
+        return None
+
+
+class Lock(Message):
+    """A start that was answered."""
+
+    start: Hash
+    models: Hash
+
+
+class OwnBox(Message):
+    """A box with its secret."""
+
+    box: Box
+    secret: Key
+
+
+class OwnVector(Message):
+    """The vector that was made for a start, noise included. The vector itself lies in a file."""
+
+    start: Hash
+    digest: Hash
+
+
+class OwnSum(Message):
+    """The sum that an agent takes part in. A secret that is no longer needed is empty."""
+
+    terms: bytes
+    models: Hash  # of the start
+    joined_at: float  # Unix seconds
+    place: int
+    signers: Annotated[list[Key], Field(max_length=LARGEST_GROUP)]
+    join: bytes
+    seed: bytes
+    mask_secret: bytes
+    box_secret: bytes
+    own_share: bytes  # of the seed
+    listing: bytes = b""
+    seed_keys: bytes = b""  # of the cells of each other listed member, in order of places
+    mask_keys: bytes = b""
+    lacking: Places = Field(default_factory=list)
+    head: bytes = b""
+    answer: bytes = b""
+    unmask: bytes = b""  # the name of the list that was answered
+
+    @property
+    def name(self) -> bytes:
+        """T of the design."""
+        return name_of_terms(self.terms)
+
+
+class AgentState(Packed):
+    """All that an agent keeps on disk for secure sums."""
+
+    boxes: Annotated[list[OwnBox], Field(max_length=KEPT_BOXES)] = Field(default_factory=list)
+    newest_box: Count = 0
+    locks: Annotated[list[Lock], Field(max_length=MOST_LOCKS)] = Field(default_factory=list)
+    left: Annotated[list[Hash], Field(max_length=MOST_LEFT)] = Field(default_factory=list)
+    vectors: list[OwnVector] = Field(default_factory=list)
+    sum: OwnSum | None = None
+    expelled: bytes = b""  # the newest list that was seen
+    # zero-concentrated differential privacy that the reports have spent, in rho (Bun and Steinke 2016): each counts 1 / 2 z^2
+    spent: float = 0.0
+
+    def changed(self, **fields: object) -> AgentState:
+        return self.model_copy(update=fields)
+
+    def vector(self, start: bytes) -> bytes | None:
+        """The digest of the vector that was made for a start."""
+        return next((own.digest for own in self.vectors if own.start == start), None)
+
+
+# -- effects -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ShowBox:
+    """Put the box into the status."""
+
+    box: Box
+
+
+@dataclass(frozen=True)
+class SendJoin:
+    content: bytes
+
+
+@dataclass(frozen=True)
+class MakeMasked:
+    """Add the masks to the vector of the start, sync the masked vector to disk, and call `masked` with its digest."""
+
+    terms: bytes  # name
+    start: bytes
+    streams: tuple[Stream, ...]
+
+
+@dataclass(frozen=True)
+class SendReport:
+    """The masked vector, and its head."""
+
+    content: bytes
+
+
+@dataclass(frozen=True)
+class SendAnswer:
+    content: bytes
+
+
+@dataclass(frozen=True)
+class Refuse:
+    """Report the reason why nothing is sent. It is one of few, so that it can be counted."""
+
+    reason: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class EraseVectors:
+    """Delete the files of the vectors of these starts, masked or not."""
+
+    starts: tuple[bytes, ...]
+
+
+Effect = ShowBox | SendJoin | MakeMasked | SendReport | SendAnswer | Refuse | EraseVectors
+
+
+@dataclass(frozen=True)
+class Step:
+    """What follows from an input: if `syncs`, `state` must be on disk before an effect is carried out."""
+
+    state: AgentState
+    then: tuple[Effect, ...] = ()
+    syncs: bool = True
+
+
+class RefusalError(Exception):
+    """Why an agent does not do what a message asks for."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.effect = Refuse(reason, detail)
+
+
+class SecureAgent:
+    """The decisions of one agent. It has no state of its own: each method maps a state to a `Step`."""
+
+    def __init__(self, identity: Identity, policy: OwnersPolicy) -> None:
+        self.identity = identity
+        self.policy = policy
+        self._own = Entry.from_bytes(identity.entry)
+
+    def plain_order(self, state: AgentState) -> Step:
+        """An order without secure sums: refused if the owner requires them."""
+        if self.policy.required:
+            return Step(state, (Refuse("not secure", "the owner requires secure sums"),), False)
+        return Step(state, (), False)
+
+    def new_box(self, state: AgentState, token: Token) -> Step:
+        """Show a box for the next sum."""
+        secret, count = token(KEY_BYTES), state.newest_box + 1
+        key = public_key(secret)
+        signed = self._signed(signed_of_box(self._own.federation, self._own.agent, count, key))
+        box = Box(number=count, key=key, signature=signed)
+        boxes = [*state.boxes, OwnBox(box=box, secret=secret)][-KEPT_BOXES:]
+        return Step(state.changed(boxes=boxes, newest_box=count), (ShowBox(box),))
+
+    def new_expelled(self, state: AgentState, content: bytes) -> Step:
+        """A list of expelled serials: the newest one that the fleet key signed counts."""
+        try:
+            expelled = Expelled.from_bytes(content)
+        except DecodeError as error:
+            return Step(state, (Refuse("expelled", str(error)),), False)
+        signed = signed_of_expelled(expelled)
+        if expelled.federation != self._own.federation or not is_signed(
+            self.identity.fleet, expelled.signature, signed
+        ):
+            refusal = Refuse("expelled", "the list is not signed by the fleet key")
+            return Step(state, (refusal,), False)
+        if state.expelled and expelled.version <= Expelled.from_bytes(state.expelled).version:
+            return Step(state, (), False)
+        return Step(state.changed(expelled=content))
+
+    def offered(
+        self,
+        state: AgentState,
+        content: bytes,
+        start: Start,
+        entries: Mapping[bytes, bytes],
+        now: float,
+        token: Token,
+    ) -> Step:
+        """Terms of a sum. The agent joins, or refuses.
+
+        Args:
+            state: of the agent.
+            content: the terms.
+            start: of the agent's own order.
+            entries: entries of members by name.
+            now: Unix time in seconds.
+            token: random bytes.
+        """
+        if state.sum is not None and state.sum.terms == content:
+            return self.resumed(state)
+        try:
+            terms, signers = self._acceptable(state, content, start, entries, now)
+            place, box = self._own_place(state, terms)
+            own = self._joined(content, terms, place, box, signers, start, now, token)
+        except RefusalError as refusal:
+            return Step(state, (refusal.effect,), False)
+        except DecodeError as error:
+            return Step(state, (Refuse(error.reason, error.detail),), False)
+        unused = [kept for kept in state.boxes if kept.box.number > box.box.number]
+        after = self._without_sum(state).changed(sum=own, boxes=unused)
+        return Step(after, (SendJoin(own.join),))
+
+    def made(self, state: AgentState, start: bytes, digest: bytes) -> Step:
+        """The vector of a start is on disk. Only the first one counts."""
+        known = state.vector(start)
+        if known is not None and known != digest:
+            return self._failed(state, "another vector", "a vector was made for this start before")
+        if known is None:
+            state = state.changed(
+                vectors=[*state.vectors, OwnVector(start=start, digest=digest)][-MOST_LEFT:]
+            )
+        return Step(state, self._masking(state))
+
+    def listed(self, state: AgentState, content: bytes, inbox: bytes) -> Step:
+        """The list of members, and the cells for this agent."""
+        own = state.sum
+        if own is None:
+            return Step(state, (Refuse("no sum"),), False)
+        if own.listing:
+            return self._listed_again(state, own, content)
+        try:
+            after = self._with_list(own, content, inbox)
+        except RefusalError as refusal:
+            return Step(state, (refusal.effect,), False)
+        except DecodeError as error:
+            return Step(state, (Refuse(error.reason, error.detail),), False)
+        state = state.changed(sum=after)
+        return Step(state, self._masking(state))
+
+    def masked(self, state: AgentState, terms: bytes, digest: bytes) -> Step:
+        """The masked vector for these terms is on disk: the report may be sent."""
+        own = state.sum
+        if own is None or own.name != terms or not own.listing:
+            return Step(state, (Refuse("no sum"),), False)
+        if own.head:
+            if ReportHead.from_bytes(own.head).vector != digest:
+                return self._failed(state, "another masked vector", "one was reported before")
+            return self.resumed(state)
+        named = name_of_list(own.listing)
+        message = signed_of_head(own.name, named, own.place, digest, own.lacking)
+        head = ReportHead(
+            terms=own.name,
+            listing=named,
+            place=own.place,
+            vector=digest,
+            lacking=own.lacking,
+            signature=self._signed(message),
+        ).to_bytes()
+        z = Terms.from_bytes(own.terms).multiplier
+        spent = state.spent + (1.0 / (2.0 * z * z) if z else 0.0)
+        after = own.model_copy(update={"head": head, "seed": b"", "mask_secret": b""})
+        return Step(state.changed(sum=after, spent=spent), (SendReport(head),))
+
+    def lost(self, state: AgentState) -> Step:
+        """The vector of the start, or the masked one, is damaged or gone: the agent fails and makes no other."""
+        return self._failed(state, "lost vector", "the file of a vector is damaged or gone")
+
+    def unmask(self, state: AgentState, content: bytes) -> Step:
+        """The list of those whose reports are in the sum."""
+        own = state.sum
+        if own is None or not own.head:
+            return Step(state, (Refuse("no sum"),), False)
+        if own.answer:
+            if own.unmask == name_of_unmask(content):
+                return self.resumed(state)
+            return Step(state, (Refuse(ANOTHER_UNMASK),), False)
+        try:
+            answer = self._answer(state, own, content)
+        except RefusalError as refusal:
+            return Step(state, (refusal.effect,), False)
+        except DecodeError as error:
+            return Step(state, (Refuse(error.reason, error.detail),), False)
+        after = own.model_copy(
+            update={
+                "answer": answer,
+                "unmask": name_of_unmask(content),
+                "seed_keys": b"",
+                "mask_keys": b"",
+                "own_share": b"",
+            }
+        )
+        return Step(self._locked(state, own).changed(sum=after), (SendAnswer(answer),))
+
+    def closed(self, state: AgentState) -> Step:
+        """The round is over, the run was left, or this agent was expelled: only locks and account are left."""
+        if state.sum is None and not state.vectors:
+            return Step(state, (), False)
+        starts = tuple(own.start for own in state.vectors)
+        after = self._without_sum(state).changed(vectors=[])
+        return Step(after, (EraseVectors(starts),))
+
+    def tick(self, state: AgentState, now: float) -> Step:
+        """Forget a sum whose time has run out."""
+        own = state.sum
+        if own is None or now < own.joined_at + Terms.from_bytes(own.terms).seconds:
+            return Step(state, (), False)
+        return self.closed(state)
+
+    def resumed(self, state: AgentState) -> Step:
+        """What was last to be sent, after a restart or on demand: the same bytes."""
+        own = state.sum
+        if own is None:
+            return Step(state, (), False)
+        if own.answer:
+            return Step(state, (SendAnswer(own.answer),), False)
+        if own.head:
+            return Step(state, (SendReport(own.head),), False)
+        return Step(state, (SendJoin(own.join), *self._masking(state)), False)
+
+    # -- rule 1 --------------------------------------------------------------------------------------------------------
+
+    def _acceptable(
+        self,
+        state: AgentState,
+        content: bytes,
+        start: Start,
+        entries: Mapping[bytes, bytes],
+        now: float,
+    ) -> tuple[Terms, list[bytes]]:
+        """The terms, and the signing keys of all members. Raises RefusalError, or DecodeError from entries."""
+        terms = Terms.from_bytes(content)
+        if terms.federation != self._own.federation:
+            raise RefusalError("another federation")
+        if terms.fault:
+            raise RefusalError("unsafe terms", terms.fault)
+        if refusal := self.policy.refusal(terms):
+            raise RefusalError("owner", refusal)
+        if name_of_terms(content) in state.left:
+            raise RefusalError("left before")
+        self._compare_start(terms, start)
+        self._check_lock(state, start.digest, start.models)
+        serials = Expelled.from_bytes(state.expelled).serials if state.expelled else []
+        return terms, signers_of(terms, entries, serials, self.identity.fleet, now)
+
+    def _compare_start(self, terms: Terms, start: Start) -> None:
+        """Members with other models would share no masks, and no lock."""
+        if terms.start != start.digest:
+            raise RefusalError("another start", "the terms do not belong to this agent's order")
+
+    def _check_lock(self, state: AgentState, start: bytes, models: bytes) -> None:
+        if any(lock.start == start for lock in state.locks):
+            raise RefusalError(SUMMED_BEFORE)
+        if sum(lock.models == models for lock in state.locks) >= self.policy.repeats:
+            raise RefusalError(SUMMED_BEFORE, f"{self.policy.repeats} sums from the same models")
+
+    def _own_place(self, state: AgentState, terms: Terms) -> tuple[int, OwnBox]:
+        for place, member in enumerate(terms.members, start=1):
+            if member.entry == self.identity.name:
+                for own in state.boxes:
+                    if own.box == member.box:
+                        return place, own
+                raise RefusalError("unknown box", f"number {member.box.number}")
+        raise RefusalError("no member", "the terms do not name this agent's entry")
+
+    def _joined(
+        self,
+        content: bytes,
+        terms: Terms,
+        place: int,
+        box: OwnBox,
+        signers: list[bytes],
+        start: Start,
+        now: float,
+        token: Token,
+    ) -> OwnSum:
+        """New secrets, and the join that deals them."""
+        named = name_of_terms(content)
+        seed, mask_secret, cell_secret = token(32), token(32), token(32)
+        places = range(1, len(terms.members) + 1)
+        shares = {
+            SEED: self._dealt(seed, terms.threshold, places, token),
+            MASK: self._dealt(mask_secret, terms.threshold, places, token),
+        }
+        cells, agreed = b"", agreement(cell_secret)
+        for other, member in enumerate(terms.members, start=1):
+            if other == place:
+                continue
+            shared = shared_secret(agreed, member.box.key)
+            about = about_cell(named, place, other)
+            for kind in (SEED, MASK):
+                key = cell_key(shared, named, kind, place, other)
+                cells += sealed(key, share_to_bytes(shares[kind][other]), about)
+        join = Join(
+            terms=named,
+            place=place,
+            mask_key=public_key(mask_secret),
+            cell_key=public_key(cell_secret),
+            seed=name_of_seed(named, place, seed),
+            cells=cells,
+            signature=bytes(64),
+        )
+        message = signed_of_join(named, place, join.mask_key, join.cell_key, commitment_of(join))
+        signed = join.model_copy(update={"signature": self._signed(message)})
+        return OwnSum(
+            terms=content,
+            models=start.models,
+            joined_at=now,
+            place=place,
+            signers=signers,
+            join=signed.to_bytes(),
+            seed=seed,
+            mask_secret=mask_secret,
+            box_secret=box.secret,
+            own_share=share_to_bytes(shares[SEED][place]),
+        )
+
+    def _dealt(
+        self, secret: bytes, threshold: int, places: Sequence[int], token: Token
+    ) -> dict[int, int]:
+        return split(secret, threshold, places, token)
+
+    # -- rule 2 --------------------------------------------------------------------------------------------------------
+
+    def _listed_again(self, state: AgentState, own: OwnSum, content: bytes) -> Step:
+        if own.listing == content:
+            return self.resumed(state)
+        return Step(state, (Refuse(ANOTHER_LIST),), False)
+
+    def _with_list(self, own: OwnSum, content: bytes, inbox: bytes) -> OwnSum:
+        """The sum with its list and the keys of its cells. Raises RefusalError or DecodeError."""
+        joined = JoinList.from_bytes(content)
+        terms = Terms.from_bytes(own.terms)
+        if joined.terms != own.name:
+            raise RefusalError("list", "it belongs to other terms")
+        if row_of_join(Join.from_bytes(own.join)) not in joined.rows:
+            raise RefusalError("not listed", "the list does not have this agent's join")
+        if fault := fault_of_list(joined, own.signers, terms.least):
+            raise RefusalError("list", fault)
+        cells = CellInbox.from_bytes(inbox)
+        others = [row for row in joined.rows if row.place != own.place]
+        if cells.listing != name_of_list(content) or len(cells.cells) != len(others) * PAIR_BYTES:
+            raise RefusalError("inbox", "its cells do not belong to the list")
+        with_cell_keys, with_mask_keys = agreement(own.box_secret), agreement(own.mask_secret)
+        seed_keys, mask_keys, lacking = b"", b"", []
+        for index, row in enumerate(others):
+            shared = shared_secret(with_cell_keys, row.cell_key)
+            shared_secret(with_mask_keys, row.mask_key)
+            pair = cells.cells[index * PAIR_BYTES : (index + 1) * PAIR_BYTES]
+            keys = {
+                kind: cell_key(shared, own.name, kind, row.place, own.place)
+                for kind in (SEED, MASK)
+            }
+            shares = [
+                share_in_cell(pair, kind, key, own.name, row.place, own.place)
+                for kind, key in keys.items()
+            ]
+            if None in shares:
+                lacking.append(row.place)
+            seed_keys += keys[SEED]
+            mask_keys += keys[MASK]
+        return own.model_copy(
+            update={
+                "listing": content,
+                "seed_keys": seed_keys,
+                "mask_keys": mask_keys,
+                "lacking": lacking,
+                "box_secret": b"",
+            }
+        )
+
+    def _masking(self, state: AgentState) -> tuple[Effect, ...]:
+        """Make the masked vector, once the list and the vector are there."""
+        own = state.sum
+        if own is None or not own.listing or own.head:
+            return ()
+        start = Terms.from_bytes(own.terms).start
+        if state.vector(start) is None:
+            return ()
+        return (MakeMasked(own.name, start, _streams(own)),)
+
+    # -- rule 3 --------------------------------------------------------------------------------------------------------
+
+    def _answer(self, state: AgentState, own: OwnSum, content: bytes) -> bytes:
+        """The answer to an unmask list. Raises RefusalError or DecodeError."""
+        unmask = UnmaskList.from_bytes(content)
+        terms = Terms.from_bytes(own.terms)
+        if unmask.listing != name_of_list(own.listing):
+            raise RefusalError("unmask list", "it belongs to another list")
+        self._check_own_report(own, unmask)
+        self._check_lock(state, terms.start, own.models)
+        listed = [row.place for row in JoinList.from_bytes(own.listing).rows]
+        if fault := fault_of_unmask(unmask, own.name, listed, own.signers, terms.least):
+            raise RefusalError("unmask list", fault)
+        reported = {row.place for row in unmask.rows}
+        keys = b""
+        for index, place in enumerate(place for place in listed if place != own.place):
+            source = own.seed_keys if place in reported else own.mask_keys
+            keys += source[index * KEY_BYTES : (index + 1) * KEY_BYTES]
+        named = name_of_unmask(content)
+        message = signed_of_answer(named, own.place, keys, own.own_share)
+        return Answer(
+            unmask=named,
+            place=own.place,
+            keys=keys,
+            share=own.own_share,
+            signature=self._signed(message),
+        ).to_bytes()
+
+    def _check_own_report(self, own: OwnSum, unmask: UnmaskList) -> None:
+        """Only those whose reports are in a sum answer for it."""
+        if row_of_head(ReportHead.from_bytes(own.head)) not in unmask.rows:
+            raise RefusalError("not in the sum", "the list does not have this agent's report")
+
+    def _locked(self, state: AgentState, own: OwnSum) -> AgentState:
+        lock = Lock(start=Terms.from_bytes(own.terms).start, models=own.models)
+        return state.changed(locks=[*state.locks, lock][-MOST_LOCKS:])
+
+    # -- rules 5 and 6 -------------------------------------------------------------------------------------------------
+
+    def _failed(self, state: AgentState, reason: str, detail: str) -> Step:
+        """The sum is left for good: no other vector is sent for its terms."""
+        return Step(self._without_sum(state), (Refuse(reason, detail),))
+
+    def _without_sum(self, state: AgentState) -> AgentState:
+        """Everything of the present sum is erased, apart from the name of its terms."""
+        if state.sum is None:
+            return state
+        return state.changed(sum=None, left=[*state.left, state.sum.name][-MOST_LEFT:])
+
+    def _signed(self, message: bytes) -> bytes:
+        return signature(self.identity.secret, message)
+
+
+def shared_secret(agreed: Agreement, public: bytes) -> bytes:
+    """The secret that two keys share. Raises RefusalError for a key of small order."""
+    try:
+        return agreed(public)
+    except BadKeyError:
+        raise RefusalError("bad key", "a key of another member shares no secret") from None
+
+
+def _streams(own: OwnSum) -> tuple[Stream, ...]:
+    """The masks of a report: one of its own, and one with each other listed member."""
+    named, agreed = name_of_list(own.listing), agreement(own.mask_secret)
+    streams = [Stream(1, self_key(own.seed, named, own.place))]
+    for row in JoinList.from_bytes(own.listing).rows:
+        if row.place != own.place:
+            key = pair_key(agreed(row.mask_key), named, own.place, row.place)
+            streams.append(Stream(sign_of(own.place, row.place), key))
+    return tuple(streams)

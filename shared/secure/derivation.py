@@ -1,0 +1,304 @@
+"""What both ends compute from the messages of a sum: names, what is signed, and the keys of cells and masks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from covey.shared.errors import DecodeError
+from covey.shared.secure import messages
+from covey.shared.secure.messages import (
+    CELL_BYTES,
+    Answer,
+    Box,
+    Entry,
+    Expelled,
+    Join,
+    JoinList,
+    ListRow,
+    ReportHead,
+    Terms,
+    UnmaskList,
+    UnmaskRow,
+)
+from covey.shared.secure.primitives import derived, hashed, is_signed, number, unsealed
+from covey.shared.secure.shamir import share_from_bytes
+
+CellKind = Literal["cell b", "cell m"]  # a share of the seed, or of the mask secret
+SEED: CellKind = "cell b"
+MASK: CellKind = "cell m"
+
+
+class Stream(NamedTuple):
+    """The key of a mask, and the sign with which it is added."""
+
+    sign: int  # 1 or -1
+    key: bytes
+
+    @property
+    def opposite(self) -> Stream:
+        """The stream that takes this mask away."""
+        return Stream(-self.sign, self.key)
+
+
+class Start(NamedTuple):
+    """What an order starts from, as each agent computes it from its own order."""
+
+    digest: bytes
+    models: bytes  # of the models alone
+
+
+def start_of(
+    shared: bytes, phase: str, round: int, numbers: bytes, models: Sequence[bytes]
+) -> Start:
+    """The start of an order.
+
+    Args:
+        shared: digest of the settings that all orders of the step share.
+        phase: its name.
+        round: its number.
+        numbers: of the order, packed.
+        models: digests in the order in which the order has them.
+    """
+    named = hashed("models", *models)
+    return Start(hashed("start", shared, phase.encode(), number(round), numbers, named), named)
+
+
+# -- names and signed hashes -------------------------------------------------------------------------------------------
+
+
+def name_of_entry(content: bytes) -> bytes:
+    return hashed(messages.LABEL_ENTRY, content)
+
+
+def name_of_terms(content: bytes) -> bytes:
+    """T of the design."""
+    return hashed(messages.LABEL_TERMS, content)
+
+
+def name_of_list(content: bytes) -> bytes:
+    """D of the design."""
+    return hashed(messages.LABEL_LIST, content)
+
+
+def name_of_unmask(content: bytes) -> bytes:
+    """U of the design."""
+    return hashed(messages.LABEL_UNMASK, content)
+
+
+def places_in_bytes(places: Iterable[int]) -> bytes:
+    return b"".join(map(number, places))
+
+
+def signed_of_entry(entry: Entry) -> bytes:
+    """What the fleet key signs of an entry."""
+    numbers = (number(entry.serial), number(entry.since), number(entry.until))
+    return hashed(
+        "signed entry", entry.federation.encode(), entry.agent.encode(), entry.key, *numbers
+    )
+
+
+def signed_of_expelled(expelled: Expelled) -> bytes:
+    """What the fleet key signs of the list of expelled serials."""
+    serials = map(number, expelled.serials)
+    return hashed(
+        "signed expelled", expelled.federation.encode(), number(expelled.version), *serials
+    )
+
+
+def signed_of_box(federation: str, agent: str, box_number: int, key: bytes) -> bytes:
+    return hashed("signed box", federation.encode(), agent.encode(), number(box_number), key)
+
+
+def name_of_seed(terms: bytes, place: int, seed: bytes) -> bytes:
+    """The commitment to a seed."""
+    return hashed("seed", terms, number(place), seed)
+
+
+def commitment_of(join: Join) -> bytes:
+    """To the seed and all cells of a join."""
+    return hashed("commitment", join.seed, hashed("cells", join.cells))
+
+
+def signed_of_join(
+    terms: bytes, place: int, mask_key: bytes, cell_key: bytes, commitment: bytes
+) -> bytes:
+    return hashed("signed join", terms, number(place), mask_key, cell_key, commitment)
+
+
+def signed_of_head(
+    terms: bytes, listed: bytes, place: int, vector: bytes, lacking: Iterable[int]
+) -> bytes:
+    return hashed(
+        "signed head", terms, listed, number(place), vector, places_in_bytes(sorted(lacking))
+    )
+
+
+def signed_of_answer(unmask: bytes, place: int, keys: bytes, share: bytes) -> bytes:
+    return hashed("signed answer", unmask, number(place), keys, share)
+
+
+def row_of_join(join: Join) -> ListRow:
+    """The row of the list with what the others need of a join."""
+    return ListRow(
+        place=join.place,
+        mask_key=join.mask_key,
+        cell_key=join.cell_key,
+        commitment=commitment_of(join),
+        signature=join.signature,
+    )
+
+
+def row_of_head(head: ReportHead) -> UnmaskRow:
+    """The row of the unmask list with what the others need of a report."""
+    return UnmaskRow(
+        place=head.place, vector=head.vector, lacking=head.lacking, signature=head.signature
+    )
+
+
+# -- signatures of rows ------------------------------------------------------------------------------------------------
+
+
+def is_row_signed(signer: bytes, terms: bytes, row: ListRow) -> bool:
+    message = signed_of_join(terms, row.place, row.mask_key, row.cell_key, row.commitment)
+    return is_signed(signer, row.signature, message)
+
+
+def is_head_signed(signer: bytes, terms: bytes, listed: bytes, head: UnmaskRow) -> bool:
+    message = signed_of_head(terms, listed, head.place, head.vector, head.lacking)
+    return is_signed(signer, head.signature, message)
+
+
+def is_answer_signed(signer: bytes, answer: Answer) -> bool:
+    message = signed_of_answer(answer.unmask, answer.place, answer.keys, answer.share)
+    return is_signed(signer, answer.signature, message)
+
+
+# -- cells -------------------------------------------------------------------------------------------------------------
+
+
+def about_cell(terms: bytes, dealer: int, holder: int) -> bytes:
+    """The associated data of a cell."""
+    return hashed("about cell", terms, number(dealer), number(holder))
+
+
+def cell_key(shared: bytes, terms: bytes, kind: CellKind, dealer: int, holder: int) -> bytes:
+    """The key of one cell, from the secret that the dealer's cell key and the holder's box share."""
+    return derived(shared, terms, kind, number(dealer), number(holder))
+
+
+def share_in_cell(
+    pair: bytes, kind: CellKind, key: bytes, terms: bytes, dealer: int, holder: int
+) -> int | None:
+    """The share in one of the two cells of a pair, or None if the key does not open it."""
+    cell = pair[:CELL_BYTES] if kind == SEED else pair[CELL_BYTES:]
+    return share_from_bytes(unsealed(key, cell, about_cell(terms, dealer, holder)))
+
+
+# -- masks -------------------------------------------------------------------------------------------------------------
+
+
+def self_key(seed: bytes, listed: bytes, place: int) -> bytes:
+    """The key of the mask that a member adds for itself."""
+    return derived(seed, listed, "self", number(place))
+
+
+def pair_key(shared: bytes, listed: bytes, one: int, other: int) -> bytes:
+    """The key of the mask of two members, from the secret that their mask keys share.
+
+    The member with the lower place adds the mask, the other subtracts it.
+    """
+    low, high = sorted((one, other))
+    return derived(shared, listed, "pair", number(low), number(high))
+
+
+def sign_of(place: int, other: int) -> int:
+    """With which sign a member adds the mask that it shares with another."""
+    return 1 if place < other else -1
+
+
+# -- checks of lists ---------------------------------------------------------------------------------------------------
+
+
+def fault_of_list(joined: JoinList, signers: Sequence[bytes], least: int) -> str | None:
+    """Why a list does not have the joins of enough members, or None."""
+    places = [row.place for row in joined.rows]
+    if places != sorted(set(places)) or not set(places) <= set(range(1, len(signers) + 1)):
+        return "rows must be different members in order of places"
+    if len(places) < least:
+        return f"{len(places)} members joined, the terms require {least}"
+    if len({row.mask_key for row in joined.rows}) < len(places):
+        return "two members have the same mask key"
+    for row in joined.rows:
+        if not is_row_signed(signers[row.place - 1], joined.terms, row):
+            return f"member {row.place} did not sign its row"
+    return None
+
+
+def fault_of_unmask(
+    unmask: UnmaskList, terms: bytes, listed: Iterable[int], signers: Sequence[bytes], least: int
+) -> str | None:
+    """Why an unmask list does not have the reports of enough members, or None."""
+    places = [row.place for row in unmask.rows]
+    if places != sorted(set(places)) or not set(places) <= set(listed):
+        return "rows must be different listed members in order of places"
+    if len(places) < least:
+        return f"{len(places)} members reported, the terms require {least}"
+    for row in unmask.rows:
+        if not is_head_signed(signers[row.place - 1], terms, unmask.listing, row):
+            return f"member {row.place} did not sign its row"
+    return None
+
+
+# -- entries -----------------------------------------------------------------------------------------------------------
+
+
+def signers_of(
+    terms: Terms, entries: Mapping[bytes, bytes], expelled: Iterable[int], fleet: bytes, now: float
+) -> list[bytes]:
+    """The signing key of each member, in order of places.
+
+    Args:
+        terms: the members.
+        entries: entries by name.
+        expelled: serials that no longer count.
+        fleet: the fleet's key.
+        now: Unix time in seconds.
+
+    Raises:
+        DecodeError: "entry" unless each member has an entry of its own that the fleet key signed and that is valid now,
+            "box" unless each box is signed by its member, "same key" if two members have a key in common.
+    """
+    gone = set(expelled)
+    signers, boxes = [], set()
+    for member in terms.members:
+        content = entries.get(member.entry)
+        if content is None or name_of_entry(content) != member.entry:
+            raise DecodeError("entry", f"the entry of {member.agent} is missing")
+        entry = Entry.from_bytes(content)
+        if fault := _fault_of_entry(entry, terms.federation, member.agent, gone, fleet, now):
+            raise DecodeError("entry", f"the entry of {member.agent} {fault}")
+        if not is_box_signed(entry, member.box):
+            raise DecodeError("box", f"{member.agent} did not sign its box")
+        signers.append(entry.key)
+        boxes.add(member.box.key)
+    if len(set(signers)) < len(signers) or len(boxes) < len(signers):
+        raise DecodeError("same key", "two members have a key in common")
+    return signers
+
+
+def is_box_signed(entry: Entry, box: Box) -> bool:
+    message = signed_of_box(entry.federation, entry.agent, box.number, box.key)
+    return is_signed(entry.key, box.signature, message)
+
+
+def _fault_of_entry(
+    entry: Entry, federation: str, agent: str, gone: set[int], fleet: bytes, now: float
+) -> str | None:
+    if (entry.federation, entry.agent) != (federation, agent):
+        return f"belongs to {entry.agent} of {entry.federation}"
+    if not is_signed(fleet, entry.signature, signed_of_entry(entry)):
+        return "is not signed by the fleet key"
+    if not entry.since <= now <= entry.until:
+        return "is not valid now"
+    return "is expelled" if entry.serial in gone else None

@@ -1,0 +1,399 @@
+"""With all messages and keys of the server side and of the colluders, no combination of sums holds fewer than t - c honest agents.
+
+Each rule of the agent is switched off once: then the same server computes a combination of fewer agents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from covey.shared.secure import agent as at
+from covey.shared.secure import derivation as de
+from covey.shared.secure.messages import JoinList, ListRow, Terms, UnmaskList, UnmaskRow
+from covey.shared.secure.parameters import Group, group_of
+from covey.shared.secure.primitives import Token, public_key
+from covey.shared.secure.shamir import share_to_bytes
+from tests.secure.closure import Attempt, Server
+from tests.secure.group import Device, device, start
+
+# 5 honest members and 1 colluder; a sum has at least t - c = 3 honest ones
+GROUP = Group(members=6, threshold=4, colluders=1, least=4)
+HONEST = GROUP.threshold - GROUP.colluders
+
+
+def fleet(count: int, colluders: int, kind: type[at.SecureAgent]) -> tuple[Server, list[Device]]:
+    """Honest agents with the rules of `kind`, then colluders."""
+    honest = [device(number, kind=kind) for number in range(1, count + 1)]
+    others = [device(90 + number) for number in range(1, colluders + 1)]
+    return Server({member.name for member in others}), [*honest, *others]
+
+
+def summed(attempt: Attempt, reported: list[int] | None = None) -> None:
+    """A sum as it should be, of all who joined; or of those whom the server calls reported."""
+    listing = attempt.list_of(attempt.places())
+    attempt.gather_reports(listing)
+    attempt.gather_answers(attempt.unmask_of(listing, reported or attempt.places()))
+
+
+def test_an_honest_sum_holds_all_its_members() -> None:
+    server, members = fleet(5, 1, at.SecureAgent)
+    summed(server.offer(members, GROUP))
+    assert server.fewest() == 5
+    assert server.promise_holds(HONEST)
+
+
+def test_before_the_answers_the_server_has_nothing() -> None:
+    server, members = fleet(5, 1, at.SecureAgent)
+    attempt = server.offer(members, GROUP)
+    attempt.gather_reports(attempt.list_of(attempt.places()))
+    assert server.exposed() == []
+
+
+def test_single_agents_fall_as_soon_as_the_threshold_colludes() -> None:
+    server, members = fleet(2, 4, at.SecureAgent)
+    attempt = server.offer(members, GROUP)
+    attempt.gather_reports(attempt.list_of(attempt.places()))
+    assert server.fewest() == 1
+    assert len(server.exposed()) == 2
+
+
+def test_one_colluder_less_than_the_threshold_opens_nothing_alone() -> None:
+    server, members = fleet(3, 3, at.SecureAgent)
+    attempt = server.offer(members, GROUP)
+    attempt.gather_reports(attempt.list_of(attempt.places()))
+    assert server.exposed() == []
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_a_server_that_does_anything_computes_no_sum_of_fewer_honest_agents(seed: int) -> None:
+    """It repeats, splits lists and unmask lists, drops messages, and comes back to earlier attempts."""
+    server, promise = campaign(seed)
+    assert server.promise_holds(promise)
+
+
+def test_the_server_that_does_anything_opens_several_sums_of_one_start() -> None:
+    """Otherwise the test above would show nothing."""
+    opened = [len(campaign(seed)[0].exposed()) for seed in range(16)]
+    assert sum(opened) >= 16
+    assert sum(count >= 2 for count in opened) >= 3
+
+
+@cache
+def campaign(seed: int) -> tuple[Server, int]:
+    """A random server, and the number of honest agents that each of its combinations must hold."""
+    chance = np.random.default_rng(seed)
+    colluders = int(chance.choice([0, 1, 1, 2]))
+    server, members = fleet(int(chance.choice([6, 8, 9])), colluders, at.SecureAgent)
+    others = members[len(members) - colluders :]
+    honest = members[: len(members) - colluders]
+    promises = []
+    for _ in range(int(chance.choice([2, 3]))):
+        # agents that have answered refuse: the server mostly invites others
+        unlocked = [member for member in honest if not member.state.locks or chance.random() < 0.1]
+        count = min(len(unlocked), int(chance.integers(3, 7)))
+        invited = [unlocked[i] for i in chance.permutation(len(unlocked))[:count]]
+        n = count + colluders
+        threshold = max(3, (n + colluders) // 2 + 1)
+        group = Group(n, threshold, colluders, threshold)
+        if group.fault:
+            continue
+        promises.append(threshold - colluders)
+        attempt = server.offer([*invited, *others], group)
+        step(chance, attempt)
+        for earlier in server.attempts:
+            if chance.random() < 0.4:
+                step(chance, earlier)
+    return server, min(promises, default=3)
+
+
+def step(chance: np.random.Generator, attempt: Attempt) -> None:
+    """Lists for random members, then unmask lists for random members, often no more of them than are needed."""
+    joined = list(attempt.joins)
+    for _ in range(int(chance.choice([1, 1, 2]))):
+        listing = attempt.list_of(place for place in joined if chance.random() < 0.95)
+        listed = [row.place for row in attempt.lists[listing].rows]
+        asked = [place for place in listed if chance.random() < 0.95]
+        if asked:
+            attempt.gather_reports(listing, asked)
+    for listing in list(attempt.lists):
+        for _ in range(int(chance.choice([1, 1, 2]))):
+            reported = [place for place in joined if chance.random() < 0.9]
+            unmask = attempt.unmask_of(listing, reported)
+            asked = [place for place in joined if not attempt.colludes(place)]
+            if chance.random() < 0.7:
+                needed = attempt.terms.threshold - attempt.terms.colluders
+                asked = [asked[i] for i in chance.permutation(len(asked))[:needed]]
+            if asked:
+                attempt.gather_answers(unmask, asked)
+
+
+# -- each rule off -----------------------------------------------------------------------------------------------------
+
+
+class NoLocks(at.SecureAgent):
+    """Rule 3 without the lock."""
+
+    def _check_lock(self, state: at.AgentState, start: bytes, models: bytes) -> None:
+        pass
+
+
+def void_and_repeat(kind: type[at.SecureAgent]) -> Server:
+    """The same start again, with one agent less."""
+    server, members = fleet(6, 0, kind)
+    summed(server.offer(members, group_of(6, 0.0)))
+    summed(server.offer(members[:5], group_of(5, 0.0)))
+    return server
+
+
+class AnyStart(at.SecureAgent):
+    """Rule 1 without the comparison of the start."""
+
+    def _compare_start(self, terms: Terms, start: de.Start) -> None:
+        pass
+
+
+def another_start(kind: type[at.SecureAgent]) -> Server:
+    """Terms whose start is not that of the order: the lock does not find it again."""
+    server, members = fleet(6, 0, kind)
+    for attempt, count in enumerate((6, 5)):
+        made_up = start(f"made up {attempt}").digest
+        summed(server.offer(members[:count], group_of(count, 0.0), start=made_up))
+    return server
+
+
+class AnyList(at.SecureAgent):
+    """Rule 2 without the limit to one list."""
+
+    def __init__(self, identity: at.Identity, policy: at.OwnersPolicy) -> None:
+        super().__init__(identity, policy)
+        self.begun: dict[bytes, at.OwnSum] = {}
+
+    def offered(self, *given: object, **named: object) -> at.Step:
+        made = super().offered(*given, **named)  # type: ignore[arg-type]
+        if made.state.sum is not None:
+            self.begun[made.state.sum.name] = made.state.sum
+        return made
+
+    def _listed_again(self, state: at.AgentState, own: at.OwnSum, content: bytes) -> at.Step:
+        fresh = self._with_list(self.begun[own.name], content, self.inbox)
+        state = state.changed(sum=fresh)
+        return at.Step(state, self._masking(state))
+
+    def listed(self, state: at.AgentState, content: bytes, inbox: bytes) -> at.Step:
+        self.inbox = inbox
+        return super().listed(state, content, inbox)
+
+
+def two_lists(kind: type[at.SecureAgent]) -> Server:
+    """The second list pairs one agent with those whose mask secrets the unmask list of the first one gives away."""
+    server, members = fleet(5, 1, kind)
+    attempt = server.offer(members, GROUP)
+    first = attempt.list_of(attempt.places())
+    attempt.gather_reports(first, [1, 2, 3])
+    unmask = attempt.unmask_of(first, [1, 2, 3, 6])
+    attempt.gather_answers(unmask, [2, 3])
+    second = attempt.list_of([1, 4, 5, 6])
+    answered = attempt.members[0].state
+    attempt.gather_reports(second, [1])
+    attempt.members[0].state = answered  # it also answers for the first list
+    attempt.gather_answers(unmask, [1])
+    return server
+
+
+class NotInTheSum(at.SecureAgent):
+    """Rule 3 without the look for the own report: who is missing gives its share of its own mask secret."""
+
+    dealt: dict[int, int]
+
+    def _dealt(
+        self, secret: bytes, threshold: int, places: Sequence[int], token: Token
+    ) -> dict[int, int]:
+        self.dealt = super()._dealt(secret, threshold, places, token)  # that of the mask comes last
+        return self.dealt
+
+    def _answer(self, state: at.AgentState, own: at.OwnSum, content: bytes) -> bytes:
+        if own.place not in {row.place for row in UnmaskList.from_bytes(content).rows}:
+            share = share_to_bytes(self.dealt[own.place])
+            own = own.model_copy(update={"own_share": share})
+        return super()._answer(state, own, content)
+
+    def _check_own_report(self, own: at.OwnSum, unmask: UnmaskList) -> None:
+        pass
+
+
+def late_answers(kind: type[at.SecureAgent]) -> Server:
+    """Those who reported too late answer for the others, who join again."""
+    server, members = fleet(8, 1, kind)
+    colluder = members[8]
+    for names, late in (((0, 1, 2, 3, 4), (4, 5)), ((1, 2, 5, 6, 7), (4, 5))):
+        attempt = server.offer([*(members[i] for i in names), colluder], GROUP)
+        listing = attempt.list_of(attempt.places())
+        attempt.gather_reports(listing)
+        unmask = attempt.unmask_of(listing, set(attempt.places()) - set(late))
+        # of those whose reports count, one alone answers: agent 1, then agent 6
+        own = 1 if names[0] == 0 else 3
+        attempt.gather_answers(unmask, [own, *late])
+    return server
+
+
+class AnyUnmaskList(at.SecureAgent):
+    """Rule 3 without the limit to one unmask list."""
+
+    def unmask(self, state: at.AgentState, content: bytes) -> at.Step:
+        return replace(super().unmask(state, content), state=state)
+
+
+def two_unmask_lists(kind: type[at.SecureAgent]) -> Server:
+    """One agent has reported by the first, and is missing by the second."""
+    server, members = fleet(5, 1, kind)
+    attempt = server.offer(members, GROUP)
+    listing = attempt.list_of(attempt.places())
+    attempt.gather_reports(listing)
+    attempt.gather_answers(attempt.unmask_of(listing, attempt.places()))
+    attempt.gather_answers(attempt.unmask_of(listing, [2, 3, 4, 5, 6]))
+    return server
+
+
+class WorkTwice(at.SecureAgent):
+    """Neither rule 4 nor rule 5: a lost vector is made again, and masked for the same terms."""
+
+    def __init__(self, identity: at.Identity, policy: at.OwnersPolicy) -> None:
+        super().__init__(identity, policy)
+        self.listed_sum: at.OwnSum | None = None
+
+    def listed(self, state: at.AgentState, content: bytes, inbox: bytes) -> at.Step:
+        made = super().listed(state, content, inbox)
+        self.listed_sum = made.state.sum
+        return made
+
+    def made(self, state: at.AgentState, start: bytes, digest: bytes) -> at.Step:
+        known = state.vector(start)
+        if known is not None and known != digest:
+            state = state.changed(vectors=[], sum=self.listed_sum)
+        return super().made(state, start, digest)
+
+
+def damaged_vector(kind: type[at.SecureAgent]) -> Server:
+    """The files of one agent are lost, its data has changed, and it is asked again."""
+    server, members = fleet(5, 0, kind)
+    attempt = server.offer(members, group_of(5, 0.0))
+    attempt.gather_reports(attempt.list_of(attempt.places()))
+    victim = members[0]
+    victim.vectors.clear()
+    victim.masked.clear()
+    victim.update = victim.update + 0.1
+    sent = victim.train(attempt.begun, attempt.terms.scale)
+    attempt.capture(victim, 1, sent)
+    return server
+
+
+def signatures_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rules 2 and 3 without signatures."""
+    monkeypatch.setattr(de, "is_row_signed", lambda *_: True)
+    monkeypatch.setattr(de, "is_head_signed", lambda *_: True)
+
+
+def forged_rows(kind: type[at.SecureAgent]) -> Server:
+    """One agent is listed with members whose mask keys the server has made; the others are shown a report of it."""
+    server, members = fleet(5, 1, kind)
+    attempt = server.offer(members, GROUP)
+    listing = attempt.list_of(attempt.places())
+    attempt.gather_reports(listing, [2, 3, 4, 5])
+    rows = [de.row_of_join(attempt.joins[1])]
+    for place in (2, 3, 4):
+        secret = bytes([place]) * 32
+        attempt.secrets[place] = attempt.secrets[6].model_copy(
+            update={"mask_secret": secret, "seed": secret}
+        )
+        rows.append(_row_of(attempt, place, public_key(secret)))
+    alone = JoinList(terms=attempt.name, rows=rows).to_bytes()
+    attempt.lists[alone] = JoinList.from_bytes(alone)
+    attempt.gather_reports(alone, [1])
+    for place in (2, 3, 4):  # the server made these keys up for the list of agent 1 alone
+        if place in attempt.secrets and server.masked and server.masked[-1].agent != "a01":
+            del attempt.secrets[place]
+    named = de.name_of_list(listing)
+    made_up = UnmaskRow(place=1, vector=bytes(32), lacking=[], signature=bytes(64))
+    true_rows = [de.row_of_head(attempt.heads[named, place]) for place in (2, 3, 4, 5)]
+    unmask = UnmaskList(listing=named, rows=[made_up, *true_rows]).to_bytes()
+    attempt.unmasks[unmask] = UnmaskList.from_bytes(unmask)
+    attempt.gather_answers(unmask, [2, 3, 4, 5])
+    return server
+
+
+def _row_of(attempt: Attempt, place: int, mask_key: bytes) -> ListRow:
+    return de.row_of_join(attempt.joins[place]).model_copy(update={"mask_key": mask_key})
+
+
+def two_at_once(kind: type[at.SecureAgent]) -> Server:
+    """Agents in two sums from one start: the answers for the first come from some, those for the second from others."""
+    server, members = fleet(6, 1, kind)
+    first = server.offer([*members[:5], members[6]], GROUP)
+    listing = first.list_of(first.places())
+    first.gather_reports(listing)
+    second = server.offer(members[1:], GROUP)
+    other = second.list_of(second.places())
+    second.gather_reports(other)
+    first.gather_answers(first.unmask_of(listing, first.places()), [1, 2, 3])
+    second.gather_answers(second.unmask_of(other, second.places()), [3, 4, 5])
+    return server
+
+
+class TwoAtOnce(at.SecureAgent):
+    """No rule 6: the secrets of the sum before are kept, and still used."""
+
+    def __init__(self, identity: at.Identity, policy: at.OwnersPolicy) -> None:
+        super().__init__(identity, policy)
+        self.sums: list[at.OwnSum] = []
+
+    def _without_sum(self, state: at.AgentState) -> at.AgentState:
+        if state.sum is not None:
+            self.sums.append(state.sum)
+        return super()._without_sum(state)
+
+    def unmask(self, state: at.AgentState, content: bytes) -> at.Step:
+        listing = UnmaskList.from_bytes(content).listing
+        for own in self.sums:
+            if own.listing and de.name_of_list(own.listing) == listing:
+                made = super().unmask(state.changed(sum=own), content)
+                return replace(made, state=made.state.changed(sum=state.sum))
+        return super().unmask(state, content)
+
+
+ATTACKS = {
+    "void and repeat": (void_and_repeat, NoLocks, 1),
+    "another start": (another_start, AnyStart, 1),
+    "two lists": (two_lists, AnyList, 1),
+    "late answers": (late_answers, NotInTheSum, 2),
+    "two unmask lists": (two_unmask_lists, AnyUnmaskList, 1),
+    "damaged vector": (damaged_vector, WorkTwice, 1),
+    "two sums at once": (two_at_once, TwoAtOnce, 2),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_an_attack_fails_with_all_rules(attack: str) -> None:
+    run, _, _ = ATTACKS[attack]
+    assert run(at.SecureAgent).promise_holds(HONEST)
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_an_attack_succeeds_with_its_rule_switched_off(attack: str) -> None:
+    run, off, agents = ATTACKS[attack]
+    assert run(off).fewest() == agents
+
+
+def test_forged_rows_are_refused() -> None:
+    assert forged_rows(at.SecureAgent).promise_holds(HONEST)
+
+
+def test_forged_rows_expose_an_agent_that_reads_no_signatures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    signatures_unread(monkeypatch)
+    assert forged_rows(at.SecureAgent).fewest() == 1
