@@ -33,7 +33,6 @@ from benchmarks.measuring import OUT, Row, cost_of, foreign_load, in_turns, show
 from benchmarks.memory import Parrot
 from benchmarks.reports import scenario
 from covey.coordinator.engine.events import Joined
-from covey.coordinator.fold.arrivals import Arrivals
 from covey.coordinator.processes.launch import setup_of
 from covey.coordinator.run.effects import Effect, SendOrder
 from covey.coordinator.run.run import Run
@@ -195,7 +194,8 @@ def close(mode: str, number: int, folder: Path) -> dict[str, Any]:
     run = Run.start(folder, scene, setup, rules(scene, start_agents=number), "r1", 0.0)
     run.spool.durable = False
     if mode == "spool":
-        run.arrivals = Arrivals(run.strategy, scene.aggregation, run.spool, is_batch=True)
+        assert run.folding is not None
+        run.folding.give_up()
     effects: list[Effect] = []
     for place in range(number):
         client = f"agent-{place:05d}"

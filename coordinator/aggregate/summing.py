@@ -53,7 +53,7 @@ class Summing:
         self._answered: set[ClientId] = set()  # whose report is in a sum, failed or was refused
         self._counted: set[ClientId] = set()  # those of them whose report is in a sum
         self._unable = ""  # why the step needs single reports
-        self._base_norms: dict[str, float] = {}
+        self._distances: limits.Distances | None = None  # of the open step
         self._offered: dict[bytes, bytes] = {}  # messages of the step, by digest
         self._settled: Collection[bytes] = ()  # digests of those that the coordinator has
         self._clear()
@@ -83,7 +83,9 @@ class Summing:
         self._answered = set()
         self._counted = set()
         self._unable = ""
-        self._base_norms = {}
+        self._distances = None
+        if step is not None:
+            self._distances = limits.Distances(step.scenario.strategy)
         self._offered = {}
         self._settled = ()
         self._clear()
@@ -215,9 +217,8 @@ class Summing:
         is_limited = step.scenario.aggregation.refuse_beyond is not None
         if not is_limited or phase.name in phase_names.OF_THE_RUN:
             return {}
-        steps = limits.steps_of(
-            step.scenario.strategy, step.state, phase, [(client, report)], self._base_norms
-        )
+        assert self._distances is not None  # noqa: S101 - a step is open
+        steps = self._distances.of(step.state, phase, client, report)
         return {one.name: one.norm for one in steps}
 
     def _touch(self, now: float) -> None:

@@ -373,3 +373,23 @@ class Spool:
         client_state = facts.pop("client_state")
         circumstances = Circumstances(seconds, client_state, facts.pop("device"))
         return Report(vectors=vectors, **facts), circumstances
+
+
+class SpooledVectors(Mapping[str, Vector]):
+    """The vectors of a report in the spool, which is opened when one of them is read."""
+
+    def __init__(self, spool: Spool, step: int, client: ClientId, sizes: Mapping[str, int]) -> None:
+        self._spool = spool
+        self._step = step
+        self._client = client
+        self.sizes = sizes  # the lengths by name
+
+    def __getitem__(self, name: str) -> Vector:
+        [(_, report)] = self._spool.reports(self._step, [self._client])
+        return report.vectors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.sizes)
+
+    def __len__(self) -> int:
+        return len(self.sizes)

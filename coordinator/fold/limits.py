@@ -81,72 +81,61 @@ def capped(reports: Reports, settings: Aggregation) -> list[ClientReport]:
     return result
 
 
-def steps_of(
-    strategy: AnyStrategy,
-    state: Any,
-    phase: Phase,
-    reports: Reports,
-    known_norms: dict[str, float] | None = None,
-) -> list[Step]:
-    """Every reported vector that this phase averages, with its distance to the model that its order named.
+class Distances:
+    """How far the vectors of a phase that are going to be averaged lie from the models that their orders named.
 
-    `known_norms` keeps the norms of these models from one call to the next, by key.
+    The norm of each such model is computed once.
     """
-    sizes = {} if known_norms is None else known_norms
-    steps: list[Step] = []
-    for client, report in reports:
-        bases = bases_of(strategy, state, phase, client, report)
-        for name, vector in report.vectors.items():
+
+    def __init__(self, strategy: AnyStrategy) -> None:
+        self._strategy = strategy
+        self._sizes: dict[str, float] = {}  # norms of models, by key
+
+    def of(
+        self, state: Any, phase: Phase, client: ClientId, report: Report, norms: Norms | None = None
+    ) -> list[Step]:
+        """The steps of one report.
+
+        Args:
+            state: the method's.
+            phase: of the report.
+            client: who sent it.
+            report: with its vectors, or with `norms`.
+            norms: the distances by name, of a report whose vectors another process has compared.
+
+        Raises:
+            DecodeError: ("partial sum") that process compared others than those that this phase averages.
+        """
+        steps: list[Step] = []
+        bases = bases_of(self._strategy, state, phase, client, report)
+        for name in report.vectors:
             key = bases.get(name)
             if key is None:
                 continue
-            base = _base_model(strategy, state, key)
-            if base is not None and base.size != vector.size:
-                continue
-            if key not in sizes:
-                sizes[key] = _norm(base)
-            step = Step(
-                client=client, name=name, key=key, norm=step_norm(vector, base), size=sizes[key]
-            )
-            steps.append(step)
-    return steps
+            base = _base_model(self._strategy, state, key)
+            if norms is None:
+                vector = report.vectors[name]
+                if base is not None and base.size != vector.size:
+                    continue
+                norm = step_norm(vector, base)
+            else:
+                if base is not None and base.size != phase.sizes[name]:
+                    continue
+                norm = norms.get(name, -1.0)
+                if not norm >= 0:
+                    raise DecodeError("partial sum", f"the norm of {name} of {client} is missing")
+            if key not in self._sizes:
+                self._sizes[key] = 0.0 if base is None else step_norm(base, None)
+            steps.append(Step(client=client, name=name, key=key, norm=norm, size=self._sizes[key]))
+        return steps
 
 
-def steps_of_norms(
-    strategy: AnyStrategy,
-    state: Any,
-    phase: Phase,
-    entry: ClientReport,
-    norms: Norms,
-    known_norms: dict[str, float],
-) -> list[Step]:
-    """As `steps_of`, for one report whose vectors another process has compared with their models.
-
-    Raises DecodeError("partial sum") if it compared others than those that this phase averages.
-    """
-    client, report = entry
-    bases = bases_of(strategy, state, phase, client, report)
-    steps: list[Step] = []
-    for name in report.vectors:
-        key = bases.get(name)
-        if key is None:
-            continue
-        base = _base_model(strategy, state, key)
-        if base is not None and base.size != phase.sizes[name]:
-            continue
-        if not norms.get(name, -1.0) >= 0:
-            raise DecodeError("partial sum", f"the norm of {name} of {client} is missing")
-        if key not in known_norms:
-            known_norms[key] = _norm(base)
-        step = Step(client=client, name=name, key=key, norm=norms[name], size=known_norms[key])
-        steps.append(step)
-    return steps
-
-
-def _norm(base: Vector | None) -> float:
-    if base is None:
-        return 0.0
-    return step_norm(base, None)
+def steps_of(strategy: AnyStrategy, state: Any, phase: Phase, reports: Reports) -> list[Step]:
+    """The steps of all these reports."""
+    distances = Distances(strategy)
+    return [
+        step for client, report in reports for step in distances.of(state, phase, client, report)
+    ]
 
 
 def _base_model(strategy: AnyStrategy, state: Any, key: str) -> Vector | None:

@@ -10,21 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from covey.coordinator.checks import check_examples, checked_numbers
-from covey.coordinator.disk.spool import Circumstances, Spool, SummedVectors
+from covey.coordinator.checks import checked_numbers
+from covey.coordinator.disk.spool import Circumstances, Spool, SummedReport, SummedVectors
 from covey.coordinator.engine.step import Step
-from covey.coordinator.fold.arrivals import NO_STEP, Arrivals
-from covey.coordinator.fold.limits import AnyStrategy, ClientReport
+from covey.coordinator.fold.folding import Folding
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.scenario.scenario import Scenario
-from covey.shared.strategies.base import ClientId, Phase, Report
+from covey.shared.strategies.base import ClientId, Report
 from covey.shared.strategies.reading import is_whole
-from covey.shared.wire.aggregates import PartialSum, SummedReport
+from covey.shared.wire.aggregates import PartialSum
 
 WRONG = "partial sum"  # the reason of a refusal
-State = object  # the strategy's
 
 
 def check_aggregators(scenario: Scenario) -> None:
@@ -63,151 +62,48 @@ class Origin:
     samples: Callable[[ClientId], int | None]  # training samples of an agent's status, if known
 
 
-class PartialSums:
-    """The partial sums of the open step.
+def is_summable(scenario: Scenario, step: Step, state: Any, keys: Sequence[str]) -> bool:
+    """Whether the reports of a step may come as sums. `keys` are those of the models that its orders name."""
+    phase = step.phase
+    if min(phase.sizes.values(), default=1) < 1:
+        return False  # an agent may choose the length
+    has_own_models = any(key.startswith("@") for key in keys)
+    if has_own_models and scenario.wire.delta:
+        return False  # the aggregator would need the models of all agents
+    if not phase.sizes:
+        return True
+    return not any(is_whole(scenario.strategy, state, phase, client) for client in step.cohort)
 
-    Args:
-        scenario: of the run.
-        spool: keeps them.
-        arrivals: counts them.
-    """
 
-    def __init__(self, scenario: Scenario, spool: Spool, arrivals: Arrivals) -> None:
-        self._scenario = scenario
-        self._strategy: AnyStrategy = scenario.strategy
-        self._spool = spool
-        self._arrivals = arrivals
-        self._direct = NO_STEP  # the newest step that takes single reports
-        self._direct_phases: set[str] = set()  # phases whose folds need the reports themselves
-        self._step = NO_STEP  # that `settled` belongs to
-        self._settled: list[bytes] = []  # digests
-
-    def __repr__(self) -> str:
-        return f"<PartialSums of step {self._step}: {len(self._settled)} settled>"
-
-    def settled(self, number: int) -> Sequence[bytes]:
-        """Digests of the sums of a step that were dealt with, in their order."""
-        return tuple(self._settled) if number == self._step else ()
-
-    def settle(self, number: int, content_digest: bytes) -> None:
-        """Nobody needs to send this sum of a step again."""
-        if number != self._step:
-            self._step = number
-            self._settled = []
-        if content_digest not in self._settled:
-            self._settled.append(content_digest)
-
-    def refuse(self, number: int) -> None:
-        """From now on the step takes single reports alone."""
-        self._direct = number
-
-    def refuse_phase(self, name: str) -> None:
-        """The fold of phases of this name needs the reports themselves."""
-        self._direct_phases.add(name)
-
-    def is_direct(self, step: Step) -> bool:
-        """Whether the coordinator turned out to need the reports of this step themselves."""
-        return step.number == self._direct or step.phase.name in self._direct_phases
-
-    def is_summable(self, step: Step, state: State, keys: Sequence[str]) -> bool:
-        """Whether the reports of a step may come as sums. `keys` are those of the models that its orders name."""
-        phase = step.phase
-        if min(phase.sizes.values(), default=1) < 1:
-            return False  # an agent may choose the length
-        has_own_models = any(key.startswith("@") for key in keys)
-        if has_own_models and self._scenario.wire.delta:
-            return False  # the aggregator would need the models of all agents
-        if not phase.sizes:
-            return True
-        return not any(is_whole(self._strategy, state, phase, client) for client in step.cohort)
-
-    def take(
-        self,
-        content: bytes,
-        content_digest: bytes,
-        partial: PartialSum,
-        step: Step,
-        state: State,
-        refusal: Callable[[ClientId, int], str],
-        work_digest: Callable[[ClientId, int], bytes],
-        origin: Origin,
-    ) -> None:
-        """Check a sum of the open step, count it, and write it to the disk.
-
-        Args:
-            content: the message.
-            content_digest: its digest.
-            partial: the same, read.
-            step: the open one.
-            state: the strategy's.
-            refusal: gives the reason why a report of an agent cannot count; empty: it can.
-            work_digest: gives the digest of the work that an agent's order of a step asks for.
-            origin: what is known of the aggregator's agents.
-
-        Raises:
-            DecodeError: it must not be counted. Nothing has changed then.
-        """
-        number = step.number
-        if number == self._direct:
-            raise DecodeError(WRONG, f"step {number} takes single reports")
-        clients = [report.client for report in partial.reports]
-        if len(set(clients)) < len(clients):
-            raise DecodeError(WRONG, "two reports of one agent")
-        for report in partial.reports:
-            client = report.client
-            why = refusal(client, number)
-            if why:
-                raise DecodeError(WRONG, why)
-            if not origin.lives(client):
-                raise DecodeError("other broker", f"{client} lives on another broker")
-            if report.work != work_digest(client, number):
-                raise DecodeError(WRONG, f"the report of {client} came from other work")
-            check_examples(report, origin.samples(client))
-        self._count(partial, step.phase, state)
-        self._spool.keep_sum(number, content, content_digest)
-        self.settle(number, content_digest)
-
-    def restore(self, number: int, phase: Phase, state: State) -> None:
-        """Count the sums that an earlier process accepted. If that fails, their agents are asked again."""
-        try:
-            for content_digest, content in self._spool.sums(number).items():
-                self._count(PartialSum.from_bytes(content), phase, state)
-                self.settle(number, content_digest)
-        except DecodeError:
-            self._arrivals.give_up()
-            self.refuse(number)
-
-    def forget(self, number: int) -> None:
-        """Forget the sums of a step, which takes single reports from now on."""
-        self._spool.drop_sums(number)
-        self.refuse(number)
-
-    def _count(self, partial: PartialSum, phase: Phase, state: State) -> None:
-        number = partial.step
-        held: list[tuple[ClientId, Report, Circumstances]] = []
-        reports: list[ClientReport] = []
-        norms: dict[ClientId, Mapping[str, float]] = {}
-        for summed in partial.reports:
-            client = summed.client
-            report = self._report(summed, phase)
-            circumstances = Circumstances(summed.seconds, summed.client_state, summed.device)
-            reports.append((client, report))
-            held.append((client, report, circumstances))
-            norms[client] = summed.norms
-        sums = Accumulator.from_bytes(partial.sums)
-        self._arrivals.add_sum(partial.step, reports, norms, sums, phase, state)
-        self._spool.hold(number, held)
-
-    def _report(self, summed: SummedReport, phase: Phase) -> Report:
-        """A report as the fold reads it. Raises DecodeError for wrong numbers."""
-        numbers = checked_numbers(phase, summed, self._scenario)
-        return Report(
-            vectors=SummedVectors(phase.sizes),
+def count_sum(folding: Folding, spool: Spool, partial: PartialSum, state: Any) -> None:
+    """Count a partial sum as the reports that it is made of. Raises DecodeError, and counts nothing, if it does not fit."""
+    held: list[SummedReport] = []
+    norms: dict[ClientId, Mapping[str, float]] = {}
+    for summed in partial.reports:
+        report = Report(
+            vectors=SummedVectors(folding.phase.sizes),
             examples=summed.examples,
-            numbers=numbers,
+            numbers=checked_numbers(folding.phase, summed, folding.scenario),
             steps=summed.steps,
             loss=summed.loss,
         )
+        circumstances = Circumstances(summed.seconds, summed.client_state, summed.device)
+        held.append((summed.client, report, circumstances))
+        norms[summed.client] = summed.norms
+    reports = [(client, report) for client, report, _ in held]
+    folding.add_sum(reports, norms, Accumulator.from_bytes(partial.sums), state)
+    spool.hold(folding.number, held)
+
+
+def restore_sums(folding: Folding, spool: Spool, state: Any) -> None:
+    """Count the sums that an earlier process accepted. If that fails, their agents are asked again."""
+    try:
+        for content_digest, content in spool.sums(folding.number).items():
+            count_sum(folding, spool, PartialSum.from_bytes(content), state)
+            folding.settled.append(content_digest)
+    except DecodeError:
+        folding.give_up()
+        folding.is_direct = True
 
 
 def clients_of(sums: Iterable[bytes]) -> list[ClientId]:

@@ -12,15 +12,42 @@ counts samples. Robust rules and clipping see the same steps. A fresh report (s 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from covey.coordinator.engine.events import ANY, NONE, Reported
 from covey.shared.numerics.vectors import Vector, combine
+from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import MODEL, ClientId, Phase, Report, Strategy
 from covey.shared.strategies.phase_names import TRAIN
 from covey.shared.strategies.reading import bases_of
+
+
+@dataclass(frozen=True)
+class Began:
+    """What the agent of a stale report began with."""
+
+    phase: Phase  # of its order
+    keys: Sequence[str]  # of the models that the order named
+    start: Callable[
+        [str], Vector
+    ]  # gives the model (d,) behind one of these keys, as the agent had it
+    folds: int  # s: of that model since then
+
+
+def fresh(
+    scenario: Scenario, state: Any, client: ClientId, report: Report, began: Began | None
+) -> Report:
+    """The report as if its agent had begun with the present model; one that is not stale as it is."""
+    if began is None:
+        return report
+    strategy = scenario.strategy
+    key = started_from(strategy, state, began.phase, client, report, began.keys)
+    if key is None:
+        return report
+    share = staleness_weight(began.folds, scenario.rounds.staleness)
+    return carried_over(report, began.start(key), strategy.model(state, key), share)
 
 
 def started_from(

@@ -13,7 +13,7 @@ from covey.coordinator.disk.spool import Spool
 from covey.coordinator.engine.events import Close
 from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.step import Step
-from covey.coordinator.fold.fold_trial import Outcome
+from covey.coordinator.fold.folding import Outcome
 from covey.coordinator.fold.means import means_by_cluster
 from covey.coordinator.record import records, truth
 from covey.coordinator.record.audit_trail import Trail

@@ -19,6 +19,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -31,13 +32,19 @@ from covey.coordinator.engine import events
 from covey.coordinator.engine.pace import Pace
 from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.rules import Rules
-from covey.coordinator.engine.step import Step
 from covey.coordinator.fold import limits, stale_reports
-from covey.coordinator.fold.arrivals import NO_STEP, Arrivals
-from covey.coordinator.fold.fold_trial import FoldTrial, Outcome
-from covey.coordinator.fold.partial_sums import PartialSums, clients_of
+from covey.coordinator.fold.folding import (
+    Folding,
+    Guilty,
+    Hopeless,
+    Missing,
+    Outcome,
+    Reasons,
+    Sound,
+)
+from covey.coordinator.fold.partial_sums import clients_of, restore_sums
 from covey.coordinator.fold.private_sums import Ledger, PrivateSums, noise_key
-from covey.coordinator.fold.verdict import ClosedStep, Guilty, Hopeless, Missing, Reasons, Sound
+from covey.coordinator.fold.stale_reports import Began
 from covey.coordinator.record import notices, records
 from covey.coordinator.record.audit_trail import FILE as AUDIT_FILE
 from covey.coordinator.record.audit_trail import Trail, head_of
@@ -118,13 +125,8 @@ class Run:
         self.room = room
         self.spool = Spool(folder / "spool", room)
         self.checkpoint = Checkpoint(folder / "checkpoint", room)
-        self.arrivals = Arrivals(
-            scenario.strategy,
-            scenario.aggregation,
-            self.spool,
-            is_batch=scenario.privacy is not None or scenario.rounds.mode == "buffered",
-        )
-        self.sums = PartialSums(scenario, self.spool, self.arrivals)
+        self.folding: Folding | None = None  # of the newest step; None once its reports are folded
+        self.direct_phases: set[str] = set()  # aggregators cannot add their reports up
         self.orders = OrderBook(folder, scenario, setup, engine, facts, room)
         self.audit = Trail(folder, facts.run, key=audit_key, head=head_of(facts.audit))
         self.recorder = Recorder(folder, scenario, engine, room, self.audit, facts.lines)
@@ -217,11 +219,12 @@ class Run:
         this.recorder.note_resume(reported)
         this.state = this.checkpoint.state(type(scenario.strategy.init(setup)))
         step = engine.step
+        this._keep_privacy(resumed=True)
         if step is not None:
-            this.sums.restore(number, step.phase, this.state)
+            this.folding = this._folding_of(number, step.phase)
+            restore_sums(this.folding, this.spool, this.state)
         for client in reported:
             this._accept(client, number)
-        this._keep_privacy(resumed=True)
         if this.privacy is not None and reported:  # the checkpoint may be older than these reports
             name = open_step["phase"]["name"]
             for client, report in this.spool.reports(number, reported):
@@ -321,7 +324,9 @@ class Run:
             report, phase, self.scenario, train_samples=train_samples, base=self.orders.base
         )
         self.spool.keep(number, client, checked, report.seconds, report.client_state, report.device)
-        self.arrivals.add(number, client, checked, phase, self.state)
+        if not self.engine.pace.is_at_work(client, number):
+            assert self.folding is not None  # noqa: S101 - the step is open
+            self.folding.add(client, checked, self.state)
         self._accept(client, number)
         self.audit.note("accept", agent=client, step=number, report=content_digest.hex())
         if self.privacy is not None:
@@ -330,6 +335,28 @@ class Run:
         # the order is made now, when the engine knows of the report
         order = self.order_of(client)
         return [*effects, order]
+
+    def _folding_of(self, number: int, phase: Phase) -> Folding:
+        """The fold of a step that has just been opened, or closed in buffered rounds."""
+        return Folding(
+            self.scenario,
+            self.spool,
+            number,
+            phase,
+            newcomers=self.engine.rules.newcomers,
+            trained=self.facts.trained,
+            usual=self.facts.usual,
+            privacy=self.privacy,
+            parameters=self.setup.layout.parameters,
+        )
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether the coordinator turned out to need the reports of the newest step themselves, and not sums of them."""
+        folding = self.folding
+        if folding is None:
+            return False
+        return folding.is_direct or folding.phase.name in self.direct_phases
 
     def work_digest_of(self, client: ClientId, number: int) -> bytes:
         """The digest of the work that an invited agent is asked for in a step."""
@@ -476,7 +503,8 @@ class Run:
                 return self._plan(view)
             case events.Close():
                 return self._close(action)
-            case events.Open(cohort=cohort):
+            case events.Open(step, phase=phase, cohort=cohort):
+                self.folding = self._folding_of(step, phase)
                 self.recorder.step_opened()
                 effects = self._invite(cohort)
             case events.Invite(_, client):
@@ -572,7 +600,8 @@ class Run:
             kept.pop(client, None)
         step = self.engine.step
         if step is not None:
-            self.arrivals.remove(step.number, client)
+            if self.folding is not None:
+                self.folding.remove(client)
             self.spool.discard(step.number, client)
             self.accepted.settle(client)
         self.state = forgotten(self.strategy, self.state, client)
@@ -658,7 +687,7 @@ class Run:
         self._count_up(step, self.spool.who(step))
         self.audit.note("void", round=round_, step=step, why=why)
         self.accepted.settle_all()
-        self.arrivals.begin(NO_STEP)
+        self.folding = None
         self._steps_over.append(step)
         self._has_changed = True
         line = self._recorded(notices.RoundVoid(round_, step, why))
@@ -671,14 +700,18 @@ class Run:
         step = self.engine.step
         assert step is not None  # noqa: S101 - the engine has just closed it
         number = close.step
-        if close.buffer is not None:
-            self.spool.gather(number, zip(close.reporters, close.buffer.steps, strict=True))
-        began = time.monotonic()
-        trial = self._trial(step, close.buffer)
-        closed = ClosedStep(
-            close, trial, self.spool, self.arrivals, self.facts.usual, self._prepared
+        buffer = close.buffer
+        if buffer is not None:
+            self.spool.gather(number, zip(close.reporters, buffer.steps, strict=True))
+            self.folding = self._folding_of(number, step.phase)
+        assert self.folding is not None  # noqa: S101 - the step was open
+        phase = replace(
+            step.phase,
+            cohort=tuple(sorted(step.cohort)),
+            buffer=None if buffer is None else buffer.cluster,
         )
-        match closed.verdict():
+        began = time.monotonic()
+        match self.folding.close(close.reporters, phase, self.state, self._began_with(close)):
             case Missing(reasons):
                 return self._ask_again(number, reasons)
             case Guilty(reasons):
@@ -686,58 +719,31 @@ class Run:
             case Hopeless(why):
                 failed = events.FoldFailed(why)
                 return [], Answer(failed)
-            case Sound(outcome, reports, steps):
+            case Sound(outcome, reports, moves):
                 devices = self.spool.devices(number, close.reporters)
                 clusters_before = dict(self.strategy.assignment(self.state))
                 self._count_up(number, close.reporters)
-                self._take(trial.phase, reports, outcome, devices)
-                self.facts.usual |= limits.usual_steps(steps)
+                self._take(phase, reports, outcome, devices)
+                self.facts.usual |= limits.usual_steps(moves)
                 fold_s = time.monotonic() - began
                 folded = FoldedStep(step, close, outcome, clusters_before, devices, fold_s)
                 return self._folded(folded, reports)
 
-    def _prepared(
-        self, close: events.Close, reports: list[tuple[ClientId, Report]]
-    ) -> list[tuple[ClientId, Report]]:
-        """The reports as they are folded: stale ones are carried over to the present model."""
-        buffer = close.buffer
-        if buffer is None or buffer.cluster is None:
-            return reports
-        orders = dict(
-            zip(close.reporters, zip(buffer.steps, buffer.staleness, strict=True), strict=True)
-        )
-        return [
-            (client, self._fresh(client, report, *orders[client])) for client, report in reports
-        ]
-
-    def _fresh(self, client: ClientId, report: Report, step: int, staleness: int) -> Report:
-        """The report of an own order as if its agent had begun with the present model."""
-        if not staleness:
-            return report
-        keys = self.orders.own.keys_of(step)
-        phase = self._own_phase(client)
-        key = stale_reports.started_from(self.strategy, self.state, phase, client, report, keys)
-        if key is None:
-            return report
-        start = self.orders.start_of(step, key)
-        present = self.strategy.model(self.state, key)
-        share = stale_reports.staleness_weight(staleness, self.scenario.rounds.staleness)
-        return stale_reports.carried_over(report, start, present, share)
-
-    def _trial(self, step: Step, buffer: events.Buffer | None = None) -> FoldTrial:
-        cohort = sorted(step.cohort)
-        return FoldTrial(
-            scenario=self.scenario,
-            state=self.state,
-            phase=replace(
-                step.phase, cohort=tuple(cohort), buffer=None if buffer is None else buffer.cluster
-            ),
-            newcomers=self.engine.rules.newcomers,
-            trained=self.facts.trained,
-            privacy=self.privacy,
-            step=step.number,
-            parameters=self.setup.layout.parameters,
-        )
+    def _began_with(self, close: events.Close) -> dict[ClientId, Began]:
+        """What the agents of stale reports began with."""
+        if close.buffer is None or close.buffer.cluster is None:
+            return {}
+        orders = zip(close.reporters, close.buffer.steps, close.buffer.staleness, strict=True)
+        return {
+            client: Began(
+                phase=self._own_phase(client),
+                keys=self.orders.own.keys_of(step),
+                start=partial(self.orders.start_of, step),
+                folds=folds,
+            )
+            for client, step, folds in orders
+            if folds
+        }
 
     def _take(
         self, phase: Phase, reports: Reports, outcome: Outcome, devices: Mapping[ClientId, str]
@@ -770,7 +776,7 @@ class Run:
         if buffer is not None:
             record = replace(record, buffer=buffer.cluster, staleness=list(buffer.staleness))
         self.recorder.note_fold(folded.step, close)
-        self.arrivals.begin(NO_STEP)
+        self.folding = None
         self.orders.forget_models()
         self.accepted.settle_all()
 
@@ -802,7 +808,8 @@ class Run:
             effects.append(Announce(notice))
         self.facts.incarnation += 1
         if self.spool.summed(step):
-            self.sums.forget(step)
+            assert self.folding is not None  # noqa: S101 - it has just asked for these reports
+            self.folding.forget_sums()
 
         def keep() -> Effects:
             self._has_changed = True
@@ -818,7 +825,8 @@ class Run:
         round_ = self.engine.round
         for client, why in guilty.items():
             self._count_up(step, [client])
-            self.arrivals.remove(step, client)
+            if self.folding is not None:
+                self.folding.remove(client)
             self.spool.discard(step, client)
             self.audit.blame("set_aside", client, f"step {step}: {why}")
             effects.append(self._recorded(notices.ReportSetAside(client, round_, step, why)))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from covey.coordinator.fold.fold_trial import Outcome
+from covey.coordinator.fold.folding import Outcome
 from covey.coordinator.record import records
 from covey.coordinator.run import early_stop
 from covey.shared.numerics.votes import Vote

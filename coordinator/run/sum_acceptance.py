@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from covey.coordinator.checks import check_examples
 from covey.coordinator.engine.events import Reported
-from covey.coordinator.engine.step import Stage, Step
-from covey.coordinator.fold.partial_sums import Origin
+from covey.coordinator.engine.step import Stage
+from covey.coordinator.fold.folding import Folding
+from covey.coordinator.fold.partial_sums import WRONG, Origin, count_sum
 from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.run import Run
 from covey.shared.errors import DecodeError
@@ -36,59 +38,55 @@ def accept_sum(
     Raises:
         DecodeError: the message must not be counted.
     """
-    own_run = run.facts.run
-    if partial.run != own_run:
-        seen = f"sum of run {partial.run}, this is {own_run}"
-        raise DecodeError("other run", seen)
-    step = run.engine.step
+    if partial.run != run.facts.run:
+        raise DecodeError("other run", f"sum of run {partial.run}, this is {run.facts.run}")
     number = partial.step
-    is_open = step is not None and run.engine.stage is Stage.OPEN
-    if step is None or not is_open or step.number != number:
+    folding = run.folding
+    is_open = run.engine.stage is Stage.OPEN
+    if folding is None or folding.number != number or not is_open:
         return None
     content_digest = digest(content)
-    if content_digest in run.sums.settled(number):
+    if content_digest in folding.settled:
         return None
     if partial.unable:
-        phase = step.phase.name
-        run.sums.refuse(number)
-        run.sums.refuse_phase(phase)
+        folding.is_direct = True
+        run.direct_phases.add(folding.phase.name)
+    if partial.reports:
+        try:
+            _check(run, folding, partial, origin)
+            count_sum(folding, run.spool, partial, run.state)
+        except DecodeError:
+            folding.is_direct = True
+            raise
+        run.spool.keep_sum(number, content, content_digest)
+    folding.settled.append(content_digest)
     effects: Effects = []
     if partial.reports:
-        effects += _reports(run, content, content_digest, partial, step, origin, now)
-    run.sums.settle(number, content_digest)
+        reports = {report.client: report.digest for report in partial.reports}
+        run.audit.note("sum", step=number, sum=content_digest.hex(), reports=len(reports))
+        effects += run.accepted_together(number, reports, now)
     effects += _others(run, partial, origin, now)
     return effects
 
 
-def _reports(
-    run: Run,
-    content: bytes,
-    content_digest: bytes,
-    partial: PartialSum,
-    step: Step,
-    origin: Origin,
-    now: float,
-) -> Effects:
-    """The sum itself. Raises DecodeError, and makes the step direct, if it does not fit."""
+def _check(run: Run, folding: Folding, partial: PartialSum, origin: Origin) -> None:
+    """Compare a sum with what is known of the step and its agents. Raises DecodeError if it must not be counted."""
     number = partial.step
-    try:
-        run.sums.take(
-            content,
-            content_digest,
-            partial,
-            step,
-            run.state,
-            run.engine.refusal,
-            run.work_digest_of,
-            origin,
-        )
-    except DecodeError:
-        run.sums.refuse(number)
-        raise
-    count = len(partial.reports)
-    run.audit.note("sum", step=number, sum=content_digest.hex(), reports=count)
-    reports = {report.client: report.digest for report in partial.reports}
-    return run.accepted_together(number, reports, now)
+    if folding.is_direct:
+        raise DecodeError(WRONG, f"step {number} takes single reports")
+    clients = [report.client for report in partial.reports]
+    if len(set(clients)) < len(clients):
+        raise DecodeError(WRONG, "two reports of one agent")
+    for report in partial.reports:
+        client = report.client
+        why = run.engine.refusal(client, number)
+        if why:
+            raise DecodeError(WRONG, why)
+        if not origin.lives(client):
+            raise DecodeError("other broker", f"{client} lives on another broker")
+        if report.work != run.work_digest_of(client, number):
+            raise DecodeError(WRONG, f"the report of {client} came from other work")
+        check_examples(report, origin.samples(client))
 
 
 def _others(run: Run, partial: PartialSum, origin: Origin, now: float) -> Effects:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 
 from covey.coordinator.engine.step import Stage, Step
-from covey.coordinator.fold.partial_sums import Origin
+from covey.coordinator.fold import partial_sums
 from covey.coordinator.record.notices import AggregatorDown, AggregatorUp, SumRefused
 from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.run import MAX_OTHER_BYTES
@@ -197,7 +197,7 @@ class Aggregators:
             return []
         site.order = None  # the next one settles it
         placement = self._desk.placement
-        origin = Origin(lambda client: placement.lives(client, shard), run.samples_of)
+        origin = partial_sums.Origin(lambda client: placement.lives(client, shard), run.samples_of)
         try:
             with while_the_run_works(self._desk), run.one_checkpoint():
                 summed = PartialSum.from_bytes(content)
@@ -311,9 +311,9 @@ class Aggregators:
         run = self._run
         number, is_summable = self._summable
         if number != step.number:
-            is_summable = run.sums.is_summable(step, run.state, run.orders.keys())
+            is_summable = partial_sums.is_summable(run.scenario, step, run.state, run.orders.keys())
             self._summable = (step.number, is_summable)
-        return is_summable and not run.sums.is_direct(step)
+        return is_summable and not run.is_direct
 
     def _ask(self, shard: int, step: Step) -> list[Effect]:
         """Orders for the agents of a broker that have not reported: an order makes an agent send its report."""
@@ -328,7 +328,8 @@ class Aggregators:
 
     def _publish(self, shard: int, site: _Site, step: Step) -> None:
         """The order of one aggregator, where it has changed, and the subscription that fits it."""
-        settled = self._run.sums.settled(step.number)
+        folding = self._run.folding
+        settled = folding.settled if folding is not None else []
         facts = OrderFacts(step.number, site.is_direct, len(step.cohort), len(settled))
         if facts == site.order:
             return

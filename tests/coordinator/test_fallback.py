@@ -14,7 +14,8 @@ from pydantic import ValidationError
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.checks import checked_numbers
 from covey.coordinator.compare.grid import grid
-from covey.coordinator.fold.fold_trial import FoldTrial
+from covey.coordinator.disk.spool import Spool
+from covey.coordinator.fold.folding import Folding, Sound
 from covey.coordinator.record import records
 from covey.coordinator.report.roster import roster_table
 from covey.coordinator.report.run_facts import facts_of
@@ -238,13 +239,20 @@ def test_a_vote_that_nobody_asked_for_moves_nobody(tmp_path: Path, method: str) 
     assert run.engine.round == scene.rounds.count
 
 
-def test_a_vote_of_an_agent_without_a_cluster_moves_nobody() -> None:
+def test_a_vote_of_an_agent_without_a_cluster_moves_nobody(tmp_path: Path) -> None:
     state = replace(
         FedClust().init(setup(SCENE)), models=(setup(SCENE).starts[0],), assign={"a": 0}
     )
-    trial = FoldTrial(SCENE, state, Phase("evaluate"), (), (), None, 9)
-    numbers = {"server": FIGURES, "vote": VOTE}
-    outcome = trial.outcome([(client, Report({}, 5, numbers)) for client in ("a", "stranger")])
+    spool = Spool(tmp_path)
+    folding = Folding(SCENE, spool, 9, Phase("evaluate"))
+    clients = ["a", "stranger"]
+    for client in clients:
+        report = Report({}, 5, {"server": FIGURES, "vote": VOTE})
+        spool.keep(9, client, report, 0.0)
+        folding.add(client, report, state)
+    verdict = folding.close(clients, Phase("evaluate"), state)
+    assert isinstance(verdict, Sound)
+    outcome = verdict.outcome
     assert outcome.votes.keys() == {"a"}
     assert outcome.state.assign == {"a": 0}
     assert outcome.evaluation["stranger"] == {"server": FIGURES}

@@ -188,7 +188,7 @@ def test_a_report_that_must_be_taken_out_or_weighed_again_is_asked_for_with_all_
             assert run.engine.round == 0
             assert run.engine.step is not None
             assert run.engine.step.reported == set()
-            assert run.sums.is_direct(run.engine.step)
+            assert run.is_direct
             assert not list((run.folder / "spool" / "1").glob("*.sum"))
         for client, content in reports.items():
             effects += run.receive(client, content, 0.0)
@@ -263,7 +263,8 @@ def test_a_sum_waits_for_others_and_is_offered_until_it_is_settled(tmp_path: Pat
     partial = PartialSum.from_bytes(content)
     take(run, partial)
     number = partial.step
-    settled = list(run.sums.settled(number))
+    assert run.folding is not None
+    settled = run.folding.settled
     this.follow(AggregatorOrder(run="r1", step=number, agents={}, settled=settled))
     assert this.unsettled == []
     assert take(run, partial) is None, "a replay"
@@ -343,7 +344,7 @@ def test_a_sum_that_does_not_fit_counts_nothing(kind: str, tmp_path: Path) -> No
         take(run, forged, origin)
     assert run.engine.step is not None
     assert run.engine.step.reported == {"agent-7"}
-    assert run.sums.is_direct(run.engine.step) == (kind != "other run")
+    assert run.is_direct == (kind != "other run")
     for client, content in reports.items():
         run.accept(client, content, 0.0)
     assert fingerprint(run) == in_single_reports(tmp_path / "single")

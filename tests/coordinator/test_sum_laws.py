@@ -16,12 +16,9 @@ import numpy as np
 import pytest
 
 from covey.coordinator.disk.spool import Circumstances, Spool, SummedVectors
-from covey.coordinator.engine.events import Close
 from covey.coordinator.fold import limits
-from covey.coordinator.fold.arrivals import Arrivals
-from covey.coordinator.fold.fold_trial import FoldTrial
+from covey.coordinator.fold.folding import Folding, Sound
 from covey.coordinator.fold.private_sums import Ledger, PrivateSums
-from covey.coordinator.fold.verdict import ClosedStep, Sound
 from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
@@ -33,7 +30,7 @@ from tests.kit.small_run import clients, scenario, setup
 from tests.methods import METHODS
 
 Reports = Sequence[tuple[ClientId, Report]]
-Make = Callable[[Scenario, Spool, Any, Phase, Reports], tuple[Arrivals, PrivateSums | None]]
+Make = Callable[[Folding, Spool, Any, Reports], None]
 AVERAGING = [
     name for name, options in METHODS.items() if not BUILT_IN[options.get("name", name)].individual
 ]
@@ -49,30 +46,23 @@ def folds_of(method: str) -> list[tuple[Any, Phase, Reports]]:
     return list(Run(scene.strategy, setup(scene), clients()).rounds(3).folds)
 
 
-def on_arrival(
-    scene: Scenario, spool: Spool, state: Any, phase: Phase, reports: Reports
-) -> tuple[Arrivals, None]:
+def on_arrival(folding: Folding, spool: Spool, state: Any, reports: Reports) -> None:
     """Each report is added as it comes; the first one was taken out and came again."""
-    arrivals = Arrivals(scene.strategy, scene.aggregation, spool, is_batch=False)
-    [(first, report), *_] = reports
-    for client, one in [(first, report), *reports]:
-        arrivals.remove(STEP, client)
+    for client, one in [*reports[:1], *reports]:
+        folding.remove(client)
         spool.keep(STEP, client, one, 0.0)
-        arrivals.add(STEP, client, one, phase, state)
-    return arrivals, None
+        folding.add(client, one, state)
 
 
-def merged(
-    scene: Scenario, spool: Spool, state: Any, phase: Phase, reports: Reports
-) -> tuple[Arrivals, None]:
+def merged(folding: Folding, spool: Spool, state: Any, reports: Reports) -> None:
     """Two of three reports come in sums of two aggregators."""
-    strategy = scene.strategy
-    arrivals = Arrivals(strategy, scene.aggregation, spool, is_batch=False)
+    strategy = folding.scenario.strategy
+    phase = folding.phase
     shards: list[list[tuple[ClientId, Report]]] = [[], []]
     for place, (client, report) in enumerate(reports):
         if place % 3 == 0 or is_whole(strategy, state, phase, client):
             spool.keep(STEP, client, report, 0.0)
-            arrivals.add(STEP, client, report, phase, state)
+            folding.add(client, report, state)
         else:
             shards[place % 2].append((client, report))
     for shard in shards:
@@ -84,26 +74,14 @@ def merged(
             steps = limits.steps_of(strategy, state, phase, [(client, report)])
             norms[client] = {step.name: step.norm for step in steps}
         bare = [(c, replace(r, vectors=SummedVectors(phase.sizes))) for c, r in shard]
-        sent = Accumulator.from_bytes(sums.to_bytes())
-        arrivals.add_sum(STEP, bare, norms, sent, phase, state)
+        folding.add_sum(bare, norms, Accumulator.from_bytes(sums.to_bytes()), state)
         spool.hold(STEP, [(c, r, Circumstances(0.0)) for c, r in bare])
-    return arrivals, None
 
 
-def from_the_spool(
-    scene: Scenario, spool: Spool, state: Any, phase: Phase, reports: Reports
-) -> tuple[Arrivals, None]:
+def from_the_spool(folding: Folding, spool: Spool, state: Any, reports: Reports) -> None:
+    folding.give_up()
     for client, report in reports:
         spool.keep(STEP, client, report, 0.0)
-    return Arrivals(scene.strategy, scene.aggregation, spool, is_batch=True), None
-
-
-def noised(
-    scene: Scenario, spool: Spool, state: Any, phase: Phase, reports: Reports
-) -> tuple[Arrivals, PrivateSums]:
-    arrivals, _ = from_the_spool(scene, spool, state, phase, reports)
-    assert scene.privacy is not None
-    return arrivals, PrivateSums(scene, scene.privacy, b"key", Ledger())
 
 
 def state_after(
@@ -111,13 +89,12 @@ def state_after(
 ) -> list[Any]:
     spool = Spool(folder)
     spool.durable = False
-    arrivals, privacy = make(scene, spool, state, phase, reports)
-    reporters = tuple(sorted(client for client, _ in reports))
-    trial = FoldTrial(scene, state, phase, (), (), privacy, STEP)
-    closed = ClosedStep(
-        Close(STEP, reporters, ()), trial, spool, arrivals, {}, lambda _, found: found
-    )
-    verdict = closed.verdict()
+    privacy = None
+    if scene.privacy is not None:
+        privacy = PrivateSums(scene, scene.privacy, b"key", Ledger())
+    folding = Folding(scene, spool, STEP, phase, privacy=privacy)
+    make(folding, spool, state, reports)
+    verdict = folding.close(sorted(client for client, _ in reports), phase, state)
     assert isinstance(verdict, Sound), verdict
     return fingerprint(verdict.outcome.state)
 
@@ -194,7 +171,7 @@ def test_noise_is_the_same_in_any_order_of_arrival_and_another_in_the_next_step(
     scene = scenario(method, privacy=privacy, fleet={"agents": 8})
     state, phase, reports = folds_of(method)[-1]
     found = [
-        state_after(tmp_path / str(place), scene, noised, state, phase, shuffled)
+        state_after(tmp_path / str(place), scene, on_arrival, state, phase, shuffled)
         for place, shuffled in enumerate(in_orders(reports))
     ]
     assert found[1:] == found[:-1]

@@ -1,4 +1,4 @@
-"""Reports that are added up as they arrive: the fold has the bytes of one that reads them all at once."""
+"""The fold of a step: reports that are added up as they arrive give the bytes of a fold that reads them all at once."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from covey.coordinator.disk.spool import Spool
+from covey.coordinator.fold import folding as folding_module
 from covey.coordinator.fold import limits
-from covey.coordinator.fold.arrivals import Arrivals, ExpectedSums
+from covey.coordinator.fold.folding import Folding, Missing, Sound, check_sums
 from covey.coordinator.record.notices import ReportSetAside
 from covey.coordinator.run.effects import Announce
 from covey.shared.errors import DecodeError
@@ -35,7 +36,8 @@ SIZE = 5
 STATE = Single(np.zeros(SIZE, np.float32))
 TRAIN = Phase(sizes={MODEL: SIZE})
 EVERYBODY = {"participation": 1.0}
-CAPPED = Aggregation(max_samples=MaxSamples(times_median=2.0))
+PLAIN = Aggregation(refuse_beyond=None)
+CAPPED = Aggregation(max_samples=MaxSamples(times_median=2.0), refuse_beyond=None)
 
 METHODS = tuple(name for name, kind in BUILT_IN.items() if not kind.individual)
 
@@ -59,14 +61,12 @@ reports = st.builds(
 def test_a_sum_of_an_aggregator_has_the_count_the_weight_and_the_length_of_its_reports(
     added: list[tuple[int, float]], is_refused: bool
 ) -> None:
-    expected = ExpectedSums()
-    for weight in (2.0, 4.0):
-        expected.count((Term("0", weight),), {MODEL: 3})
+    terms = [(Term("0", weight),) for weight in (2.0, 4.0)]
     sent = Accumulator()
     for size, weight in added:
         sent.add("0", np.ones(size, np.float32), weight)
     with pytest.raises(DecodeError, match="the sum of 0") if is_refused else nullcontext():
-        expected.compare(sent)
+        check_sums(terms, {MODEL: 3}, sent)
 
 
 def agents(count: int) -> list[ClientId]:
@@ -80,24 +80,41 @@ def new_spool(folder: Path) -> Spool:
     return spool
 
 
-def new_arrivals(spool: Spool, aggregation: Aggregation) -> Arrivals:
-    return Arrivals(FedAvg(), aggregation, spool, is_batch=False)
+def new_folding(spool: Spool, aggregation: Aggregation = PLAIN) -> Folding:
+    return Folding(scenario("fedavg", aggregation=aggregation.model_dump()), spool, 1, TRAIN)
 
 
-def from_arrivals(
-    arrivals: Arrivals, reporters: Sequence[ClientId], aggregation: Aggregation
-) -> Any:
-    collected = arrivals.collect(1, reporters, TRAIN, STATE)
-    assert collected is not None
-    assert not collected.unreadable
-    fair = limits.capped(collected.reports, aggregation)
-    sums = arrivals.sums(STATE, TRAIN, fair)
-    return FedAvg().fold(STATE, TRAIN, sums, fair).model.tobytes()
+def accept(folding: Folding, spool: Spool, client: ClientId, report: Report) -> None:
+    spool.keep(1, client, report, 0.0)
+    folding.add(client, report, STATE)
 
 
-def in_one_batch(spool: Spool, reporters: Sequence[ClientId], aggregation: Aggregation) -> Any:
+def closed(folding: Folding, reporters: Sequence[ClientId]) -> bytes:
+    """The bytes of the model after the fold."""
+    verdict = folding.close(reporters, TRAIN, STATE)
+    assert isinstance(verdict, Sound), verdict
+    return verdict.outcome.state.model.tobytes()  # type: ignore[no-any-return]
+
+
+def in_one_batch(
+    spool: Spool, reporters: Sequence[ClientId], aggregation: Aggregation = PLAIN
+) -> bytes:
     fair = limits.capped(spool.reports(1, reporters), aggregation)
     return folded(FedAvg(), STATE, TRAIN, fair, aggregation.average).model.tobytes()
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[ClientId]:
+    """Whose reports a close reads from the spool."""
+    clients: list[ClientId] = []
+    readable = Spool.readable
+
+    def watched(self: Spool, step: int, wanted: Sequence[ClientId]) -> Any:
+        clients.extend(wanted)
+        return readable(self, step, wanted)
+
+    monkeypatch.setattr(Spool, "readable", watched)
+    return clients
 
 
 @settings(
@@ -109,7 +126,7 @@ def test_any_order_of_accepting_excluding_repeating_and_restarting_gives_the_byt
 ) -> None:
     """Weights change too: claims of more than twice the median number of samples are capped."""
     spool = new_spool(tmp_path / "spool")
-    arrivals = new_arrivals(spool, CAPPED)
+    folding = new_folding(spool, CAPPED)
     by_client = dict(zip(agents(len(sent)), sent, strict=True))
     order = data.draw(st.permutations(sorted(by_client)))
     taken_out = set(data.draw(st.lists(st.sampled_from(order), unique=True)))
@@ -117,77 +134,110 @@ def test_any_order_of_accepting_excluding_repeating_and_restarting_gives_the_byt
     restart_after = data.draw(st.integers(0, 2 * len(order)))
     for place, client in enumerate(order):
         if place == restart_after:
-            arrivals = new_arrivals(spool, CAPPED)
-        spool.keep(1, client, by_client[client], 0.0)
-        arrivals.add(1, client, by_client[client], TRAIN, STATE)
+            folding = new_folding(spool, CAPPED)
+        accept(folding, spool, client, by_client[client])
         if client in taken_out:  # set aside, or forgotten
-            arrivals.remove(1, client)
+            folding.remove(client)
             spool.discard(1, client)
     # those who are excluded after their report are in the spool, but the round does not count them
     reporters = [c for c in sorted(by_client) if c not in taken_out | uncounted]
     if not reporters:
         return
-    expected = in_one_batch(spool, reporters, CAPPED)
-    assert from_arrivals(arrivals, reporters, CAPPED) == expected
-    assert from_arrivals(arrivals, reporters[:1], CAPPED) == in_one_batch(
-        spool, reporters[:1], CAPPED
-    ), "a step that is closed again with fewer reports"
+    assert closed(folding, reporters) == in_one_batch(spool, reporters, CAPPED)
+    assert closed(folding, reporters[:1]) == in_one_batch(spool, reporters[:1], CAPPED), (
+        "a step that is closed again with fewer reports"
+    )
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_run_that_adds_up_arrivals_has_the_bytes_of_one_that_reads_the_spool(
-    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: list[ClientId]
 ) -> None:
     scene = scenario(method, rounds={**EVERYBODY, "count": 2})
-    used: list[str] = []
-    sums = Arrivals.sums
-
-    def counted(self: Arrivals, state: Any, phase: Phase, reports: Any) -> Any:
-        used.append(phase.name)
-        return sums(self, state, phase, reports)
-
-    monkeypatch.setattr(Arrivals, "sums", counted)
     arrived = fingerprint(in_process(tmp_path / "arrived", scene))
-    assert "train" in used
-    monkeypatch.setattr(Arrivals, "collect", lambda *_: None)
-    used.clear()
+    few = len(read)
+    monkeypatch.setattr(Folding, "add", lambda folding, *_: folding.give_up())
     assert fingerprint(in_process(tmp_path / "spooled", scene)) == arrived
-    assert not used
+    assert few < len(read) / 2
 
 
-def test_a_report_that_is_accepted_a_second_time_is_folded_from_the_spool(tmp_path: Path) -> None:
+def test_a_close_reads_no_report_that_was_added_as_it_came(
+    tmp_path: Path, read: list[ClientId]
+) -> None:
     spool = new_spool(tmp_path)
-    arrivals = new_arrivals(spool, Aggregation())
+    folding = new_folding(spool)
+    for client in agents(3):
+        accept(folding, spool, client, Report({MODEL: np.ones(SIZE, np.float32)}, 1))
+    closed(folding, agents(3))
+    assert not read
+
+
+def test_a_close_after_a_restart_reads_the_reports_of_the_earlier_process_alone(
+    tmp_path: Path, read: list[ClientId]
+) -> None:
+    spool = new_spool(tmp_path)
+    for value, client in enumerate(agents(3)):
+        report = Report({MODEL: np.full(SIZE, value, np.float32)}, 1)
+        if client == "agent-0":
+            spool.keep(1, client, report, 0.0)
+            folding = new_folding(spool)
+        else:
+            accept(folding, spool, client, report)
+    assert closed(folding, agents(3)) == in_one_batch(spool, agents(3))
+    assert read == ["agent-0"]
+
+
+def test_a_report_that_is_accepted_a_second_time_is_folded_from_the_spool(
+    tmp_path: Path, read: list[ClientId]
+) -> None:
+    spool = new_spool(tmp_path)
+    folding = new_folding(spool)
     for value in (1.0, 2.0):
         report = Report({MODEL: np.full(SIZE, value, np.float32)}, 1)
-        spool.keep(1, "agent-0", report, 0.0)
-        arrivals.add(1, "agent-0", report, TRAIN, STATE)
-    assert arrivals.collect(1, ["agent-0"], TRAIN, STATE) is None
+        accept(folding, spool, "agent-0", report)
+    assert closed(folding, ["agent-0"]) == np.full(SIZE, 2.0, np.float32).tobytes()
+    assert read == ["agent-0"]
 
 
 def test_a_report_that_is_gone_when_it_should_be_taken_out_leaves_the_step_to_the_spool(
-    tmp_path: Path,
+    tmp_path: Path, read: list[ClientId]
 ) -> None:
     spool = new_spool(tmp_path)
-    arrivals = new_arrivals(spool, Aggregation())
+    folding = new_folding(spool)
     for client in agents(2):
-        report = Report({MODEL: np.ones(SIZE, np.float32)}, 1)
-        spool.keep(1, client, report, 0.0)
-        arrivals.add(1, client, report, TRAIN, STATE)
+        accept(folding, spool, client, Report({MODEL: np.ones(SIZE, np.float32)}, 1))
     spool.discard(1, "agent-0")
-    arrivals.remove(1, "agent-0")
-    assert arrivals.collect(1, ["agent-1"], TRAIN, STATE) is None
+    folding.remove("agent-0")
+    closed(folding, ["agent-1"])
+    assert read == ["agent-1"]
+
+
+def test_a_report_whose_vectors_are_lost_and_in_the_sums_comes_again_and_counts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its order was whole, and it has terms too: it cannot be taken out of the sums."""
+    monkeypatch.setattr(folding_module, "is_whole", lambda *place: place[-1] == "agent-0")
+    spool = new_spool(tmp_path)
+    folding = new_folding(spool)
+    report = Report({MODEL: np.ones(SIZE, np.float32)}, 1)
+    for client in agents(2):
+        accept(folding, spool, client, report)
+    spool.discard(1, "agent-0")
+    verdict = folding.close(agents(2), TRAIN, STATE)
+    assert isinstance(verdict, Missing)
+    assert verdict.reasons.keys() == {"agent-0"}
+    accept(folding, spool, "agent-0", Report({MODEL: np.full(SIZE, 3, np.float32)}, 1))
+    assert closed(folding, agents(2)) == in_one_batch(spool, agents(2))
 
 
 def test_vectors_are_not_kept_but_read_from_the_spool(tmp_path: Path) -> None:
     spool = new_spool(tmp_path)
-    arrivals = new_arrivals(spool, Aggregation())
+    folding = new_folding(spool)
     report = Report({MODEL: np.ones(SIZE, np.float32)}, 3)
-    spool.keep(1, "agent-0", report, 0.0)
-    arrivals.add(1, "agent-0", report, TRAIN, STATE)
-    collected = arrivals.collect(1, ["agent-0"], TRAIN, STATE)
-    assert collected is not None
-    [(_, light)] = collected.reports
+    accept(folding, spool, "agent-0", report)
+    verdict = folding.close(["agent-0"], TRAIN, STATE)
+    assert isinstance(verdict, Sound)
+    [(_, light)] = verdict.reports
     assert light.vectors[MODEL].tobytes() == report.vectors[MODEL].tobytes()
     spool.discard(1, "agent-0")
     assert list(light.vectors) == [MODEL]
@@ -201,14 +251,13 @@ def test_vectors_are_not_kept_but_read_from_the_spool(tmp_path: Path) -> None:
     ids=["rule", "clip"],
 )
 def test_a_robust_rule_and_clipping_fold_from_the_spool(
-    tmp_path: Path, aggregation: Aggregation
+    tmp_path: Path, aggregation: Aggregation, read: list[ClientId]
 ) -> None:
     spool = new_spool(tmp_path)
-    arrivals = new_arrivals(spool, aggregation)
-    report = Report({MODEL: np.ones(SIZE, np.float32)}, 1)
-    spool.keep(1, "agent-0", report, 0.0)
-    arrivals.add(1, "agent-0", report, TRAIN, STATE)
-    assert arrivals.collect(1, ["agent-0"], TRAIN, STATE) is None
+    folding = new_folding(spool, aggregation)
+    accept(folding, spool, "agent-0", Report({MODEL: np.ones(SIZE, np.float32)}, 1))
+    closed(folding, ["agent-0"])
+    assert read == ["agent-0"]
 
 
 def test_a_report_that_is_set_aside_at_the_close_is_not_in_the_model(
@@ -216,7 +265,7 @@ def test_a_report_that_is_set_aside_at_the_close_is_not_in_the_model(
 ) -> None:
     """Absurd values are found when all have reported: by then they are in the sum."""
     models = []
-    for name in ("arrivals", "spool"):
+    for name in ("added up", "spool"):
         run, orders = half_reported(tmp_path / name)
         effects = []
         for client in sorted(orders)[4:]:
@@ -229,7 +278,7 @@ def test_a_report_that_is_set_aside_at_the_close_is_not_in_the_model(
         assert aside == ["agent-5"]
         assert run.engine.round == 1
         models.append(run.state.model.tobytes())
-        monkeypatch.setattr(Arrivals, "collect", lambda *_: None)
+        monkeypatch.setattr(Folding, "add", lambda folding, *_: folding.give_up())
     assert models[0] == models[1]
 
 

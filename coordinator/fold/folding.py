@@ -1,0 +1,465 @@
+"""The fold of one step, from its first report to the method's new state: the door of this room.
+
+A report is added when it is accepted and lies in the spool. `close` gives the new state, or says what is in its way. Behind the
+door are all ways to a sum, and caps, limits, clips, staleness, blame and soundness.
+
+A phase is added up on arrival if its method names sums (`Strategy.terms`), the rule is the plain mean, and nothing else looks
+at single reports: closing it then reads none of them again, and aggregators may send sums. All other phases are folded from
+the spool, and so is one that goes wrong on the way. Sums are exact: both ways give the same bytes, whatever came in which
+order, was taken out again, or was read after a kill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any
+
+from covey.coordinator.checks import check_vector
+from covey.coordinator.disk.spool import Spool, SpooledVectors
+from covey.coordinator.fold import limits
+from covey.coordinator.fold.means import Means, means_of
+from covey.coordinator.fold.private_sums import PrivateSums
+from covey.coordinator.fold.stale_reports import Began, fresh
+from covey.coordinator.fold.statistics import pooled_statistics
+from covey.shared.client import VOTE
+from covey.shared.errors import DecodeError
+from covey.shared.numerics.accumulator import Accumulator
+from covey.shared.numerics.vectors import Vector
+from covey.shared.numerics.votes import Vote
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.strategies import phase_names
+from covey.shared.strategies.base import ClientId, Phase, Report, Reports, Strategy, Sums
+from covey.shared.strategies.reading import alternative, fold, is_whole, sums_of
+from covey.shared.strategies.sums import ExactSums, Terms, fair_terms
+
+MAX_REASON = 300  # characters of a fold's failure that are kept
+
+ClientReport = tuple[ClientId, Report]
+Figures = dict[str, Any]
+Reasons = Mapping[ClientId, str]  # by agent, why its report does not count
+MakeSums = Callable[[Reports, Any], tuple[Sums, Reports]]  # of reports, and the method's state
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The method's state after a fold, and all else that the run takes over from it."""
+
+    state: Any
+    means: Means  # of the reporters, for the record
+    scaling: Figures | None = None  # of the phase that finds moments: see `fleet_statistics`
+    evaluation: Mapping[ClientId, Figures] = field(default_factory=dict)  # by mode
+    votes: Mapping[ClientId, Vote] = field(default_factory=dict)  # of the evaluation
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Accepted reports that must come again, because they cannot be used as they are."""
+
+    reasons: Reasons
+
+
+@dataclass(frozen=True)
+class Guilty:
+    """Reports that must be set aside. The step continues with the others."""
+
+    reasons: Reasons
+
+
+@dataclass(frozen=True)
+class Hopeless:
+    """The fold fails, and no report is to blame for it."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Sound:
+    """The fold of these reports."""
+
+    outcome: Outcome
+    reports: Reports
+    steps: Sequence[limits.Step]  # how far the reports moved from their models
+
+
+Verdict = Missing | Guilty | Hopeless | Sound
+
+
+@dataclass(frozen=True)
+class _Arrived:
+    """A report that is in the sums."""
+
+    report: Report  # its vectors are in the spool, or only an aggregator has seen them
+    terms: Terms  # as they were added
+    steps: Sequence[limits.Step]
+    is_whole: bool  # the fold needs the vectors too
+
+
+class Folding:
+    """The fold of one step. It reads the run and changes nothing of it; the state is that of the moment of each call.
+
+    Args:
+        scenario: of the run.
+        spool: has every report that is added.
+        number: of the step.
+        phase: of the step.
+        newcomers: agents that came after the last round.
+        trained: agents that a training round has drawn so far.
+        usual: the usual norm of a step in the run so far, by name of the vector.
+        privacy: makes the sums of a run with a `privacy` section.
+        parameters: P, the values at the front of a model that are trained; None: all.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        spool: Spool,
+        number: int,
+        phase: Phase,
+        *,
+        newcomers: Collection[ClientId] = (),
+        trained: Collection[ClientId] = (),
+        usual: Mapping[str, float] | None = None,
+        privacy: PrivateSums | None = None,
+        parameters: int | None = None,
+    ) -> None:
+        self.number = number
+        self.phase = phase
+        self.scenario = scenario
+        self.is_direct = False  # takes no sums of aggregators
+        self.settled: list[bytes] = []  # digests of aggregators' messages that were dealt with
+        self._spool = spool
+        self._strategy: Strategy[Any] = scenario.strategy
+        self._settings = scenario.aggregation
+        self._newcomers = newcomers
+        self._trained = trained
+        self._usual = usual or {}
+        self._privacy = privacy
+        self._parameters = parameters
+        settings = self._settings
+        is_of_the_run = phase.name in phase_names.OF_THE_RUN
+        # the run's own figures have no vectors
+        self._has_vectors = bool(phase.sizes) and not is_of_the_run
+        # under client-level privacy every report is clipped, and whom to refuse must not depend on others' reports
+        is_private = scenario.privacy is not None and scenario.privacy.client is not None
+        self._measures = not (is_of_the_run or is_private or settings.refuse_beyond is None)
+        self._distances = limits.Distances(self._strategy)
+        needs_vectors = self._strategy.individual or settings.average.single or settings.clips
+        self._is_added_up = (
+            scenario.privacy is None
+            and scenario.rounds.mode != "buffered"
+            and not (needs_vectors and self._has_vectors)
+        )
+        self._sums = Accumulator()  # of the terms in `_arrived`
+        self._arrived: dict[ClientId, _Arrived] = {}
+
+    def __repr__(self) -> str:
+        return f"<Folding of step {self.number}: {len(self._arrived)} reports added up>"
+
+    # -- while the step is open --------------------------------------------------------------------
+
+    def add(self, client: ClientId, report: Report, state: Any) -> None:
+        """Count a report that lies in the spool. Its vectors are not kept."""
+        if not self._is_added_up:
+            return
+        if client in self._arrived:  # the spool has replaced the first one
+            self.give_up()
+            return
+        try:
+            terms = self._terms(client, report, state)
+            steps = self._distances.of(state, self.phase, client, report) if self._measures else []
+            whole = self._has_vectors and is_whole(self._strategy, state, self.phase, client)
+            self._count(terms, report.vectors)
+        except (OSError, MemoryError):
+            raise
+        except Exception:
+            self.give_up()  # the fold from the spool fails as well, and finds out who is to blame
+            return
+        sizes = {name: vector.size for name, vector in report.vectors.items()}
+        spooled = SpooledVectors(self._spool, self.number, client, sizes)
+        self._arrived[client] = _Arrived(replace(report, vectors=spooled), terms, steps, whole)
+
+    def add_sum(
+        self,
+        reports: Reports,
+        norms: Mapping[ClientId, Mapping[str, float]],
+        sums: Accumulator,
+        state: Any,
+    ) -> None:
+        """Count reports that were added up elsewhere. Their vectors are not here (`SummedVectors`).
+
+        Args:
+            reports: what the sums are said to be of.
+            norms: how far each report's vectors lie from their models, by name.
+            sums: of the terms of these reports.
+            state: the method's.
+
+        Raises:
+            DecodeError: ("partial sum") the fold needs single reports, or the sums have other terms than the reports.
+                Nothing is counted then.
+        """
+        if not self._is_added_up:
+            raise DecodeError("partial sum", f"step {self.number} is folded from single reports")
+        arrived: dict[ClientId, _Arrived] = {}
+        for client, report in reports:
+            if self._has_vectors and is_whole(self._strategy, state, self.phase, client):
+                raise DecodeError("partial sum", f"the fold needs the report of {client} itself")
+            terms = self._terms(client, report, state)
+            steps: list[limits.Step] = []
+            if self._measures:
+                steps = self._distances.of(state, self.phase, client, report, norms[client])
+            arrived[client] = _Arrived(report, terms, steps, is_whole=False)
+        check_sums([one.terms for one in arrived.values()], self.phase.sizes, sums)
+        self._sums.merge(sums)
+        self._arrived |= arrived
+
+    def remove(self, client: ClientId) -> None:
+        """Take a report out, while the spool still has it."""
+        arrived = self._arrived.pop(client, None)
+        if arrived is None:
+            return
+        try:
+            self._uncount(arrived.terms, arrived.report.vectors)
+        except (OSError, ValueError, KeyError):
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Leave the step to the spool."""
+        self._is_added_up = False
+        self._sums = Accumulator()
+        self._arrived = {}
+
+    def forget_sums(self) -> None:
+        """The step needs the reports that are in sums of aggregators: their agents send them."""
+        self._spool.drop_sums(self.number)
+        self.is_direct = True
+        self.give_up()
+
+    def _terms(self, client: ClientId, report: Report, state: Any) -> Terms:
+        if not self._has_vectors:
+            return ()
+        return self._strategy.terms(state, self.phase, client, report)
+
+    def _count(self, terms: Terms, vectors: Mapping[str, Vector]) -> None:
+        for term in terms:
+            self._sums.add(term.key, term.part(vectors), term.weight)
+
+    def _uncount(self, terms: Terms, vectors: Mapping[str, Vector]) -> None:
+        for term in terms:
+            self._sums.subtract(term.key, term.part(vectors), term.weight)
+
+    # -- the close ---------------------------------------------------------------------------------
+
+    def close(
+        self,
+        reporters: Sequence[ClientId],
+        phase: Phase,
+        state: Any,
+        began: Mapping[ClientId, Began] | None = None,
+    ) -> Verdict:
+        """What becomes of the step. It may be closed again, after reports came again or were removed.
+
+        Args:
+            reporters: whose reports are folded, in ascending order.
+            phase: of the step, with the invited agents.
+            state: the method's.
+            began: of those whose reports are stale, what they began with.
+
+        Raises:
+            OSError, MemoryError: no report is to blame.
+        """
+        self.phase = phase
+        verdict = self._close_sums(reporters, state) if self._is_added_up else None
+        if verdict is not None:
+            return verdict
+        found, unreadable = self._spool.readable(self.number, reporters)
+        if unreadable:
+            return Missing(unreadable)
+        reports = [
+            (client, fresh(self.scenario, state, client, report, (began or {}).get(client)))
+            for client, report in found
+        ]
+        steps = self._steps_of(reports, state)
+        refused = self._refused(steps)
+        if refused is not None:
+            return refused
+
+        try:
+            return Sound(self.folded(reports, state), reports, steps)
+        except (MemoryError, OSError):
+            raise
+        except Exception as error:
+            guilty = limits.guilty(lambda some: self.folded(some, state), reports)
+            if guilty:
+                return Guilty(guilty)
+            return Hopeless(f"the fold failed: {type(error).__name__}: {error}"[:MAX_REASON])
+
+    def _close_sums(self, reporters: Sequence[ClientId], state: Any) -> Verdict | None:
+        """The verdict from the sums; None where the step must be folded from the spool.
+
+        Reports that an earlier process accepted are read and counted now. The vectors of a report that the fold needs whole
+        are mapped from the spool.
+        """
+        before = [client for client in reporters if client not in self._arrived]
+        found, unreadable = self._spool.readable(self.number, before)
+        for client, report in found:
+            self.add(client, report, state)
+        counted = [client for client in reporters if client in self._arrived]
+        whole = [client for client in counted if self._arrived[client].is_whole]
+        if len(whole) == len(counted):
+            return None
+        opened, lost = self._spool.readable(self.number, whole)
+        if lost:
+            self.give_up()  # their vectors are in the sums, and cannot be taken out
+            return None
+        if unreadable:
+            return Missing(unreadable)
+        vectors = dict(opened)
+        reports = [
+            (client, vectors.get(client, self._arrived[client].report)) for client in counted
+        ]
+        steps = [step for client in counted for step in self._arrived[client].steps]
+        refused = self._refused(steps)
+        if refused is not None:
+            return refused
+        try:
+            return Sound(self._folded(reports, state, self._put_right), reports, steps)
+        except MemoryError:
+            raise
+        except Exception:
+            self.give_up()  # the reports in the spool show who is to blame
+            return None
+
+    def _steps_of(self, reports: Reports, state: Any) -> list[limits.Step]:
+        """How far the reports moved. Where this cannot be computed, the fold fails as well and finds who is to blame."""
+        if not self._measures:
+            return []
+        try:
+            return limits.steps_of(self._strategy, state, self.phase, reports)
+        except (OSError, MemoryError):
+            raise
+        except Exception:
+            return []
+
+    def _refused(self, steps: Sequence[limits.Step]) -> Missing | Guilty | None:
+        """What follows from steps that no training makes; None where there are none."""
+        refused = limits.too_far(steps, self._settings, self._usual)
+        if not refused:
+            return None
+        summed = self._spool.summed(self.number)
+        if refused.keys().isdisjoint(summed):
+            return Guilty(refused)
+        # a sum cannot be taken apart: all reports in sums are needed themselves
+        return Missing(dict.fromkeys(summed, "a sum has a report that must be set aside"))
+
+    def folded(self, reports: Reports, state: Any) -> Outcome:
+        """The fold of reports that are at hand, with their vectors. Raises whatever a report makes it raise."""
+        return self._folded(reports, state, self._sums_of)
+
+    def _folded(self, reports: Reports, state: Any, make: MakeSums) -> Outcome:
+        fair = limits.capped(reports, self._settings)
+        match self.phase.name:
+            case phase_names.MOMENTS:
+                moments = [report.numbers for _, report in fair]
+                scaling = pooled_statistics(moments, self.scenario.task, self._settings)
+                limits.check_json(scaling, "the scaling")
+                return Outcome(state, self._means(fair), scaling=scaling)
+            case phase_names.EVALUATE:
+                return self._evaluated(fair, state)
+        sums, seen = make(fair, state)
+        after = fold(self._strategy, state, self.phase, sums, seen, self._parameters)
+        limits.check_sound(self._strategy, after)
+        return Outcome(after, self._means(fair))
+
+    def _evaluated(self, reports: Reports, state: Any) -> Outcome:
+        votes = {
+            client: Vote.from_wire(report.numbers[VOTE])
+            for client, report in reports
+            # a method without alternatives asks no agent
+            if VOTE in report.numbers and alternative(self._strategy, state, client)
+        }
+        claims = {
+            client: {mode: row for mode, row in report.numbers.items() if mode != VOTE}
+            for client, report in reports
+        }
+        evaluation = limits.fair_figures(claims, self._settings)
+        means = self._means(
+            [(client, replace(report, numbers=evaluation[client])) for client, report in reports]
+        )
+        fallback = self._strategy.fallback
+        if votes and fallback is not None:
+            against = {client: vote.is_against for client, vote in votes.items()}
+            state = fallback.voted(state, against)
+        return Outcome(state, means, evaluation=evaluation, votes=votes)
+
+    def _means(self, reports: Reports) -> Means:
+        means = means_of(
+            reports,
+            self.phase.name,
+            self.scenario.evaluation.weight,
+            self._newcomers,
+            self._trained,
+            self._settings.max_samples.share,
+        )
+        limits.check_json(means.to_json(), "its averages")
+        return means
+
+    def _sums_of(self, reports: Reports, state: Any) -> tuple[Sums, Reports]:
+        """The sums of these reports, made now, and the reports as the fold may see them."""
+        if self._settings.clips:
+            steps = limits.steps_of(self._strategy, state, self.phase, reports)
+            reports = limits.clip(self._strategy, state, reports, steps, self._settings)
+        average = self._settings.average
+        if self._privacy is not None:
+            return self._privacy.sums(state, self.phase, reports, average, step=self.number)
+        return sums_of(self._strategy, state, self.phase, reports, average), reports
+
+    def _put_right(self, reports: Reports, state: Any) -> tuple[Sums, Reports]:
+        """What was added up on arrival, as the sums of exactly these reports: others are taken out, and terms that have changed are added again.
+
+        Raises:
+            ValueError: a sum cannot be put right. What was added up must be forgotten (`give_up`).
+        """
+        for client in sorted(self._arrived.keys() - dict(reports).keys()):
+            self.remove(client)
+        average = self._settings.average
+        claimed = [self._terms(client, report, state) for client, report in reports]
+        for (client, _), terms in zip(reports, fair_terms(claimed, average.share), strict=True):
+            arrived = self._arrived.get(client)
+            if arrived is None:
+                raise ValueError(f"the report of {client} is not in the sums")
+            if terms == arrived.terms:
+                continue
+            vectors = dict(arrived.report.vectors)
+            self._uncount(arrived.terms, vectors)
+            self._count(terms, vectors)
+            self._arrived[client] = replace(arrived, terms=terms)
+        return ExactSums(self._sums, average), reports
+
+
+def check_sums(reports: Sequence[Terms], sizes: Mapping[str, int], sums: Accumulator) -> None:
+    """Compare sums with the terms of the reports that they are said to be of, whose vectors have these lengths.
+
+    Raises:
+        DecodeError: ("partial sum") number, length or weight under a key is another one, or a mean has absurd values.
+            Nothing else of a sum can be known by others than its maker.
+    """
+    counts: dict[str, int] = {}
+    weights: dict[str, Fraction] = {}
+    lengths: dict[str, int] = {}
+    for term in [term for terms in reports for term in terms]:
+        counts[term.key] = counts.get(term.key, 0) + 1
+        weights[term.key] = weights.get(term.key, Fraction(0)) + Fraction(term.weight)
+        lengths[term.key] = term.size(sizes)
+    if set(sums.keys) != counts.keys():
+        seen = f"it has the clusters {list(sums.keys)}, expected {sorted(counts)}"
+        raise DecodeError("partial sum", seen)
+    for key, number in counts.items():
+        found = (sums.count(key), sums.exact_weight(key), sums.size(key))
+        if found != (number, weights[key], lengths[key]):
+            raise DecodeError(
+                "partial sum", f"the sum of {key} is not one of the {number} reports with it"
+            )
+        if weights[key] > 0:
+            check_vector(key, sums.mean(key))
