@@ -5,7 +5,22 @@
     OPEN       reports come, agents come and go       -> Close     -> FOLDING, or Void -> GATHERING
     FOLDING    until the reports have been folded     -> Plan      -> PLANNING
 
-The rules, besides those of a step (`step_engine`):
+The rules of a step:
+- A phase closes when its target of reports is reached, when all agents alive have reported, when the
+  grace period after the quorum is over, or at the deadline. Without a quorum it is void and drawn again.
+- A vanished agent's slot is refilled during the first half of the deadline, where an agent is free.
+- An agent that is silent until a step closes is asked whether it is there. It has left if it does not answer within
+  `rollcall_s`: an agent that cannot announce its end costs one deadline, not one per round. One that answers and stays silent
+  rests for some rounds, and so does one that cannot do its work (`rests`).
+- A client whose reports were refused in `quarantine_after` steps is not invited any more until it is released. While a
+  step is open, a refused report leaves its slot vacant as a failed one does.
+- A report that cannot be read when its step is closed opens the step again, with a deadline of its own.
+- With a rule for deadlines, or over-selection by drop-outs, both follow from earlier steps (`timing`).
+- A step that invites an agent for the first time has `first_work_s` more: its training process starts then. An agent that
+  never answers has this allowance once, like all others.
+- A run is given up after `void_limit` void attempts in a row, or after `alike_limit` that failed for the same reason.
+
+The others:
 - A step number names one attempt at one phase and is never used twice. `round` counts folded rounds.
 - An agent that left counts as present for `absence_s` more: a lost session that comes back costs nothing.
 - While the link is down no agent leaves and no time passes. After it came back, and after a restart,
@@ -26,26 +41,46 @@ from itertools import islice
 from typing import Any, Self
 
 from covey.coordinator.engine import events
-from covey.coordinator.engine.cohort import Pool
+from covey.coordinator.engine.attempts import Attempts
+from covey.coordinator.engine.cohort import Cohort, Pool
 from covey.coordinator.engine.pace import Pace
-from covey.coordinator.engine.rests import Trouble
+from covey.coordinator.engine.presence import Presence
+from covey.coordinator.engine.rests import Kind, Rests, Trouble
 from covey.coordinator.engine.rules import Rules
 from covey.coordinator.engine.sampling import cohort_size, invitation_order
 from covey.coordinator.engine.step import Stage, Step
-from covey.coordinator.engine.step_engine import Actions, StepEngine
+from covey.coordinator.engine.timing import Timing
 from covey.shared.strategies.base import ClientId, Phase, View
 from covey.shared.strategies.phase_names import EVALUATE, TRAIN
 from covey.shared.timers import earliest
 from covey.shared.wire.roll_call import extra_s
 
+Actions = list[events.Action]
+
+NEVER_REFUSED = (0, 0)
 ASK_AGAIN_S = 1.0  # after a plan for which too few agents were there
 
 
-class RoundEngine(StepEngine):
+class RoundEngine:
     """Feed it events with the time they happened; carry out the actions it returns, in order."""
 
     def __init__(self, rules: Rules, now: float = 0.0) -> None:
-        super().__init__(rules)
+        self.rules = rules
+        self.stage = Stage.GATHERING
+        self.round = 0  # rounds folded; it only grows
+        self.number = 0  # of the newest step; never reused
+        self.step: Step | None = None  # there is one while OPEN or FOLDING, and only then
+        self.pace = Pace()  # orders and reports of buffered rounds
+        self.attempts = Attempts(rules)  # at the coming phase
+        # steps with a refused report, and the last of these steps, by client
+        self.refused: dict[ClientId, tuple[int, int]] = {}
+        self.quarantined: dict[ClientId, str] = {}  # known; why each is not invited any more
+        self.presence = Presence(self.quarantined.keys())
+        self.rests = Rests()  # agents whose newest work came to nothing
+        self.timing = Timing(rules.deadline, over_selects=rules.auto_over_select)
+        # those invited since the start of this process: their training processes have started before
+        self._called: set[ClientId] = set()
+        self._not_before: float | None = None  # no plan is asked for before this time
         self.now = now  # of the newest event
         self.paused = False  # by the operator: no phase opens
         self.started = False  # a plan was asked for: `start_agents` does not matter any more
@@ -56,13 +91,24 @@ class RoundEngine(StepEngine):
             self._gather_until = now + rules.start_wait_s
 
     def __repr__(self) -> str:
-        present = len(self.present)
-        known = len(self.known)
-        stage = self.stage.value
-        agents = f"{present} of {known} agents present"
+        agents = f"{len(self.present)} of {len(self.known)} agents present"
         rounds = f"round {self.round} of {self.rules.rounds}"
-        kind = type(self).__name__
-        return f"<{kind} {stage}: {rounds}, step {self.number}, {agents}>"
+        return f"<RoundEngine {self.stage.value}: {rounds}, step {self.number}, {agents}>"
+
+    @property
+    def attempt(self) -> int:
+        """Void attempts at the coming phase: each draws another cohort."""
+        return self.attempts.number
+
+    @property
+    def known(self) -> set[ClientId]:
+        """All agents ever seen and not forgotten."""
+        return self.presence.known
+
+    @property
+    def present(self) -> set[ClientId]:
+        """Some of the known: who can be invited."""
+        return self.presence.present
 
     @property
     def expected(self) -> int:
@@ -176,13 +222,10 @@ class RoundEngine(StepEngine):
     def _link_back(self, now: float) -> Actions:
         """Continue where the link was lost, and let all agents answer a roll call."""
         if self._link_lost_at is not None:
-            lost_for = now - self._link_lost_at
-            self._postpone(lost_for)
+            self._postpone(now - self._link_lost_at)
         self._link_lost_at = None
         # a large fleet spreads its answers
-        longer_s = extra_s(self.expected)
-        until = now + self.rules.rollcall_s + longer_s
-        self.presence.call_roll(until)
+        self.presence.call_roll(now + self.rules.rollcall_s + extra_s(self.expected))
         return self._settle(now)
 
     def _postpone(self, seconds: float) -> None:
@@ -200,10 +243,8 @@ class RoundEngine(StepEngine):
             return []
         expired = self._expire(now)
         if _is_past(self.presence.rollcall_until, now):
-            silent = self.presence.end_rollcall()
-            self._gone(silent)
-        overdue = self.presence.end_absences(now)
-        self._gone(overdue)
+            self._gone(self.presence.end_rollcall())
+        self._gone(self.presence.end_absences(now))
         if _is_past(self._gather_until, now):
             self._gather_until = None
             self._start_is_overdue = True
@@ -234,8 +275,7 @@ class RoundEngine(StepEngine):
         if self.step is not None:
             self.step.free.offer(client)
         self.refused.pop(client, None)
-        settled = self._settle(now)
-        return [events.Released(client), *settled]
+        return [events.Released(client), *self._settle(now)]
 
     def _forget(self, event: events.Event, client: ClientId, now: float) -> Actions:
         if client not in self.known:
@@ -248,8 +288,7 @@ class RoundEngine(StepEngine):
         self.refused.pop(client, None)
         if self.step is not None:
             self.step.forget(client)
-        settled = self._settle(now)
-        return [events.Forgotten(client), *settled]
+        return [events.Forgotten(client), *self._settle(now)]
 
     # -- before a phase ----------------------------------------------------------------------------
 
@@ -257,11 +296,7 @@ class RoundEngine(StepEngine):
         """From GATHERING to PLANNING as soon as enough agents are there; while STREAMING the next fold, or orders."""
         if self.stage is Stage.STREAMING:
             return self._stream(now)
-        if not self._may_plan():
-            return []
-        if self._not_before is not None:
-            return []
-        if not self._enough_to_start():
+        if not self._may_plan() or self._not_before is not None or not self._enough_to_start():
             return []
         self.started = True
         self.stage = Stage.PLANNING
@@ -274,10 +309,8 @@ class RoundEngine(StepEngine):
 
     def _view(self) -> View:
         pool = self._pool()
-        clients = sorted(pool.admitted(pool.awake))
-        return View(
-            round=self.round, rounds=self.rules.rounds, attempt=self.attempt, present=tuple(clients)
-        )
+        present = tuple(sorted(pool.admitted(pool.awake)))
+        return View(self.round, self.rules.rounds, self.attempt, present)
 
     def end_rounds(self) -> View:
         """No round comes after those that were folded: from now on newcomers of the rules are agents like others."""
@@ -358,6 +391,259 @@ class RoundEngine(StepEngine):
             self._not_before = now + ASK_AGAIN_S
             return []
         return self._open(phase, cohort, over_select, now)
+
+    # -- the opening -------------------------------------------------------------------------------
+
+    def _open(self, phase: Phase, cohort: Cohort, over_select: float, now: float) -> Actions:
+        """Open a step for this cohort, and whatever follows from that at once."""
+        self.number += 1
+        allowance_s = 0.0
+        if not self._called.issuperset(cohort.invited):
+            allowance_s = self.rules.first_work_s
+        self._called |= set(cohort.invited)
+        limit_s = self.timing.deadline_s(phase.name, cohort.invited, self.rules.deadline_s)
+        self.step = Step(
+            number=self.number,
+            phase=phase,
+            cohort=cohort.invited,
+            spare=cohort.spare,
+            target=cohort.target,
+            quorum=cohort.quorum,
+            opened=now,
+            deadline=now + limit_s + allowance_s,
+            allowance_s=allowance_s,
+            over_select=over_select,
+            adapted_s=None if self.rules.deadline is None else limit_s,
+            suspects=self.rests.suspects,
+        )
+        self.step.look_around(self.present)
+        self.stage = Stage.OPEN
+        opened = events.Open(
+            step=self.number,
+            round=self.round,
+            attempt=self.attempt,
+            phase=phase,
+            cohort=tuple(sorted(cohort.invited)),
+        )
+        return [opened, *self._settle(now)]
+
+    # -- reports -----------------------------------------------------------------------------------
+
+    def _reported(self, event: events.Reported, now: float) -> Actions:
+        client = event.client
+        why = self.refusal(client, event.step)
+        if why:
+            return [events.Ignored(event, why)]
+        if self.pace.is_at_work(client, event.step):
+            self.pace.came(event, now)
+        else:
+            self._open_step().report_came(client, now)
+        self.rests.reported(client)
+        return self._settle(now)
+
+    def _reported_together(self, clients: Collection[ClientId], number: int, now: float) -> Actions:
+        """Count all of them before the step may close: their sum cannot be divided."""
+        for client in clients:
+            why = self.refusal(client, number)
+            if why:
+                raise ValueError(why)
+        step = self._open_step()
+        for client in clients:
+            step.report_came(client, now)
+            self.rests.reported(client)
+        return self._settle(now)
+
+    def _unreadable(self, clients: Collection[ClientId], number: int, now: float) -> Actions:
+        """The step is open again, without these reports: their agents have them still.
+
+        Reports of a buffer are lost: their agents get new orders.
+        """
+        step = self._folding_step()
+        if step.number != number:
+            raise RuntimeError(f"step {number} is not being folded")
+        if self.pace.lot is not None:
+            self._stream_again(clients)
+            self.pace.line_up(clients)
+            return self._settle(now)
+        self.stage = Stage.OPEN
+        step.deadline = max(step.deadline, now + (step.adapted_s or self.rules.deadline_s))
+        step.reports_lost(clients, self.present)
+        return self._settle(now)
+
+    def _stream_again(self, without: Collection[ClientId]) -> None:
+        """The fold of a buffer did not take place: its reports wait again, but for those of these agents."""
+        self.pace.return_lot(without)
+        self.step = None
+        self.stage = Stage.STREAMING
+
+    def _failed(self, event: events.Failed, now: float) -> Actions:
+        client = event.client
+        if self.pace.is_at_work(client, event.step):
+            self.pace.has_failed(client, event.why)
+            return self._settle(now)
+        why = self.refusal(client, event.step)
+        if why:
+            return [events.Ignored(event, why)]
+        self._open_step().has_failed(client, event.why)
+        return self._settle(now)
+
+    def _trouble(self, client: ClientId, kind: Kind, number: int, why: str = "") -> Actions:
+        """Count work that came to nothing; the agent may rest from now on."""
+        trouble = self.rests.note(client, kind, number, self.round, why)
+        if trouble is None or self.round >= self.rules.rounds:
+            return []
+        return [events.Rested(client, kind, trouble.times, trouble.until, trouble.words)]
+
+    def _refused(self, client: ClientId, why: str, now: float) -> Actions:
+        """Count it against the client, once per step or order, and let another take its slot."""
+        number = self._number_of(client)
+        if client in self.pace.orders:
+            self.pace.has_failed(client, why)
+        step = self.step
+        if step is not None and self.stage is Stage.OPEN and step.owes_report(client):
+            step.has_failed(client)
+        blamed = self._blame(client, why, number)
+        return blamed + self._settle(now)
+
+    def _number_of(self, client: ClientId) -> int:
+        """The number of the order or step that a refused report of the agent belongs to."""
+        if not self.rules.is_buffered:
+            return self.number
+        order = self.pace.orders.get(client)
+        if order is not None:
+            return order.step
+        step = self.step
+        if step is not None and step.was_invited(client):
+            return step.number
+        # it owes no report: the refused one has come again, while others got orders with new numbers
+        _, newest = self.refused.get(client, (0, self.number))
+        return newest
+
+    def _blame(self, client: ClientId, why: str, number: int) -> Actions:
+        """Count a report of the step with this number against the client: once per step."""
+        if client in self.quarantined:
+            return []
+        count, last = self.refused.get(client, NEVER_REFUSED)
+        if count and last == number:
+            return []
+        count += 1
+        self.refused[client] = (count, number)
+        limit = self.rules.quarantine_after
+        if limit is None or count < limit:
+            return []
+        self.quarantined[client] = why
+        self.presence.bar(client)
+        return [events.Quarantined(client, count, why)]
+
+    def _set_aside(self, reasons: Mapping[ClientId, str], now: float) -> Actions:
+        """The step is open again without these reports: it closes, takes spare clients, or is void."""
+        step = self._folding_step()
+        blamed: Actions = []
+        for client, why in reasons.items():
+            blamed += self._blame(client, why, self.number)
+        if self.pace.lot is None:
+            step.set_aside(reasons.keys())
+            self.stage = Stage.OPEN
+        else:
+            self._stream_again(reasons.keys())
+            for client, why in reasons.items():
+                self.pace.has_failed(client, why)
+        return blamed + self._settle(now)
+
+    def _folding_step(self) -> Step:
+        step = self.step
+        if step is None or self.stage is not Stage.FOLDING:
+            raise RuntimeError(f"nothing was to be folded while {self.stage.value}")
+        return step
+
+    def refusal(self, client: ClientId, number: int) -> str:
+        """Why a report cannot count; empty where it can."""
+        if self.pace.is_at_work(client, number):
+            return f"{client} is in quarantine" if client in self.quarantined else ""
+        step = self.step
+        if step is None or self.stage is not Stage.OPEN:
+            return f"report is for step {number}, none is open"
+        if number != step.number:
+            return f"report is for step {number}, open is {step.number}"
+        if client in self.quarantined:
+            return f"{client} is in quarantine"
+        if not step.was_invited(client):
+            return f"{client} was not invited to step {number}"
+        if client in step.reported:
+            return f"{client} has reported step {number} before"
+        return ""
+
+    def _settle(self, now: float) -> Actions:
+        """Refill what is vacant, and close the step if nothing more is to be waited for."""
+        step = self.step
+        if step is None or self.stage is not Stage.OPEN:
+            return self._gather(now)
+        actions: Actions = []
+        trusted = self.presence.trusted
+        if not step.is_over(self.rules, trusted, now):
+            invited = step.refill(self.rules, trusted, now)
+            actions += [events.Invite(step.number, client) for client in invited]
+            if not step.is_over(self.rules, trusted, now):
+                return actions
+        actions += self._ask(step, now)
+        if step.has_quorum:
+            for client, why in sorted(step.reasons.items()):
+                actions += self._trouble(client, "failing", step.number, why)
+            actions.append(self._close(step))
+        else:
+            actions += self._void(step, now)
+        return actions
+
+    def _ask(self, step: Step, now: float) -> Actions:
+        """Those who were silent until the step closed leave, unless they answer within `rollcall_s`."""
+        if step.has_target or not step.awaited or not step.is_late(self.rules, now):
+            return []
+        silent = sorted(step.awaited)
+        self.presence.leave_at(now + self.rules.rollcall_s, silent)
+        asked: Actions = [events.Ask(tuple(silent))]
+        if self.presence.trusted <= step.awaited:
+            return asked  # no agent reported: none of them is to blame
+        for client in silent:
+            asked += self._trouble(client, "silent", step.number)
+        return asked
+
+    def _close(self, step: Step) -> events.Close:
+        self.stage = Stage.FOLDING
+        missing = sorted(set(step.cohort) - step.reported)
+        return events.Close(step.number, tuple(sorted(step.reported)), tuple(missing))
+
+    def _void(self, step: Step, now: float, failure: str = "") -> Actions:
+        self.pace.give_up_lot()
+        self.timing.learn(step)
+        self.step = None
+        self.stage = Stage.GATHERING
+        why, given_up = self.attempts.failed(step, failure)
+        self._not_before = now + self.attempts.pause_s
+        void = events.Void(step.number, why, tuple(sorted(step.cohort)))
+        if not given_up:
+            return [void]
+        self.stage = Stage.DONE
+        return [void, events.Finished(given_up)]
+
+    def _folded(self, now: float) -> Actions:
+        step = self._folding_step()
+        rested: Actions = []
+        if self.pace.lot is not None:
+            for client, why in sorted(self.pace.failed.items()):
+                rested += self._trouble(client, "failing", self.number, why)
+            self.pace.folded()
+        self.timing.learn(step)
+        if step.phase.ends_round:
+            self.round += 1
+        self.attempts.succeeded()
+        self.step = None
+        self.stage = Stage.GATHERING
+        return rested + self._gather(now)
+
+    def _open_step(self) -> Step:
+        if self.step is None:
+            raise RuntimeError("no step is open")
+        return self.step
 
     # -- buffered rounds ---------------------------------------------------------------------------
 
@@ -459,14 +745,11 @@ class RoundEngine(StepEngine):
 
         A step that was being folded is open again after a restart: its reports are still there.
         """
-        step = None
-        if self.step is not None:
-            step = self.step.to_json()
         saved: dict[str, Any] = {
             "round": self.round,
             "number": self.number,
             "attempt": self.attempt,
-            "step": step,
+            "step": None if self.step is None else self.step.to_json(),
             "known": sorted(self.known),
             "present": sorted(self.present),
             "refused": dict(self.refused),
@@ -505,8 +788,7 @@ class RoundEngine(StepEngine):
         engine.attempts.number = snapshot["attempt"]
         engine.quarantined.update(snapshot.get("quarantined", {}))
         engine.presence.restore(snapshot["known"], snapshot["present"])
-        refused = snapshot.get("refused", {})
-        for client, (count, last) in refused.items():
+        for client, (count, last) in snapshot.get("refused", {}).items():
             engine.refused[client] = (count, last)
         engine.started = snapshot["started"]
         engine.paused = snapshot["paused"]

@@ -136,6 +136,10 @@ class Step:
         """Whether the agent is in the cohort."""
         return client in self._invited
 
+    def owes_report(self, client: ClientId) -> bool:
+        """Whether the agent is in the cohort and has not reported."""
+        return client in self._invited and client not in self.reported
+
     @property
     def has_target(self) -> bool:
         return len(self.reported) >= self.target
@@ -275,24 +279,32 @@ class Step:
             return True
         return now >= self.deadline
 
-    def next_free(self, trusted: Set[ClientId]) -> ClientId | None:
-        """The spare agent that is invited next, among those who are trusted and present."""
-        return self.free.first(trusted, self._invited)
+    def is_over(self, rules: Rules, trusted: Set[ClientId], now: float) -> bool:
+        """Whether nothing more is to be waited for. `trusted` are the agents that are there and may be invited."""
+        if self.has_target or self.is_late(rules, now):
+            return True
+        return not self.awaited and self._candidate(rules, trusted, now) is None
 
-    def may_refill(self, now: float) -> bool:
-        """Whether the second half has not begun. An invitation that cannot end in time does not help."""
-        whole = self.deadline - self.opened
-        half = whole / 2
-        middle = self.opened + half
-        return now < middle
-
-    def vacancies(self) -> int:
-        """How many more agents to invite, so that enough of the cohort are at work or have reported."""
-        at_work = len(self.awaited)
-        came = len(self.reported)
-        useful = at_work + came
+    def refill(self, rules: Rules, trusted: Set[ClientId], now: float) -> list[ClientId]:
+        """Give vacant slots to spare agents, until enough of the cohort are at work or have reported."""
         needed = math.ceil((self.target * self.over_select) - 1e-9)
-        return max(needed - useful, 0)
+        invited: list[ClientId] = []
+        for _ in range(needed - len(self.awaited) - len(self.reported)):
+            client = self._candidate(rules, trusted, now)
+            if client is None:
+                break
+            self.invite(client, now)
+            invited.append(client)
+        return invited
+
+    def _candidate(self, rules: Rules, trusted: Set[ClientId], now: float) -> ClientId | None:
+        """Who takes the next vacant slot, in the order of invitation; None where no agent can.
+
+        An invitation in the second half, which cannot end in time, does not help.
+        """
+        if not rules.refill or now >= self.opened + (self.deadline - self.opened) / 2:
+            return None
+        return self.free.first(trusted, self._invited)
 
     def to_json(self) -> dict[str, Any]:
         """What a checkpoint keeps. Reports are in the spool, and times start again after a restart."""

@@ -98,7 +98,7 @@ class OrderBook:
         step = engine.step
         if step is not None and engine.stage is Stage.OPEN:
             closed = step.number - 1
-            if _awaits(step, client):
+            if step.owes_report(client) and client not in step.failed:
                 number = step.number
                 asked = self._work(client, step, state)
         if asked is not None and client in self.readers:
@@ -423,15 +423,6 @@ class OrderBook:
     def restore(self) -> None:
         """Take up the own orders that an earlier process has left in files."""
         self.own.restore(self._engine.pace.numbers(), self._setup.layout.size)
-
-
-def _awaits(step: Step, client: ClientId) -> bool:
-    """Whether a report of this agent is still expected in an open step. The cost does not grow with the cohort."""
-    if not step.was_invited(client):
-        return False
-    if client in step.reported:
-        return False
-    return client not in step.failed
 
 
 def asked_of(send: SendOrder) -> Work | BriefWork | None:

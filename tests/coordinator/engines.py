@@ -57,7 +57,7 @@ def check_what_is_kept(engine: RoundEngine) -> None:
     invited = set(step.cohort)
     assert step.awaited == (invited & engine.present) - step.reported - step.failed
     free = [client for client in step.spare if client in trusted - invited]
-    assert step.next_free(trusted) == next(iter(free), None)
+    assert step.free.first(trusted, invited) == next(iter(free), None)
 
 
 def restarted(engine: RoundEngine, *reported: str, now: float) -> tuple[RoundEngine, list[Action]]:
