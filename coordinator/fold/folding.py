@@ -1,6 +1,6 @@
 """The fold of one step, from its first report to the method's new state: the door of this room.
 
-A report is added when it is accepted and lies in the spool. `close` gives the new state, or says what is in its way. Behind the
+A report is added when it is accepted and lies in the spool. `close` gives the new state, or what is in its way. Behind the
 door are all ways to a sum, and caps, limits, clips, staleness, blame and soundness.
 
 A phase is added up on arrival if its method names sums (`Strategy.terms`), the rule is the plain mean, and nothing else looks

@@ -57,18 +57,17 @@ from covey.coordinator.run.next_phase import next_phase
 from covey.coordinator.run.orders import OrderBook, asked_of
 from covey.coordinator.run.origin import Origin
 from covey.coordinator.run.own_orders import lost_orders
-from covey.coordinator.run.run_state import AcceptedSteps, RunState, fell_back, note_outcome
+from covey.coordinator.run.run_state import AcceptedSteps, RunState, note_outcome
 from covey.shared.errors import DecodeError
 from covey.shared.journal import Journal
 from covey.shared.scenario.fleet_statistics import resolved
 from covey.shared.scenario.scenario import Scenario
-from covey.shared.strategies.base import ClientId, Phase, Report, Reports, Setup, View
+from covey.shared.strategies.base import ClientId, Phase, Reports, Setup, View
 from covey.shared.strategies.phase_names import EVALUATE, TRAIN
 from covey.shared.strategies.reading import forgotten
 from covey.shared.wire.messages import ReportContent, digest
 
 MAX_BYTES_PER_VALUE = 8  # of a vector in any codec: topk sends an index and a value
-MAX_FAILURE_CHARS = 500  # that are kept of an agent's reason
 MAX_OTHER_BYTES = 2 << 20  # of a report, for everything else in it
 HONEST_REFUSALS = frozenset({"other run"})  # an honest agent may cause these: they blame nobody
 
@@ -125,7 +124,7 @@ class Run:
         self.room = room
         self.spool = Spool(folder / "spool", room)
         self.checkpoint = Checkpoint(folder / "checkpoint", room)
-        self.folding: Folding | None = None  # of the newest step; None once its reports are folded
+        self.folding: Folding | None = None  # of the newest step; None once it is over
         self.direct_phases: set[str] = set()  # aggregators cannot add their reports up
         self.orders = OrderBook(folder, scenario, setup, engine, facts, room)
         self.audit = Trail(folder, facts.run, key=audit_key, head=head_of(facts.audit))
@@ -145,8 +144,7 @@ class Run:
         engine.pace.trains_on = facts.trains_on
 
     def __repr__(self) -> str:
-        name = self.facts.run
-        return f"<Run {name} in {self.folder}: {self.engine!r}>"
+        return f"<Run {self.facts.run} in {self.folder}: {self.engine!r}>"
 
     @classmethod
     def start(
@@ -197,8 +195,7 @@ class Run:
         saved_engine = saved["engine"]
         facts = RunState.from_json(saved["run"])
         # the time lets it grow even if an old checkpoint was put back
-        next_incarnation = facts.incarnation + 1
-        facts.incarnation = max(next_incarnation, int(time.time()))
+        facts.incarnation = max(facts.incarnation + 1, int(time.time()))
         open_step = saved_engine["step"]
         number = 0 if open_step is None else open_step["number"]
         spool = Spool(folder / "spool")
@@ -224,7 +221,7 @@ class Run:
             this.folding = this._folding_of(number, step.phase)
             restore_sums(this.folding, this.spool, this.state)
         for client in reported:
-            this._accept(client, number)
+            this.accepted.note(client, number)
         if this.privacy is not None and reported:  # the checkpoint may be older than these reports
             name = open_step["phase"]["name"]
             for client, report in this.spool.reports(number, reported):
@@ -247,9 +244,8 @@ class Run:
         if privacy is None:
             return
         key = noise_key(self.folder, self.scenario, resumed=resumed)
-        facts = self.facts
-        ledger = Ledger(**facts.ledger)
-        facts.ledger = vars(ledger)
+        ledger = Ledger(**self.facts.ledger)
+        self.facts.ledger = vars(ledger)
         self.privacy = PrivateSums(self.scenario, privacy, key, ledger)
 
     # -- events ------------------------------------------------------------------------------------
@@ -299,9 +295,8 @@ class Run:
         content_digest = content_digest or digest(content)
         report = ReportContent.from_bytes(content, verified=True)
         del content  # of a large model each copy counts; the caller keeps none
-        run = self.facts.run
-        if report.run != run:
-            raise DecodeError("other run", f"report of run {report.run}, this is {run}")
+        if report.run != self.facts.run:
+            raise DecodeError("other run", f"report of run {report.run}, this is {self.facts.run}")
         if report.client != client:
             raise DecodeError("other sender", f"report of {report.client} came from {client}")
         if report.failure is not None:
@@ -312,29 +307,43 @@ class Run:
             self.audit.blame("ignored", client, why)
             # the engine ignores it for the same reason, and remembers it for the agent's story
             effects = self.handle(events.Reported(client, number), now)
-            order = self.order_of(client)
-            return [*effects, order]
-        if report.work != self.work_digest_of(client, number):
+            return [*effects, self.order_of(client)]
+        work = self.orders.work_of(client, number, self.state)
+        if report.work != work.digest:
             raise DecodeError(
                 "other work", f"the report came from other work than step {number} asks for"
             )
-        train_samples = self.samples_of(client)
-        phase = self._phase_of(client, number)
+        is_own = self.engine.pace.is_at_work(client, number)
+        phase = self._own_phase(client) if is_own else self._folding.phase
+        if phase.name != work.phase:
+            raise DecodeError(
+                "other phase", f"report of phase {work.phase}, now due is {phase.name}"
+            )
         checked = read_report(
-            report, phase, self.scenario, train_samples=train_samples, base=self.orders.base
+            report,
+            phase,
+            self.scenario,
+            train_samples=self.samples_of(client),
+            base=self.orders.base,
         )
         self.spool.keep(number, client, checked, report.seconds, report.client_state, report.device)
-        if not self.engine.pace.is_at_work(client, number):
-            assert self.folding is not None  # noqa: S101 - the step is open
-            self.folding.add(client, checked, self.state)
-        self._accept(client, number)
+        reported = events.Reported(client, number)
+        if is_own:
+            self.spool.kept.add(number)
+            self.facts.accepted[client] = number
+            keys = self.orders.own.keys_of(number)
+            reported = stale_reports.reported(
+                self.strategy, self.state, phase, client, number, checked, keys
+            )
+        else:
+            self._folding.add(client, checked, self.state)
+            self.accepted.note(client, number)
         self.audit.note("accept", agent=client, step=number, report=content_digest.hex())
         if self.privacy is not None:
             self.privacy.enter(phase.name, number, client, checked)
-        effects = self.handle(self._reported(client, number, checked), now)
+        effects = self.handle(reported, now)
         # the order is made now, when the engine knows of the report
-        order = self.order_of(client)
-        return [*effects, order]
+        return [*effects, self.order_of(client)]
 
     def _folding_of(self, number: int, phase: Phase) -> Folding:
         """The fold of a step that has just been opened, or closed in buffered rounds."""
@@ -351,16 +360,18 @@ class Run:
         )
 
     @property
+    def _folding(self) -> Folding:
+        """The fold of a step that is open, or has just been closed."""
+        assert self.folding is not None  # noqa: S101 - the engine has looked at the step
+        return self.folding
+
+    @property
     def is_direct(self) -> bool:
         """Whether the coordinator turned out to need the reports of the newest step themselves, and not sums of them."""
         folding = self.folding
         if folding is None:
             return False
         return folding.is_direct or folding.phase.name in self.direct_phases
-
-    def work_digest_of(self, client: ClientId, number: int) -> bytes:
-        """The digest of the work that an invited agent is asked for in a step."""
-        return self.orders.work_of(client, number, self.state).digest
 
     def samples_of(self, client: ClientId) -> int | None:
         """The training samples of an agent's status; None if it has none, or if its data may have drifted since."""
@@ -370,73 +381,31 @@ class Run:
         train_samples, _ = self.samples.get(client, UNKNOWN_SAMPLES)
         return train_samples
 
-    def _phase_of(self, client: ClientId, number: int) -> Phase:
-        """The phase of an order that the engine takes a report for."""
-        if self.engine.pace.is_at_work(client, number):
-            phase = self._own_phase(client)
-            work = self.orders.work_of(client, number, self.state)
-            if phase.name != work.phase:
-                what = f"report of phase {work.phase}, now due is {phase.name}"
-                raise DecodeError("other phase", what)
-            return phase
-        step = self.engine.step
-        assert step is not None  # noqa: S101 - the engine has just looked at it
-        return step.phase
-
     def _own_phase(self, client: ClientId) -> Phase:
         """The phase of one agent's own order: a round's training, or a newcomer's entry."""
         engine = self.engine
         view = View(round=engine.round, rounds=engine.rules.rounds, attempt=0, present=(client,))
         return self.strategy.plan(self.state, view)
 
-    def _reported(self, client: ClientId, number: int, report: Report) -> events.Reported:
-        """What the engine learns of a report that lies in the spool."""
-        if not self.engine.pace.is_at_work(client, number):
-            return events.Reported(client, number)
-        phase = self._own_phase(client)
-        keys = self.orders.own.keys_of(number)
-        return stale_reports.reported(
-            self.strategy, self.state, phase, client, number, report, keys
-        )
-
     def accepted_together(
         self, step: int, reports: Mapping[ClientId, bytes], now: float
     ) -> Effects:
         """What follows from reports, given by their digests, whose sum lies in the spool."""
         for client, content_digest in reports.items():
-            written = content_digest.hex()
-            self._accept(client, step)
-            self.audit.note("accept", agent=client, step=step, report=written)
-        clients = tuple(reports)
-        effects = self.handle(events.ReportedTogether(clients, step), now)
-        orders = self.orders.orders_of(clients, self.state)
-        return [*effects, *orders]
+            self.accepted.note(client, step)
+            self.audit.note("accept", agent=client, step=step, report=content_digest.hex())
+        effects = self.handle(events.ReportedTogether(tuple(reports), step), now)
+        return [*effects, *self.orders.orders_of(reports, self.state)]
 
     def failed(self, client: ClientId, step: int, why: str, now: float) -> Effects:
         """An agent reports that it could not do its work."""
         self.audit.blame("failed", client, f"step {step}: {why}")
-        self._count_failure(client, why)
-        effects = self.handle(events.Failed(client, step, why), now)
-        shown = Announce(notices.WorkFailed(client, step, why))
-        order = self.order_of(client)
-        return [*effects, shown, order]
-
-    def _count_failure(self, client: ClientId, why: str) -> None:
-        failures = self.facts.failures
-        times = 1
-        if client in failures:
-            times += failures[client]["times"]
         # people count from one; after the last round agents are evaluated
         round_ = min(self.engine.round + 1, self.engine.rules.rounds)
-        failures[client] = {"times": times, "round": round_, "why": why[:MAX_FAILURE_CHARS]}
-
-    def _accept(self, client: ClientId, step: int) -> None:
-        """Note that a report of the open step, or of an own order, lies in the spool."""
-        if self.engine.pace.is_at_work(client, step):
-            self.facts.accepted[client] = step
-            self.spool.kept.add(step)
-        else:
-            self.accepted.note(client, step)
+        self.facts.count_failure(client, round_, why)
+        effects = self.handle(events.Failed(client, step, why), now)
+        shown = Announce(notices.WorkFailed(client, step, why))
+        return [*effects, shown, self.order_of(client)]
 
     def receive(self, client: ClientId, content: bytes, now: float) -> Effects:
         """`accept`, or what follows from a report that is refused: it is recorded and counts against its sender."""
@@ -452,16 +421,13 @@ class Run:
         if error.reason in HONEST_REFUSALS:
             return [shown]
         effects = self.handle(events.Refused(client, why), now)
-        order = self.order_of(client)
-        return [shown, *effects, order]
+        return [shown, *effects, self.order_of(client)]
 
     @property
     def largest_report(self) -> int:
         """Bytes that no report of the open step can exceed, in any codec."""
         step = self.engine.step
-        if step is None:
-            return MAX_OTHER_BYTES
-        return largest_report_of(step.phase)
+        return MAX_OTHER_BYTES if step is None else largest_report_of(step.phase)
 
     def order_of(self, client: ClientId) -> SendOrder:
         """What this agent should do now."""
@@ -485,12 +451,14 @@ class Run:
         effects: Effects = []
         pending = deque(actions)
         while pending:
-            performed, answer = self._perform(pending.popleft())
+            action = pending.popleft()
+            performed, answer = self._perform(action)
             effects += performed
             if answer is not None:
-                actions = self.engine.handle(answer.event, now)
-                pending.extend(actions)
+                pending.extend(self.engine.handle(answer.event, now))
                 effects += answer.keep()
+            # these change nothing of the run by themselves
+            self._has_changed |= not isinstance(action, events.Plan | events.Ask | events.Ignored)
         # once for all of them: none of the effects has left this process yet
         if self._has_changed and not self._waits_to_save:
             self._save()
@@ -524,8 +492,7 @@ class Run:
             case events.Ask(clients):
                 effects = [Question(client) for client in clients]
             case events.Ignored(event, why):
-                agent = getattr(event, "client", None)
-                effects = [Announce(notices.ReportIgnored(agent, why))]
+                effects = [Announce(notices.ReportIgnored(getattr(event, "client", None), why))]
             case events.Finished(why):
                 effects = self._finish(why)
         return effects, None
@@ -552,52 +519,33 @@ class Run:
             self.orders.make(client, number, self._own_phase(client), self.state)
         orders = self.orders.orders_of([client for client, _ in give.orders], self.state)
         models = self.orders.models_of(orders)
-        for send in orders:
-            values, size = self.orders.volume(send)
-            self.traffic["down_vectors"] += values
-            self.traffic["down_models"] += size
+        self._count_down(orders)
         self.audit.note("give", round=self.engine.round, orders=dict(give.orders))
         dropped = self.orders.tidy()
-        self._has_changed = True
         return [*dropped, *models, *orders]
 
     def _quarantined(self, action: events.Quarantined) -> Effects:
-        client = action.client
-        refused = action.refused
-        why = action.why
+        client, refused, why = action.client, action.refused, action.why
         self.audit.note("quarantine", agent=client, refused=refused, why=why)
         line = self._recorded(notices.AgentQuarantined(client, refused, why, self.engine.round))
-        order = self.order_of(client)
-        self._has_changed = True
-        return [line, order]
+        return [line, self.order_of(client)]
 
     def _rested(self, action: events.Rested) -> Effects:
         self.audit.note("resting", agent=action.client, kind=action.kind, why=action.why)
         notice = notices.AgentRests(
             action.client, action.kind, action.times, action.until, action.why, self.engine.round
         )
-        self._has_changed = True
         return [self._recorded(notice)]
 
     def _released(self, client: ClientId) -> Effects:
         self.audit.note("release", agent=client)
         line = self._recorded(notices.AgentReleased(client, self.engine.round))
-        order = self.order_of(client)
-        self._has_changed = True
-        return [line, order]
+        return [line, self.order_of(client)]
 
     def _forgotten(self, client: ClientId) -> Effects:
         """Forget all about an agent but its newest accepted step, which orders repeat should it come back."""
-        facts = self.facts
-        for kept in (
-            facts.evaluation,
-            facts.fallen,
-            facts.tracked,
-            facts.trained,
-            facts.devices,
-            self.samples,
-        ):
-            kept.pop(client, None)
+        self.facts.forget(client)
+        self.samples.pop(client, None)
         step = self.engine.step
         if step is not None:
             if self.folding is not None:
@@ -606,13 +554,10 @@ class Run:
             self.accepted.settle(client)
         self.state = forgotten(self.strategy, self.state, client)
         self.audit.note("forget", agent=client)
-        line = self._recorded(notices.AgentForgotten(client, self.engine.round))
-        self._has_changed = True
-        return [line]
+        return [self._recorded(notices.AgentForgotten(client, self.engine.round))]
 
     def _finish(self, why: str) -> Effects:
         self.audit.note("finish", round=self.engine.round, why=why)
-        self._has_changed = True
         return [*self._orders_of_all(), Done(why)]
 
     def _recorded(self, record: notices.Record) -> Announce:
@@ -624,9 +569,9 @@ class Run:
         """The line that gives the method's reason to need no more rounds; empty where it needs more."""
         if done >= rounds:
             return []
-        why = self.strategy.stop_reason(self.state)
-        if not why:
-            why = early_stop.reason(self.scenario, self.facts.history)
+        why = self.strategy.stop_reason(self.state) or early_stop.reason(
+            self.scenario, self.facts.history
+        )
         if not why:
             return []
         self.facts.stopped = why
@@ -664,32 +609,29 @@ class Run:
         """Orders for these agents and the models that they name; the checkpoint knows the step before they are sent."""
         orders = self.orders.orders_of(cohort, self.state)
         models = self.orders.models_of(orders)
-        traffic = self.traffic
-        for send in orders:
-            work = asked_of(send)
-            if work is None:
-                continue
-            values, size = self.orders.volume(send)
-            traffic["down_vectors"] += values
-            traffic["down_models"] += size
-            if work.phase == EVALUATE:  # of the above: papers do not count it
-                traffic["evaluation_vectors"] += values
-                traffic["evaluation_models"] += size
+        self._count_down(orders)
         self.recorder.note_orders(cohort, self.orders.digests())
-        self._has_changed = True
         return [*models, *orders]
+
+    def _count_down(self, orders: Sequence[SendOrder]) -> None:
+        """Count what the models of these orders carry."""
+        for send in orders:
+            values, size = self.orders.volume(send)
+            self.traffic["down_vectors"] += values
+            self.traffic["down_models"] += size
+            work = asked_of(send)
+            if work is not None and work.phase == EVALUATE:  # papers do not count it
+                self.traffic["evaluation_vectors"] += values
+                self.traffic["evaluation_models"] += size
 
     def _void(self, void: events.Void) -> Effects:
         """Forget the reports of a step that came to nothing."""
-        step = void.step
-        why = void.why
-        round_ = self.engine.round
+        step, why, round_ = void.step, void.why, self.engine.round
         self._count_up(step, self.spool.who(step))
         self.audit.note("void", round=round_, step=step, why=why)
         self.accepted.settle_all()
         self.folding = None
         self._steps_over.append(step)
-        self._has_changed = True
         line = self._recorded(notices.RoundVoid(round_, step, why))
         return [line, *self.orders.orders_of(void.cohort, self.state)]
 
@@ -704,21 +646,19 @@ class Run:
         if buffer is not None:
             self.spool.gather(number, zip(close.reporters, buffer.steps, strict=True))
             self.folding = self._folding_of(number, step.phase)
-        assert self.folding is not None  # noqa: S101 - the step was open
         phase = replace(
             step.phase,
             cohort=tuple(sorted(step.cohort)),
             buffer=None if buffer is None else buffer.cluster,
         )
         began = time.monotonic()
-        match self.folding.close(close.reporters, phase, self.state, self._began_with(close)):
+        match self._folding.close(close.reporters, phase, self.state, self._began_with(close)):
             case Missing(reasons):
                 return self._ask_again(number, reasons)
             case Guilty(reasons):
                 return self._set_aside(number, reasons)
             case Hopeless(why):
-                failed = events.FoldFailed(why)
-                return [], Answer(failed)
+                return [], Answer(events.FoldFailed(why))
             case Sound(outcome, reports, moves):
                 devices = self.spool.devices(number, close.reporters)
                 clusters_before = dict(self.strategy.assignment(self.state))
@@ -752,14 +692,7 @@ class Run:
         before = self.strategy.assignment(self.state)
         self.state = outcome.state
         after = self.strategy.assignment(self.state)
-        for client, vote in outcome.votes.items():
-            if vote.is_against:
-                self.facts.fallen[client] = {
-                    "round": self.engine.round,
-                    "left": before[client],
-                    "cluster": after[client],
-                    "why": fell_back(vote, before[client], after[client]),
-                }
+        self.facts.note_fallen(outcome.votes, before, after, self.engine.round)
         if self.privacy is not None:
             self.privacy.count_sums(phase, reports)
         note_outcome(self.facts, self.scenario, phase, self.engine.round, reports, outcome, devices)
@@ -791,12 +724,9 @@ class Run:
             if folded.step.phase.name == EVALUATE:
                 self._keep_best()
             self._steps_over.append(close.step)
-            self._has_changed = True
-            orders = self.orders.orders_of(close.missing, self.state)
-            return [line, *fallen, *orders]
+            return [line, *fallen, *self.orders.orders_of(close.missing, self.state)]
 
-        folded_event = events.Folded()
-        return [], Answer(folded_event, keep)
+        return [], Answer(events.Folded(), keep)
 
     def _ask_again(self, step: int, unreadable: Reasons) -> Performed:
         """Accepted reports are gone from the spool. Their agents keep them until the step is closed."""
@@ -808,11 +738,9 @@ class Run:
             effects.append(Announce(notice))
         self.facts.incarnation += 1
         if self.spool.summed(step):
-            assert self.folding is not None  # noqa: S101 - it has just asked for these reports
-            self.folding.forget_sums()
+            self._folding.forget_sums()
 
         def keep() -> Effects:
-            self._has_changed = True
             # the others get another order next
             asked = [client for client in unreadable if self.orders.is_made(client)]
             return [*self.orders.orders_of(asked, self.state)]
@@ -825,18 +753,12 @@ class Run:
         round_ = self.engine.round
         for client, why in guilty.items():
             self._count_up(step, [client])
-            if self.folding is not None:
-                self.folding.remove(client)
+            self._folding.remove(client)
             self.spool.discard(step, client)
             self.audit.blame("set_aside", client, f"step {step}: {why}")
             effects.append(self._recorded(notices.ReportSetAside(client, round_, step, why)))
         effects += self.orders.orders_of(guilty, self.state)
-
-        def keep() -> Effects:
-            self._has_changed = True
-            return []
-
-        return effects, Answer(events.SetAside(dict(guilty)), keep)
+        return effects, Answer(events.SetAside(dict(guilty)))
 
     def _count_up(self, step: int, clients: Iterable[ClientId]) -> None:
         """Count what reports carried, once their step is over: until then the spool knows it, also after a kill."""

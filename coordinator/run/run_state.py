@@ -18,6 +18,8 @@ from covey.shared.strategies.phase_names import EVALUATE, TRAIN
 Json = dict[str, Any]
 Figures = dict[str, float]
 Steps = dict[ClientId, int]
+Clusters = Mapping[ClientId, int]  # of agents
+MAX_FAILURE_CHARS = 500  # that are kept of an agent's reason
 
 
 @dataclass
@@ -98,6 +100,32 @@ class RunState:
 
     # The privacy account, as `private_sums.Ledger` keeps it; empty without a `privacy` section.
     ledger: dict[str, Json] = field(default_factory=dict)
+
+    def forget(self, client: ClientId) -> None:
+        """Forget all about an agent but its newest accepted step, which orders repeat should it come back."""
+        for kept in (self.evaluation, self.fallen, self.tracked, self.trained, self.devices):
+            kept.pop(client, None)
+
+    def count_failure(self, client: ClientId, round_: int, why: str) -> None:
+        """An agent could not do its work in a round, counted from 1."""
+        times = self.failures[client]["times"] + 1 if client in self.failures else 1
+        why = why[:MAX_FAILURE_CHARS]
+        self.failures[client] = {"times": times, "round": round_, "why": why}
+
+    def note_fallen(
+        self, votes: Mapping[ClientId, Vote], before: Clusters, after: Clusters, round_: int
+    ) -> None:
+        """The agents whose votes were against the model of their cluster; clusters are those of all agents."""
+        for client, vote in votes.items():
+            if vote.is_against:
+                left, cluster = before[client], after[client]
+                why = fell_back(vote, left, cluster)
+                self.fallen[client] = {
+                    "round": round_,
+                    "left": left,
+                    "cluster": cluster,
+                    "why": why,
+                }
 
     def to_json(self) -> Json:
         """The attributes as a checkpoint names them."""

@@ -84,7 +84,7 @@ def _check(run: Run, folding: Folding, partial: PartialSum, origin: Origin) -> N
             raise DecodeError(WRONG, why)
         if not origin.lives(client):
             raise DecodeError("other broker", f"{client} lives on another broker")
-        if report.work != run.work_digest_of(client, number):
+        if report.work != run.orders.work_of(client, number, run.state).digest:
             raise DecodeError(WRONG, f"the report of {client} came from other work")
         check_examples(report, origin.samples(client))
 

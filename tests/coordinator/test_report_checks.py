@@ -139,7 +139,7 @@ def empty(run: Run, client: ClientId, step: int) -> dict[str, Any]:
         "seconds": 0.0,
         "vectors": {},
     }
-    work = run.work_digest_of(client, step)
+    work = run.orders.work_of(client, step, run.state).digest
     return {"run": run.facts.run, "step": step, "work": work, "client": client, **nothing}
 
 
