@@ -41,6 +41,7 @@ METHODS = (
     "fuzzy",
     "given",
     "ifca",
+    "kin",
     "lg",
     "local",
     "pacfl",

@@ -48,6 +48,7 @@ NAVIGATION = {
         "reports",
         "model-in-use",
         "choosing-k",
+        "kin",
         "asynchronous",
         "privacy",
         "secure-sums",

@@ -131,9 +131,9 @@ def execute_order(
     if work is None:
         raise ValueError(f"order {order.step} of run {order.run} has no work")
     strategy, training = settings_of(work)
-    job = _job(work, client, models, training)
+    job = _job(work, client, models, training, held_back)
     started = clock()
-    report, state = _run_phase(strategy, job, local, client_state, work, noise, held_back)
+    report, state = _run_phase(strategy, job, local, client_state, work, noise)
     seconds = clock() - started
     vectors, unsent = _encode_vectors(report, job, work, client_state)
     content = ReportContent(
@@ -153,7 +153,9 @@ def execute_order(
     return content, state
 
 
-def _job(work: Work, client: str, models: Sequence[Vector], training: Training) -> Job:
+def _job(
+    work: Work, client: str, models: Sequence[Vector], training: Training, held_back: Local | None
+) -> Job:
     return Job(
         phase=work.phase,
         round=work.round,
@@ -164,6 +166,7 @@ def _job(work: Work, client: str, models: Sequence[Vector], training: Training) 
         cluster=work.cluster,
         layout=layout_of(work),
         training=training,
+        held_back=held_back,
     )
 
 
@@ -174,15 +177,13 @@ def _run_phase(
     client_state: ClientState,
     work: Work,
     noise: Noise | None,
-    held_back: Local | None,
 ) -> tuple[Report, ClientState]:
     if job.phase == MOMENTS:
         if not isinstance(local, Surveyed):
             raise PublicError("the statistics of a fleet need data that can be summed")
         return Report({}, local.examples, local.statistics()), client_state
     if job.phase == EVALUATE:
-        report = _evaluate(strategy, job, local, client_state, work.evaluation, held_back)
-        return report, client_state
+        return _evaluate(strategy, job, local, client_state, work.evaluation), client_state
     track = bool(work.evaluation.get("track"))
     report, state = _train(strategy, job, local, client_state, track=track)
     report = _with_signature_noise(strategy, job, report, work, noise or Noise.secret())
@@ -304,10 +305,9 @@ def _evaluate(
     local: Local,
     client_state: ClientState,
     evaluation: Mapping[str, Any],
-    held_back: Local | None,
 ) -> Report:
     """Figures in the modes E-server, E-tuned and E-last, and the agent's vote if the order asks for one."""
-    mixture, vote = _served(strategy, job, local, client_state, held_back)
+    mixture, vote = _served(strategy, job, local, client_state)
     numbers: dict[str, Any] = {"server": measure(mixture, local)}
     if vote is not None:
         numbers[VOTE] = vote.to_wire()
@@ -321,11 +321,7 @@ def _evaluate(
 
 
 def _served(
-    strategy: Strategy[Any],
-    job: Job,
-    local: Local,
-    client_state: ClientState,
-    held_back: Local | None,
+    strategy: Strategy[Any], job: Job, local: Local, client_state: ClientState
 ) -> tuple[Mixture, Vote | None]:
     """The mixture that the order of an evaluation serves the agent, and the agent's vote.
 
@@ -337,6 +333,7 @@ def _served(
         return strategy.personal(job, local, visible), None
     *models, alternative = job.models
     own = strategy.personal(replace(job, models=tuple(models)), local, visible)
+    held_back = job.held_back
     if held_back is None or len(own) != 1 or held_back.examples < LEAST:
         return own, None
     [(_, served)] = own
@@ -394,9 +391,9 @@ def model_for_use(
     if work is None:
         return None
     strategy, training = settings_of(work)
-    job = _job(work, client, models, training)
+    job = _job(work, client, models, training, held_back)
     if work.phase == EVALUATE:
-        mixture, _ = _served(strategy, job, local, client_state, held_back)
+        mixture, _ = _served(strategy, job, local, client_state)
         return mixture
     is_plain = type(strategy).personal in (Strategy.personal, ManyModels.personal)
     is_trained = work.phase == TRAIN and work.round > 0

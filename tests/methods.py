@@ -152,6 +152,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "cfl": {"eps_mode": "relative", "eps_1": 1.0, "eps_2": 0.1, "warmup": 1},
     "ifca": {"n_clusters": 2, "shared_trunk": True, "initial": "random"},
     "pacfl": {"n_clusters": 2},
+    "kin": {},
 }
 
 # every method is tried: those without an entry with their defaults

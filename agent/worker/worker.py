@@ -42,7 +42,7 @@ from covey.shared.child import death_with_parent
 from covey.shared.consent import NO_CODE, AllowedCode, consented
 from covey.shared.errors import CoveyError, public_text
 from covey.shared.files import obstacle, write_atomically
-from covey.shared.strategies.phase_names import EVALUATE, MOMENTS, TRAIN
+from covey.shared.strategies.phase_names import EVALUATE, MOMENTS, TRAIN, VOTE
 from covey.shared.wire import frames
 
 if TYPE_CHECKING:
@@ -470,18 +470,19 @@ def _locals(
     from covey.shared.client import shuffle
     from covey.shared.order_settings import settings_of, task_of
     from covey.shared.scenario.fleet_statistics import resolved
+    from covey.shared.strategies.base import HOLD_BACK
 
     task = task_of(work)
     data = source.dataset(task, work.round)
     held = None
-    if work.evaluation.get("fallback"):
+    if work.evaluation.get("fallback") or HOLD_BACK in work.numbers:
         data, held = hold_back(data, work.seed, client)
     if work.phase == MOMENTS:
         return DataSurvey(data, task), None
     task = resolved(task, work.scaling)
     _, training = settings_of(work)
     local = learner.local(data, task, layout, training, shuffle(work, client), rules)
-    if held is None or work.phase != EVALUATE:
+    if held is None or work.phase not in (EVALUATE, VOTE):
         return local, None
     return local, learner.local(held, task, layout, training, shuffle(work, client), rules)
 

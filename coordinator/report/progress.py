@@ -16,6 +16,7 @@ from covey.coordinator.view.words import duration_text, epsilons, sizes_text
 from covey.shared.numerics.measures import PERCENT
 
 NUMBERS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+WARNS = "yellow"  # the style of a warning
 MAX_REMARKS = 1000  # that are shown once each: agents write some of them
 
 
@@ -154,6 +155,8 @@ class ProgressBar:
             self._say(f"round {line.rounds:>3}  {', '.join(words)}")
         for text in line.warnings:
             self._once(text)
+        for text in line.decisions:
+            self._once(text, style=None)
 
     def _left(self, done: int) -> str:
         """About how long the rest takes, in words; empty before the first round is over, and at the end."""
@@ -163,19 +166,19 @@ class ProgressBar:
         duration = duration_text(seconds)
         return f"about {duration} left"
 
-    def _once(self, text: str, cause: str = "") -> None:
-        """Warn, unless a remark of the same cause, or the same one, was shown before."""
+    def _once(self, text: str, cause: str = "", style: str | None = WARNS) -> None:
+        """Print a line, unless a remark of the same cause, or the same one, was shown before."""
         cause = cause or text
         if cause not in self._warned and len(self._warned) < MAX_REMARKS:
             self._warned.add(cause)
-            self._warn(text)
+            self._say(text, style=style)
 
     def _once_per_cause(self, agent: str, what: str, why: str) -> None:
         """Warn of what may happen in every step. The numbers in its reason may differ; the record has each case."""
         self._once(f"{agent} {what}: {why}", f"{agent} {what}: {NUMBERS.sub('#', why)}")
 
     def _warn(self, text: str) -> None:
-        self._say(text, style="yellow")
+        self._say(text, style=WARNS)
 
     def _say(self, text: str, style: str | None = None) -> None:
         """A line above the bar; in a file or a pipe with the time, as lines of a log have it."""

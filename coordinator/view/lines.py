@@ -19,7 +19,9 @@ Averages = Mapping[str, Mapping[str, Values]]  # by mode, measure, and "micro" o
 
 MAX_TEXT = 500  # characters of a sentence
 MAX_COUNT = 1e18  # of bytes, rounds or agents: a run has fewer
-WARNING = "warning"  # notes under such keys are for people
+# notes under such keys are for people
+WARNING = "warning"
+DECISION = "decision"  # what the method found or decided
 NOTHING: Row = {}
 SERVED = "server"  # the mode of the models that agents use
 AGENTS = "agents"  # a count among figures
@@ -46,6 +48,7 @@ class PhaseLine:
     moved: int = 0  # agents that are in another cluster than before
     traffic: Mapping[str, int] = field(default_factory=dict)  # totals of the run so far
     warnings: tuple[str, ...] = ()
+    decisions: tuple[str, ...] = ()
 
     @property
     def round(self) -> int:
@@ -119,7 +122,8 @@ def phase_line(row: Row) -> PhaseLine:
         sizes=_counts(row.get("cluster_sizes")),
         moved=_count(row.get("moved")),
         traffic=_counts(row.get("traffic")),
-        warnings=_warnings(row),
+        warnings=_sentences(row, WARNING),
+        decisions=_sentences(row, DECISION),
     )
 
 
@@ -178,12 +182,10 @@ def _event(row: Row) -> EventLine | None:
     return EventLine(kind, done + 1, sentences[kind])
 
 
-def _warnings(row: Row) -> tuple[str, ...]:
-    texts: list[str] = []
-    for key, note in _mapping(row.get("notes")).items():
-        if key.startswith(WARNING):
-            texts.append(_text(note))
-    return tuple(texts)
+def _sentences(row: Row, kind: str) -> tuple[str, ...]:
+    """The notes for people of one kind."""
+    notes = _mapping(row.get("notes"))
+    return tuple(_text(note) for key, note in notes.items() if key.startswith(kind))
 
 
 # -- values that have the expected type, or none ---------------------------------------------------

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from covey.coordinator.view.lines import EventLine, Line, PhaseLine
+from covey.coordinator.view.lines import DECISION, WARNING, EventLine, Line, PhaseLine
 from covey.shared.numerics.measures import ACCURACY, is_regression, main_measure
 from covey.shared.wire.documents import CoordinatorStatus, RosterMessage
 
@@ -411,7 +411,7 @@ def _faults(
 def _newest_events(lines: Sequence[Line], over_select: float) -> list[EventLine]:
     """What happened besides phases that went well, the newest first."""
     events: list[EventLine] = []
-    warned: set[str] = set()  # each warning is shown once
+    known: set[str] = set()  # each sentence is shown once
     first = next((line for line in lines if isinstance(line, PhaseLine)), None)
     done = 0
     for line in lines:
@@ -426,12 +426,13 @@ def _newest_events(lines: Sequence[Line], over_select: float) -> list[EventLine]
         if line.reported < needed:
             text = f"{line.phase}: closed with {line.reported} of {invited} reports"
             events.append(EventLine("missing", line.round, text))
-        for warning in line.warnings:
-            if warning not in warned:
-                warned.add(warning)
-                # a broker keeps the newest line alone: its warnings may be as old as the run
-                may_be_older = line is first and line.round > 1
-                events.append(EventLine("warning", line.round, warning, may_be_older))
+        for kind, texts in ((WARNING, line.warnings), (DECISION, line.decisions)):
+            for text in texts:
+                if text not in known:
+                    known.add(text)
+                    # a broker keeps the newest line alone: its sentences may be as old as the run
+                    may_be_older = line is first and line.round > 1
+                    events.append(EventLine(kind, line.round, text, may_be_older))
     return events[-MAX_EVENTS:][::-1]
 
 

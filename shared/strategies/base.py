@@ -83,6 +83,7 @@ from covey.shared.strategies.phase_names import EVALUATE as EVALUATE
 from covey.shared.strategies.phase_names import MOMENTS as MOMENTS
 from covey.shared.strategies.phase_names import SIGNATURE as SIGNATURE
 from covey.shared.strategies.phase_names import TRAIN as TRAIN
+from covey.shared.strategies.phase_names import VOTE as VOTE
 from covey.shared.strategies.phase_names import WARMUP as WARMUP
 from covey.shared.strategies.server import Moving as Moving
 from covey.shared.strategies.server import Server as Server
@@ -123,6 +124,9 @@ INDIVIDUAL = (
 ALTERNATIVE = (
     "alternative"  # number of an order to evaluate: compare the last model with the others
 )
+
+# Number of an order: leave out of the training what the agent holds back for votes, a tenth of its samples.
+HOLD_BACK = "hold_back"
 
 # Client state: the whole model (d,) after the client's latest local training in any phase. Mode
 # E-last measures it. The client's runner sets it where a method does not.
@@ -248,6 +252,9 @@ class Job:
     cluster: int | None
     layout: Layout
     training: Training  # with the learning rate of this round
+    held_back: Local | None = (
+        None  # samples on which the client compares models; None: it has no vote
+    )
 
 
 @dataclass(frozen=True)

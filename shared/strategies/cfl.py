@@ -69,9 +69,9 @@ from covey.shared.strategies.bases.cut import (
     Gate,
     asked,
     asking,
+    chances_of,
     found,
     shift_facts,
-    tested,
     with_card,
 )
 from covey.shared.strategies.bases.hard import (
@@ -302,7 +302,7 @@ class Cfl(ManyModels[CflState]):
 
     def fold(self, state: CflState, phase: Phase, sums: Sums, reports: Reports) -> CflState:
         if phase.name == SIGNATURE:
-            return replace(state, chances=tested(reports), awaits_cards=False)
+            return replace(state, chances=chances_of(reports), awaits_cards=False)
         reporters = [client for client, _ in reports]
         if not state.divided:
             state = joined(state, {client: 0 for client in reporters if client not in state.assign})

@@ -34,6 +34,7 @@ from covey.shared.strategies.fesem_ma import FesemMa
 from covey.shared.strategies.fuzzy import Fuzzy
 from covey.shared.strategies.given import Given
 from covey.shared.strategies.ifca import Ifca
+from covey.shared.strategies.kin import Kin
 from covey.shared.strategies.lg import LgFedAvg
 from covey.shared.strategies.local import LocalOnly
 from covey.shared.strategies.pacfl import Pacfl
@@ -58,6 +59,7 @@ BuiltIn = Annotated[
     | Fuzzy
     | Given
     | Ifca
+    | Kin
     | LgFedAvg
     | LocalOnly
     | Pacfl

@@ -182,7 +182,7 @@ def test_of_a_large_fleet_a_sample_of_the_cards_is_tested(monkeypatch: pytest.Mo
     unpacked: list[int] = []
     monkeypatch.setattr(cut, "MOST_CARDS", 5)
 
-    def counted(means: Vector, counts: Sequence[int]) -> kinship.Card | None:
+    def counted(means: Vector, counts: Sequence[int], squares: None) -> kinship.Card | None:
         unpacked.append(len(counts))
         return kinship.Card(np.ones((4, 2)), np.ones((4, 2, kinship.PROJECTED)), np.zeros(2))
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
@@ -30,6 +30,7 @@ from covey.shared.numerics.clustering import (
 )
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import (
+    LARGEST,
     ClientId,
     Expected,
     Job,
@@ -46,12 +47,15 @@ from covey.shared.strategies.bases.hard import Clustered, HardClustered, sizes
 
 CARD = "card"  # the vector of a report, and the number of an order that asks for it
 COUNTS = "counts"
+SQUARES = "squares"
 LEAST_CARDS = 4  # fewer have no say
 MOST_CARDS = 1000  # of more a sample is tested
 # of a card: the longest ones, of 50 classes
 CELLS = kinship.BLOCKS * kinship.MOST_CLASSES
 CARD_SIZES = {CARD: -CELLS * kinship.PROJECTED}
 CARD_NUMBERS = {COUNTS: Expected(-CELLS, whole=True)}
+# with what the noise of distances is computed from
+WHOLE_CARD = {**CARD_NUMBERS, SQUARES: Expected(-kinship.MOST_CLASSES, most=LARGEST)}
 
 Choose = Literal["silhouette", "rotations", "gap"]
 Gate = Annotated[
@@ -155,30 +159,48 @@ def asked(order: Order) -> Order:
 
 
 def with_card(report: Report, job: Job, local: Local) -> Report:
-    """The client's report, with its card if the order asks for it."""
+    """The client's report, with its card if the order asks for it, and with the card's squares if it asks for them."""
     if CARD not in job.numbers:
         return report
-    means, counts = kinship.packed(local.card(job.seed, job.client))
-    return replace(
-        report, vectors={**report.vectors, CARD: means}, numbers={**report.numbers, COUNTS: counts}
-    )
+    card = local.card(job.seed, job.client)
+    means, counts = kinship.packed(card)
+    numbers = {**report.numbers, COUNTS: counts}
+    if SQUARES in job.numbers:
+        numbers[SQUARES] = card.squares.tolist()
+    return replace(report, vectors={**report.vectors, CARD: means}, numbers=numbers)
 
 
-def tested(reports: Reports) -> Chances:
-    """The chances of the three tests on the cards that came; () where fewer than four fit each other."""
-    with_cards = [report for _, report in reports if CARD in report.vectors]
+def sampled(reports: Reports) -> Reports:
+    """The reports with cards; of more than `MOST_CARDS` a sample."""
+    with_cards = [(client, report) for client, report in reports if CARD in report.vectors]
     drawn = generator(0, "cards").permutation(len(with_cards))[:MOST_CARDS]
-    cards = []
-    for report in (with_cards[i] for i in np.sort(drawn).tolist()):
-        card = kinship.unpacked(report.vectors[CARD], report.numbers[COUNTS])
+    return [with_cards[i] for i in np.sort(drawn).tolist()]
+
+
+def cards_of(reports: Reports) -> dict[ClientId, kinship.Card]:
+    """The cards that came and fit each other: those with the usual number of classes."""
+    cards = {}
+    for client, report in reports:
+        squares = report.numbers.get(SQUARES)
+        card = kinship.unpacked(report.vectors[CARD], report.numbers[COUNTS], squares)
         if card is not None:
-            cards.append(card)
-    [(usual, _)] = Counter(card.counts.shape for card in cards).most_common(1) or [((), 0)]
-    fitting = [card for card in cards if card.counts.shape == usual]
-    if len(fitting) < LEAST_CARDS:
+            cards[client] = card
+    shapes = Counter(card.counts.shape for card in cards.values())
+    [(usual, _)] = shapes.most_common(1) or [((), 0)]
+    return {client: card for client, card in cards.items() if card.counts.shape == usual}
+
+
+def tested(cards: Collection[kinship.Card]) -> Chances:
+    """The chances of the three tests; () for fewer than four cards."""
+    if len(cards) < LEAST_CARDS:
         return ()
-    shifts = kinship.shifts(fitting)
+    shifts = kinship.shifts([*cards])
     return (shifts.labels, shifts.style, shifts.concept)
+
+
+def chances_of(reports: Reports) -> Chances:
+    """The chances of the tests on the cards of the reports."""
+    return tested(cards_of(sampled(reports)).values())
 
 
 def found(chances: Chances) -> tuple[str, ...]:
@@ -253,7 +275,7 @@ class ClusteredOnce(HardClustered[G], Generic[G]):
 
     def fold(self, state: G, phase: Phase, sums: Sums, reports: Reports) -> G:
         if state.asks and not state.models:
-            state = replace(state, chances=tested(reports))
+            state = replace(state, chances=chances_of(reports))
         return super().fold(state, phase, sums, reports)
 
     def shown(self, state: G) -> Shown:

@@ -1,0 +1,569 @@
+"""Kin: cards before clusters, tests before a cut, and votes of the agents for or against it.
+
+Method. The project's own; docs/kin.md has its idea, its formulas and what it is near to.
+
+1. Phase `signature`: each agent sends a card of its data, before any training.
+2. Three tests on the cards (numerics/kinship.py). If none fires, the run is FedAvg, to the byte.
+3. Otherwise agents hold back a tenth of their training samples, and the first third of the rounds
+   is FedAvg. In its last round the averages of the groups of up to two cuts are made too: a cut of
+   the distances in inputs, and one of the distances in labels, each if a test of its kind fired.
+4. Phase `vote`: does the average of its group serve an agent better than that of all, both without
+   the agent's own model? Then the groups train apart for the second third.
+5. Phase `vote`: does a model of its own serve an agent better still? Then each finishes alone, and
+   its last third is local. Now all samples train.
+
+A newcomer sends its card in phase `entry` and joins the group that is nearest to it.
+
+Limits. A fleet of fewer than four agents is not tested. With fewer than six a cut of inputs needs
+no vote, and one of labels has none. Of more than a thousand cards a sample is tested and cut, and
+the other agents join like newcomers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from covey.shared.errors import DataError
+from covey.shared.numerics.averages import Average, fair_weights
+from covey.shared.numerics.kinship import Card, Kinship
+from covey.shared.numerics.vectors import Vector, combine
+from covey.shared.numerics.votes import LEAST, Outcome, difference
+from covey.shared.numerics.votes import counted as votes_counted
+from covey.shared.strategies.base import (
+    ENTRY,
+    HOLD_BACK,
+    LARGEST,
+    LAST_MODEL,
+    MODEL,
+    SIGNATURE,
+    TRAIN,
+    VOTE,
+    Buffering,
+    ClientId,
+    ClientState,
+    Expected,
+    Job,
+    Local,
+    Mixture,
+    Order,
+    Phase,
+    PrivacyFacet,
+    Report,
+    Reports,
+    Settings,
+    Setup,
+    Shown,
+    Sums,
+    Term,
+    Terms,
+    View,
+    trained_report,
+)
+from covey.shared.strategies.bases.cut import (
+    CARD,
+    CARD_SIZES,
+    SQUARES,
+    WHOLE_CARD,
+    Chances,
+    Cut,
+    cards_of,
+    found,
+    sampled,
+    shift_facts,
+    tested,
+    with_card,
+)
+from covey.shared.strategies.bases.hard import (
+    Clustered,
+    ManyModels,
+    joined,
+    lowest_loss,
+    sizes,
+    unanswered,
+    unassigned,
+)
+from covey.shared.strategies.bases.single import KEY, counted, sample_term
+
+CUT = Cut("average", most=8)
+QUORUM = 0.5  # of the agents must send a card
+VOTERS = 6  # agents; fewer have no first vote
+
+INPUTS = "inputs"  # the two cuts
+LABELS = "labels"
+
+# numbers of orders and reports of a vote
+QUESTION = "question"  # which of the two votes
+GROUP_OR_ALL = "group"
+OWN_OR_GROUP = "own"
+SHARE = "share"  # of the agent's own model in each average
+GAIN = "gain"
+VARIANCE = "variance"
+ALONE = "alone"  # number of an order to train: the model stays with the agent
+
+
+@dataclass(frozen=True)
+class KinState(Clustered):
+    """Besides the models, what the tests found and what the agents have voted for."""
+
+    votes: tuple[int, int] = (0, 0)  # complete rounds after which each of the two takes place
+    rounds: int = 0  # R
+    done: int = 0  # rounds that are complete
+    tested: bool = False
+    chances: Chances = ()
+    agents: int = 0  # that sent a card
+
+    # until the first vote: the group of each agent in either cut, and of the groups what newcomers
+    # are compared with, as fields of a `Kinship`; afterwards only that of the cut that stands
+    inputs: dict[ClientId, int] = field(default_factory=dict)
+    labels: dict[ClientId, int] = field(default_factory=dict)
+    kin: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    # for the first vote: the averages of groups (d,) in the last round before it, and the share of
+    # an agent's own model in each average that counts it
+    averages: dict[str, Vector] = field(default_factory=dict)
+    shares: dict[ClientId, dict[str, float]] = field(default_factory=dict)
+
+    question: str = ""  # the vote that is due; empty: none
+    basis: str = ""  # the cut that stands; empty: none
+    answers: tuple[str, ...] = ()  # of the votes, for people
+    outcomes: dict[str, dict[str, Any]] = field(default_factory=dict)  # by what was voted on
+    finishes_alone: bool = False
+    owners: tuple[ClientId, ...] = ()  # agents that have a model of their own
+
+    @property
+    def shift(self) -> tuple[str, ...]:
+        """The kinds of shift that the tests found."""
+        return found(self.chances)
+
+    @property
+    def votes_follow(self) -> bool:
+        """Whether agents hold samples back for a vote that is to come."""
+        first, second = self.votes
+        return bool(self.shift) and first < self.rounds and self.done < second
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is left to vote on."""
+        return self.tested and (not self.shift or OWN_OR_GROUP in self.outcomes or self.rounds < 2)
+
+    @property
+    def cuts(self) -> dict[str, dict[ClientId, int]]:
+        """The cuts that are proposed."""
+        proposed = {INPUTS: self.inputs, LABELS: self.labels}
+        return {basis: groups for basis, groups in proposed.items() if groups}
+
+
+class Kin(ManyModels[KinState]):
+    """Which shift, which groups, and whether they help: asked in this order."""
+
+    client_fields = ("assign", "asked", "inputs", "labels", "shares", "owners")
+
+    no_server: ClassVar[str] = "its votes compare averages of reports, which it would move"
+
+    summary: ClassVar[str] = (
+        "cards and tests find which shift there is, votes decide on groups; without a shift FedAvg"
+    )
+    source: ClassVar[str] = "this project"
+
+    name: Literal["kin"] = "kin"
+
+    def init(self, setup: Setup) -> KinState:
+        first = max(round(setup.rounds / 3), 1)
+        second = max(round(2 * setup.rounds / 3), first)
+        start = setup.starts[0]
+        return KinState(start, (start,), votes=(first, second), rounds=setup.rounds)
+
+    def continued(self, state: KinState, fresh: KinState) -> KinState:
+        if state.finishes_alone:
+            raise ValueError(
+                "each agent has finished that run with a model of its own, which stays there"
+            )
+        return super().continued(state, fresh)
+
+    # -- phases and orders ------------------------------------------------------------------------
+
+    def plan(self, state: KinState, view: View) -> Phase:
+        if not state.tested:
+            return Phase(
+                SIGNATURE, "all", CARD_SIZES, ends_round=False, quorum=QUORUM, numbers=WHOLE_CARD
+            )
+        if state.question and view.round < view.rounds:
+            return self._vote(state, view)
+        newcomers = unassigned(state, view) if state.basis else ()
+        if newcomers:
+            return Phase(
+                ENTRY,
+                newcomers,
+                CARD_SIZES,
+                ends_round=False,
+                may_be_empty=True,
+                numbers=WHOLE_CARD,
+            )
+        return Phase(sizes={} if state.finishes_alone else {MODEL: state.start.size})
+
+    def _vote(self, state: KinState, view: View) -> Phase:
+        voters = view.present
+        comparisons = 2
+        if state.question == GROUP_OR_ALL:
+            comparisons = len(state.cuts)
+            voters = tuple(client for client in view.present if _can_vote(state, client))
+        numbers = {
+            GAIN: Expected(comparisons, -LARGEST, LARGEST, required=False),
+            VARIANCE: Expected(comparisons, 0.0, LARGEST, required=False),
+        }
+        return Phase(VOTE, voters, {}, ends_round=False, may_be_empty=True, numbers=numbers)
+
+    def order(self, state: KinState, phase: Phase, client: ClientId) -> Order:
+        if phase.name in (SIGNATURE, ENTRY):
+            return Order(numbers={CARD: 1, SQUARES: 1}, whole=True)
+        order = self.serve(state, client)
+        if phase.name == VOTE:
+            asks = {QUESTION: state.question, HOLD_BACK: 1}
+            if state.question == OWN_OR_GROUP:
+                return replace(order, numbers=asks)
+            keys = (KEY, *_keys(state, client))
+            shares = state.shares.get(client, {})
+            return Order(keys, {**asks, SHARE: [shares.get(key, 0.0) for key in keys]})
+        if state.finishes_alone:
+            return replace(order, numbers={ALONE: 1})
+        return replace(order, numbers={HOLD_BACK: 1}) if state.votes_follow else order
+
+    def model(self, state: KinState, key: str) -> Vector:
+        return state.averages[key] if key in state.averages else super().model(state, key)
+
+    def serve(self, state: KinState, client: ClientId) -> Order:
+        if client in state.owners:
+            return Order(cluster=state.assign.get(client))
+        return super().serve(state, client)
+
+    # -- the client half --------------------------------------------------------------------------
+
+    def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
+        if job.phase in (SIGNATURE, ENTRY):
+            return with_card(Report({}, local.examples), job, local), client_state
+        if job.phase == VOTE:
+            compare = _group_or_all if job.numbers[QUESTION] == GROUP_OR_ALL else _own_or_group
+            differences = compare(job, local, client_state)
+            numbers = {}
+            if differences:
+                gains, variances = zip(*differences, strict=True)
+                numbers = {GAIN: list(gains), VARIANCE: list(variances)}
+            return Report({}, local.examples, numbers), client_state
+        [(_, start)] = self.personal(job, local, client_state)
+        if ALONE not in job.numbers:
+            return trained_report(local.train(start), local), client_state
+        result = local.train(start, at_home=True)
+        report = Report({}, local.examples, steps=result.steps, loss=result.loss)
+        return report, {**client_state, LAST_MODEL: result.end}
+
+    def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
+        if job.models:
+            return super().personal(job, local, client_state)
+        if LAST_MODEL not in client_state:
+            raise DataError(
+                f"agent {job.client} has a model of its own in this run, but it is missing: "
+                "was its folder deleted?"
+            )
+        return ((1.0, client_state[LAST_MODEL]),)
+
+    # -- the server half --------------------------------------------------------------------------
+
+    def terms(self, state: KinState, phase: Phase, client: ClientId, report: Report) -> Terms:
+        if phase.name != TRAIN or state.finishes_alone:
+            return ()
+        if state.basis:
+            return sample_term(report, str(state.assign[client])) if client in state.assign else ()
+        all_agents = sample_term(report)
+        if not _is_voted_on_next(state):
+            return all_agents
+        [term] = all_agents
+        return (term, *[Term(key, term.weight, base=KEY) for key in _keys(state, client)])
+
+    def fold(self, state: KinState, phase: Phase, sums: Sums, reports: Reports) -> KinState:
+        if phase.name == SIGNATURE:
+            return _with_cuts(replace(state, tested=True), reports)
+        if phase.name == ENTRY:
+            return _with_newcomers(state, phase, reports)
+        if phase.name == VOTE:
+            decide = _grouped if state.question == GROUP_OR_ALL else _finishing
+            return decide(state, reports)
+        after = replace(state, done=state.done + 1, asked=())
+        if state.finishes_alone:
+            owners = {*state.owners, *[client for client, _ in reports]}
+            return replace(after, owners=tuple(sorted(owners)))
+        models = [sums.mean(str(k), otherwise=model) for k, model in enumerate(state.models)]
+        after = replace(after, models=tuple(models))
+        if _is_voted_on_next(state):
+            after = _with_averages(after, sums, reports)
+        return _asking(after)
+
+    # -- what others ask --------------------------------------------------------------------------
+
+    def shown(self, state: KinState) -> Shown:
+        if not state.tested:
+            return Shown()
+        notes = {
+            "clusters": len(state.models),
+            "sizes": sizes(state) if state.basis else [],
+            **shift_facts(state.chances, asks=True, gate="cards"),
+            "votes": state.outcomes,
+        }
+        sentences = (_shift_sentence(state), *state.answers)
+        notes |= {f"decision_{number}": text for number, text in enumerate(sentences, 1)}
+        return Shown(notes)
+
+    def refuses(self, settings: Settings) -> str:
+        if isinstance(settings, Average) and settings.single:
+            return "agents take their own model off an average to vote, which only a mean allows"
+        return super().refuses(settings)
+
+    @property
+    def buffer(self) -> Buffering:
+        return Buffering(is_ready=lambda state: state.is_settled and not state.finishes_alone)
+
+    @property
+    def privacy(self) -> PrivacyFacet:
+        return PrivacyFacet(
+            refusal="kin sends cards, which hold counts and sums of the data without noise"
+        )
+
+
+# -- the votes of one agent ---------------------------------------------------------------------------
+
+
+def _group_or_all(job: Job, local: Local, client_state: ClientState) -> list[tuple[float, float]]:
+    """Losses under the average of all agents minus those under each average of the agent's group.
+
+    Each average is taken without the agent's own model, which weighs more in the smaller one: with it, groups drawn at
+    random would win. An average of nothing else is the agent's own model.
+    """
+    held = job.held_back
+    shares = [float(share) for share in job.numbers[SHARE]]
+    if held is None or held.examples < LEAST or (any(shares) and LAST_MODEL not in client_state):
+        return []
+    own = client_state.get(LAST_MODEL, job.models[0])
+    losses = []
+    for average, share in zip(job.models, shares, strict=True):
+        if share >= 1.0:
+            average = own
+        elif share > 0:
+            average = combine([(average, 1 / (1 - share)), (own, -share / (1 - share))])
+        losses.append(held.losses(average))
+    return [difference(losses[0], of_group) for of_group in losses[1:]]
+
+
+def _own_or_group(job: Job, local: Local, client_state: ClientState) -> list[tuple[float, float]]:
+    """Losses under the group's model minus those under one that the agent trained from it, as served and after an epoch more."""
+    held = job.held_back
+    if held is None or held.examples < LEAST:
+        return []
+    group = job.models[0] if len(job.models) == 1 else job.models[lowest_loss(job.models, local)]
+    own = local.train(group, at_home=True).end
+    pairs = [(group, own)]
+    pairs.append(
+        (
+            local.train(group, epochs=1, at_home=True).end,
+            local.train(own, epochs=1, at_home=True).end,
+        )
+    )
+    return [difference(held.losses(one), held.losses(other)) for one, other in pairs]
+
+
+# -- cuts and votes of the fleet ----------------------------------------------------------------------
+
+
+def _key(basis: str, group: int) -> str:
+    """The key of a group's average."""
+    return f"{basis}-{group}"
+
+
+def _keys(state: KinState, client: ClientId) -> tuple[str, ...]:
+    """The keys of the averages of a client's groups, one for each cut."""
+    return tuple(
+        _key(basis, groups[client]) for basis, groups in state.cuts.items() if client in groups
+    )
+
+
+def _can_vote(state: KinState, client: ClientId) -> bool:
+    """Whether each average exists that the client's first vote compares, also without its own model."""
+    keys = _keys(state, client)
+    own = state.shares.get(client, {})
+    exist = all(key in state.averages for key in keys)
+    return len(keys) == len(state.cuts) and exist and own.get(KEY, 0.0) < 1.0
+
+
+def _is_voted_on_next(state: KinState) -> bool:
+    """Whether the present round is the last one before the fate of the proposed cuts."""
+    return bool(state.cuts) and not state.basis and state.done + 1 == state.votes[0] < state.rounds
+
+
+def _with_cuts(state: KinState, reports: Reports) -> KinState:
+    """The state after the tests, with up to two cuts of the fleet."""
+    cards = cards_of(sampled(reports))
+    state = replace(state, chances=tested(list(cards.values())), agents=len(reports))
+    if not state.shift:
+        return state
+    fleet = Kinship.of(list(cards.values()))
+    others = {client: card for client, card in cards_of(reports).items() if client not in cards}
+    if {"style", "concept"} & set(state.shift):
+        state = _proposed(state, INPUTS, fleet, cards, others)
+    if "labels" in state.shift:
+        state = _proposed(state, LABELS, fleet, cards, others)
+    return state
+
+
+def _proposed(
+    state: KinState,
+    basis: str,
+    fleet: Kinship,
+    cards: Mapping[ClientId, Card],
+    others: Mapping[ClientId, Card],
+) -> KinState:
+    """The state with a cut by the distances of one kind, if it has more than one group."""
+    matrix = np.sqrt(_distances(state, basis, fleet))
+    tree, _ = CUT.tree(matrix, state.chances)
+    if tree.clusters < 2:
+        return state
+    groups = fleet.grouped(tree.labels)
+    assign = dict(zip(cards, tree.labels.tolist(), strict=True))
+    assign |= _nearest(state, basis, groups, others)
+    state = replace(state, kin={**state.kin, basis: vars(groups)})
+    in_order = dict(sorted(assign.items()))
+    return replace(state, inputs=in_order) if basis == INPUTS else replace(state, labels=in_order)
+
+
+def _distances(state: KinState, basis: str, fleet: Kinship) -> Any:
+    return fleet.by_inputs(state.shift) if basis == INPUTS else fleet.by_labels()
+
+
+def _nearest(
+    state: KinState, basis: str, groups: Kinship, cards: Mapping[ClientId, Card]
+) -> dict[ClientId, int]:
+    """The nearest group of each card, ties to the lowest; cards with another number of classes have none."""
+    nearest = {}
+    for client, card in cards.items():
+        if card.counts.shape[1] == groups.counts.shape[1]:
+            to_groups = _distances(state, basis, groups.joined(card))[-1, :-1]
+            nearest[client] = int(to_groups.argmin())
+    return nearest
+
+
+def _with_newcomers(state: KinState, phase: Phase, reports: Reports) -> KinState:
+    groups = Kinship(**state.kin[state.basis])
+    admitted = joined(state, _nearest(state, state.basis, groups, cards_of(reports)))
+    return replace(admitted, asked=unanswered(state.asked, phase, admitted.assign))
+
+
+def _with_averages(state: KinState, sums: Sums, reports: Reports) -> KinState:
+    """The state with the averages of all proposed groups, and each agent's share in its own ones."""
+    members: dict[str, dict[ClientId, float]] = {KEY: {}}
+    for client, report in reports:
+        for key in (KEY, *_keys(state, client)):
+            members.setdefault(key, {})[client] = counted(report)
+    averages = {}
+    shares: dict[ClientId, dict[str, float]] = {}
+    for key, weights in sorted(members.items()):
+        total = sums.weight(key)
+        if total <= 0:
+            continue
+        if key != KEY:
+            averages[key] = sums.mean(key, otherwise=state.models[0])
+        for client, weight in zip(
+            weights, fair_weights([*weights.values()], sums.average.share), strict=True
+        ):
+            shares.setdefault(client, {})[key] = weight / total
+    return replace(state, averages=averages, shares=dict(sorted(shares.items())))
+
+
+def _asking(state: KinState) -> KinState:
+    """The state after a round or a vote, with the vote that is due."""
+    _, second = state.votes
+    if not state.shift or state.done >= state.rounds or state.is_settled:
+        return state
+    if state.averages:
+        if state.agents >= VOTERS:
+            return replace(state, question=GROUP_OR_ALL)
+        state = _standing(state, INPUTS if state.inputs else "")
+    if state.done >= second:
+        return replace(state, question=OWN_OR_GROUP)
+    return state
+
+
+def _outcomes(reports: Reports, comparisons: int) -> list[Outcome]:
+    """What the agents voted in each comparison; those without samples to compare on abstain."""
+    votes = [report.numbers for _, report in reports if {GAIN, VARIANCE} <= report.numbers.keys()]
+    return [
+        votes_counted([(vote[GAIN][place], vote[VARIANCE][place]) for vote in votes])
+        for place in range(comparisons)
+    ]
+
+
+def _grouped(state: KinState, reports: Reports) -> KinState:
+    """The state after the first vote: a cut by inputs needs more votes for it than against, one by labels must be sure."""
+    outcomes = dict(zip(state.cuts, _outcomes(reports, len(state.cuts)), strict=True))
+    helpful = {
+        basis: outcome.gain
+        for basis, outcome in outcomes.items()
+        if (outcome.z > 0 if basis == INPUTS else outcome.is_sure)
+    }
+    best = max(helpful, key=lambda basis: helpful[basis], default="")
+    answers = []
+    for basis, outcome in outcomes.items():
+        groups = len(set(state.cuts[basis].values()))
+        serve = "serve" if basis in helpful else "do not serve"
+        answers.append(
+            f"vote after round {state.done}: {groups} groups by {basis} {serve} the agents better than one model "
+            f"({_count(outcome)})"
+        )
+    after = _standing(state, best)
+    kept = {**state.outcomes, **{basis: _facts(outcome) for basis, outcome in outcomes.items()}}
+    return _asking(replace(after, answers=(*state.answers, *answers), outcomes=kept))
+
+
+def _standing(state: KinState, basis: str) -> KinState:
+    """The state in which a cut stands, or none: its groups continue from their own averages."""
+    after = replace(
+        state, question="", averages={}, shares={}, inputs={}, labels={}, kin={}, basis=basis
+    )
+    if not basis:
+        return after
+    assign = state.cuts[basis]
+    groups = Kinship(**state.kin[basis])
+    models = [state.averages.get(_key(basis, k), state.models[0]) for k in range(len(groups.style))]
+    return replace(after, models=tuple(models), assign=assign, kin={basis: state.kin[basis]})
+
+
+def _finishing(state: KinState, reports: Reports) -> KinState:
+    """The state after the second vote: a model of its own must serve an agent better at once and after one epoch more."""
+    at_once, tuned = _outcomes(reports, 2)
+    alone = at_once.is_sure and tuned.is_sure
+    serves = "serves" if alone else "does not serve"
+    other = "that of its group" if state.basis else "the one of all"
+    answer = (
+        f"vote after round {state.done}: a model of its own {serves} an agent better than {other} "
+        f"({_count(at_once)}; after one epoch more {_count(tuned)})"
+    )
+    kept = {**state.outcomes, OWN_OR_GROUP: _facts(at_once), f"{OWN_OR_GROUP}_tuned": _facts(tuned)}
+    return replace(
+        state, question="", finishes_alone=alone, answers=(*state.answers, answer), outcomes=kept
+    )
+
+
+def _count(outcome: Outcome) -> str:
+    return f"{outcome.better} of {outcome.voters} gain, z {outcome.z:.2f}"
+
+
+def _facts(outcome: Outcome) -> dict[str, Any]:
+    return dict(vars(outcome))
+
+
+def _shift_sentence(state: KinState) -> str:
+    if not state.chances:
+        return "kin: not tested, because fewer than four agents sent a card: one model, this run is FedAvg"
+    if not state.shift:
+        return f"kin: no shift found between the data of {state.agents} agents: one model, this run is FedAvg"
+    return f"kin: the data of {state.agents} agents differ in {' and '.join(state.shift)}"

@@ -1,0 +1,409 @@
+"""Kin: FedAvg where no test fires, groups where they help, own models where they help more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from covey.broker.testing.memory_broker import MemoryBroker
+from covey.coordinator.record import records
+from covey.coordinator.run.run import Run
+from covey.coordinator.simulate.virtual_clock import Driver
+from covey.coordinator.view.lines import phase_line
+from covey.shared.errors import DataError
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.strategies import kin
+from covey.shared.strategies.base import LAST_MODEL, ClientId, Phase, Report, View
+from covey.shared.strategies.kin import Kin, KinState
+from covey.shared.strategies.reading import folded
+from tests import clock, drive
+from tests.bowl import Bowl, Softmax, bowl_layout, flat, softmax_client
+from tests.kit import small_run
+from tests.kit.local_clients import LocalClients
+from tests.kit.small_fleet import PATIENT, Fleet, Numpy
+from tests.kit.small_run import fingerprint, local_for, rules, samples_of, scenario, setup
+from tests.shared import planted
+
+ALL = (0, 1, 2, 3)
+People = Mapping[ClientId, Softmax]
+Labelling = Callable[[int], list[int]]  # of an agent's classes
+
+
+def even(agent: int) -> list[int]:
+    return [0, 1, 2, 3]
+
+
+def swapped(agent: int) -> list[int]:
+    """Every second agent calls the classes by other names."""
+    return [1, 0, 3, 2] if agent % 2 else even(agent)
+
+
+def singular(agent: int) -> list[int]:
+    """Each agent has names of its own."""
+    return [*np.random.default_rng(agent).permutation(4).tolist()]
+
+
+def people(
+    labelling: Labelling, count: int = 8, n: int = 80, more: int = 0
+) -> dict[ClientId, Softmax]:
+    """Agents with all classes. `more`: another draw of their samples."""
+    found = {}
+    for agent in range(count):
+        local = softmax_client(ALL, seed=agent + more, n=n + 4 * agent)
+        found[f"agent-{agent}"] = replace(local, y=np.array(labelling(agent))[local.y])
+    return found
+
+
+def scene(count: int = 6, participation: float = 1.0, **sections: Any) -> Scenario:
+    rounds = {"count": count, "participation": participation}
+    return scenario("kin", rounds=rounds, **sections)
+
+
+def driver(
+    folder: Path, labelling: Labelling, plan: Scenario, *, count: int = 8, **changes: Any
+) -> Driver[LocalClients]:
+    held = local_for(people(labelling, count, n=30, more=100))
+    fleet = people(labelling, count)
+    return small_run.driver(folder, plan, fleet, held_back=held, start_agents=count, **changes)
+
+
+def complete(
+    folder: Path, labelling: Labelling, plan: Scenario, *, count: int = 8, **changes: Any
+) -> Run:
+    run = driver(folder, labelling, plan, count=count, **changes)
+    return run.complete(samples_of(people(labelling, count)))
+
+
+def phases(folder: Path) -> list[str]:
+    lines = [row for row in records.lines(folder) if row["event"] == "phase"]
+    return [row["phase"] for row in lines if row["phase"] not in ("train", "evaluate")]
+
+
+def sentences(folder: Path) -> tuple[str, ...]:
+    lines = [row for row in records.lines(folder) if row["event"] == "phase"]
+    return [phase_line(row).decisions for row in lines if row["phase"] == "train"][-1]
+
+
+# -- without a shift ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("participation", [0.5, 1.0])
+def test_a_fleet_without_shift_has_the_bytes_of_fedavg(
+    tmp_path: Path, participation: float
+) -> None:
+    rounds = {"count": 6, "participation": participation}
+    runs = [
+        complete(tmp_path / plan.strategy.name, even, plan)
+        for plan in (scene(6, participation), scenario("fedavg", rounds=rounds))
+    ]
+    assert fingerprint(runs[0]) == fingerprint(runs[1])
+    assert runs[0].facts.evaluation == runs[1].facts.evaluation
+    assert phases(tmp_path / "kin") == ["signature"]
+    [why] = sentences(tmp_path / "kin")
+    assert why == "kin: no shift found between the data of 8 agents: one model, this run is FedAvg"
+
+
+def test_fewer_than_four_agents_are_not_tested(tmp_path: Path) -> None:
+    run = complete(tmp_path, swapped, scene(), count=3)
+    assert run.state.chances == ()
+    assert "fewer than four agents sent a card" in sentences(tmp_path)[0]
+
+
+# -- groups -------------------------------------------------------------------------------------------
+
+
+def test_groups_are_found_confirmed_by_a_vote_and_trained_apart(tmp_path: Path) -> None:
+    run = complete(tmp_path, swapped, scene())
+    assert [*run.state.assign.values()] == [0, 1] * 4
+    assert phases(tmp_path) == ["signature", "vote", "vote"]
+    found, first, second = sentences(tmp_path)
+    assert found == "kin: the data of 8 agents differ in concept"
+    assert first.startswith(
+        "vote after round 2: 2 groups by inputs serve the agents better than one model (8 of 8 gain, z "
+    )
+    assert second.startswith("vote after round 4: a model of its own ")
+    outcome = run.state.outcomes["inputs"]
+    assert outcome["voters"] == outcome["better"] == 8
+    served = [figures["server"]["accuracy"] for figures in run.facts.evaluation.values()]
+    assert min(served) > 0.8
+
+
+def test_a_fleet_without_classes_in_common_is_voted_on_by_labels_alone(tmp_path: Path) -> None:
+    fleet = {f"c{i}": softmax_client(((0, 1), (2, 3))[i % 2], seed=i, n=60) for i in range(8)}
+    end = planted.run(Kin(), fleet, rounds=6)
+    assert end.state.shift == ("labels",)
+    assert not end.state.basis, "agents that hold nothing back abstain, so the cut has no votes"
+    assert [phase.name for phase, _ in end.phases].count("vote") == 2
+
+
+def test_in_part_of_the_fleet_the_vote_asks_agents_outside_of_the_cohort_too(
+    tmp_path: Path,
+) -> None:
+    run = complete(tmp_path, swapped, scene(9, 0.5))
+    assert [*run.state.assign.values()] == [0, 1] * 4
+    assert run.state.outcomes["inputs"]["voters"] > 4
+
+
+def test_fewer_than_six_agents_have_no_first_vote(tmp_path: Path) -> None:
+    run = complete(tmp_path, swapped, scene(), count=5)
+    assert [*run.state.assign.values()] == [0, 1, 0, 1, 0]
+    assert phases(tmp_path) == ["signature", "vote"]
+
+
+def test_a_newcomer_joins_the_group_of_its_kin_and_trains_in_it(tmp_path: Path) -> None:
+    run = complete(tmp_path, swapped, scene(), newcomers=frozenset({"agent-6", "agent-7"}))
+    assert run.state.assign["agent-6"] == run.state.assign["agent-0"]
+    assert run.state.assign["agent-7"] == run.state.assign["agent-1"]
+    assert phases(tmp_path)[-1] == "entry"
+
+
+def test_a_newcomer_whose_card_does_not_fit_is_served_the_model_with_the_least_loss() -> None:
+    state = KinState(
+        flat(0, 0),
+        (flat(5, 5), flat(-5, -5)),
+        tested=True,
+        basis="inputs",
+        kin={"inputs": _two_groups()},
+    )
+    strategy = Kin()
+    phase = replace(strategy.plan(state, View(3, 9, 0, ("new",))), cohort=("new",))
+    assert phase.name == "entry"
+    local = Bowl(flat(-5, -4))
+    card = strategy.work(
+        planted.job(phase="entry", layout=bowl_layout(2), card=1, squares=1), local, {}
+    )
+    after = folded(strategy, state, phase, [("new", card[0])])
+    assert after.assign == {}
+    assert after.asked == ("new",)
+    job = planted.job(*after.models)
+    [(_, model)] = strategy.personal(job, local, {})
+    assert model.tolist() == [-5, -5]
+
+
+def _two_groups() -> dict[str, Any]:
+    zeros = np.zeros((2, 3))
+    return {
+        "means": np.zeros((3, 32)),
+        "noise": 1.0,
+        "counts": zeros,
+        "sent": zeros,
+        "style": np.zeros((2, 32)),
+        "concept": np.zeros((2, 3, 32)),
+    }
+
+
+# -- votes --------------------------------------------------------------------------------------------
+
+
+def test_a_voter_takes_its_own_model_off_each_average() -> None:
+    """Four models at 0, 1, 2, 3; the voter's is 3, its group is 2 and 3."""
+    seen: list[float] = []
+
+    class Watched(Bowl):
+        def losses(self, model: Any) -> Any:
+            seen.append(float(model[0]))
+            return np.arange(self.examples, dtype=np.float32) + float(model[0])
+
+    job = replace(
+        planted.job(flat(1.5, 0), flat(2.5, 0), phase="vote", question="group", share=[0.25, 0.5]),
+        held_back=Watched(flat(0, 0)),
+    )
+    report, kept = Kin().work(job, Bowl(flat(0, 0)), {LAST_MODEL: flat(3, 0)})
+    assert seen == [1.0, 2.0]
+    assert report.numbers == {"gain": [-1.0], "variance": [0.0]}
+    assert kept[LAST_MODEL].tolist() == [3, 0]
+
+
+def test_the_average_of_an_agent_that_is_alone_in_its_group_is_its_own_model() -> None:
+    job = replace(
+        planted.job(flat(2, 0), flat(9, 9), phase="vote", question="group", share=[0.25, 1.0]),
+        held_back=Bowl(flat(4, 0)),
+    )
+    report, _ = Kin().work(job, Bowl(flat(0, 0)), {LAST_MODEL: flat(4, 0)})
+    of_all = (2 - 0.25 * 4) / 0.75
+    assert report.numbers["gain"] == [pytest.approx((of_all - 4) ** 2 / 2)]
+
+
+@pytest.mark.parametrize(
+    ("held", "state"), [(None, {LAST_MODEL: flat(3, 0)}), (Bowl(flat(0, 0)), {})]
+)
+def test_an_agent_without_samples_or_without_its_model_abstains(held: Any, state: Any) -> None:
+    job = planted.job(flat(1, 0), flat(2, 0), phase="vote", question="group", share=[0.5, 0.5])
+    report, _ = Kin().work(replace(job, held_back=held), Bowl(flat(0, 0)), state)
+    assert report.numbers == {}
+
+
+def test_groups_drawn_at_random_are_voted_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Agents that do not differ, in groups all the same: their test is said to have fired."""
+    monkeypatch.setattr(kin, "tested", lambda cards: (0.001, 0.5, 0.5))
+    helped = []
+    for seed in range(6):
+        folder = tmp_path / str(seed)
+        groups = np.random.default_rng(seed).permutation(8) % 2
+
+        def drawn(self: Any, matrix: Any, chances: Any, groups: Any = groups) -> Any:
+            tree, evidence = CUT_TREE(self, matrix, chances)
+            return replace(tree, labels=groups), evidence
+
+        monkeypatch.setattr(type(kin.CUT), "tree", drawn)
+        run = complete(folder, even, scene())
+        assert "labels" in run.state.outcomes
+        helped.append(bool(run.state.basis))
+    assert sum(helped) <= 1
+
+
+CUT_TREE = type(kin.CUT).tree
+
+
+def _voted(gains: list[float], basis: str) -> KinState:
+    clients = [f"c{i}" for i in range(len(gains))]
+    cut = {client: i % 2 for i, client in enumerate(clients)}
+    state = KinState(
+        flat(0, 0),
+        (flat(0, 0),),
+        votes=(1, 2),
+        rounds=3,
+        done=1,
+        tested=True,
+        chances=(0.001, 0.001, 0.001),
+        agents=len(gains),
+        kin={basis: _two_groups()},
+        averages={f"{basis}-0": flat(1, 1), f"{basis}-1": flat(2, 2)},
+        question="group",
+        **{basis: cut},  # type: ignore[arg-type]
+    )
+    reports = [(client, ballot(gain)) for client, gain in zip(clients, gains, strict=True)]
+    return folded(Kin(), state, Phase("vote", tuple(clients), ends_round=False), reports)
+
+
+def ballot(gain: float) -> Report:
+    return Report({}, 20, {"gain": [gain], "variance": [0.04]})
+
+
+def test_a_cut_by_inputs_needs_a_majority_and_one_by_labels_must_be_sure() -> None:
+    slight = [0.1] * 4 + [-0.05] * 2
+    assert _voted(slight, "inputs").basis == "inputs"
+    assert _voted(slight, "labels").basis == ""
+    assert _voted([1.0] * 6, "labels").basis == "labels"
+    assert _voted([-0.1] * 6, "inputs").basis == ""
+
+
+def test_groups_continue_from_their_own_averages_and_a_refused_cut_leaves_nothing() -> None:
+    won, lost = _voted([1.0] * 6, "inputs"), _voted([-1.0] * 6, "inputs")
+    assert [model.tolist() for model in won.models] == [[1, 1], [2, 2]]
+    assert [model.tolist() for model in lost.models] == [[0, 0]]
+    for state in (won, lost):
+        assert (state.averages, state.shares, state.cuts, state.question) == ({}, {}, {}, "")
+    assert lost.kin == {}
+
+
+# -- own models ---------------------------------------------------------------------------------------
+
+
+def test_agents_with_nothing_in_common_finish_alone_and_send_no_model(tmp_path: Path) -> None:
+    run = complete(tmp_path, singular, scene())
+    assert run.state.finishes_alone
+    assert sentences(tmp_path)[-1].startswith(
+        "vote after round 4: a model of its own serves an agent better than "
+    )
+    lines = [row for row in records.lines(tmp_path) if row["event"] == "phase"]
+    sent = {row["round"]: row["traffic"]["up_vectors"] for row in lines if row["phase"] == "train"}
+    assert sent[5] == sent[4] == sent[3]
+    assert run.state.owners == tuple(f"agent-{agent}" for agent in range(8))
+    served = [figures["server"]["accuracy"] for figures in run.facts.evaluation.values()]
+    assert min(served) > 0.8
+
+
+def test_an_agent_whose_own_model_is_lost_names_the_likely_cause() -> None:
+    with pytest.raises(DataError, match="was its folder deleted"):
+        Kin().personal(
+            planted.job(layout=planted.layout_of(planted.bowls((0.0, 0.0)))), Bowl(flat(0, 0)), {}
+        )
+
+
+def test_a_run_with_own_models_is_not_continued_by_another() -> None:
+    fresh = KinState(flat(0, 0), (flat(0, 0),))
+    with pytest.raises(ValueError, match="a model of its own"):
+        Kin().continued(replace(fresh, finishes_alone=True), fresh)
+
+
+# -- over a broker, after a kill, with other sections -------------------------------------------------
+
+
+@pytest.mark.parametrize("labelling", [swapped, singular, even])
+def test_over_a_broker_the_run_has_the_same_bytes(tmp_path: Path, labelling: Labelling) -> None:
+    plan = scene()
+    fleet_of = people(labelling)
+
+    async def whole() -> Run:
+        broker = MemoryBroker(seed=5, duplicate=0.2)
+        fleet = Fleet(tmp_path / "wire", plan, rules(plan, **PATIENT), broker, fleet_of)
+        fleet.pool = Numpy(fleet_of, held_back=people(labelling, n=30, more=100))
+        async with fleet:
+            return await fleet.serve()
+
+    run = clock.run(whole())
+    alone = complete(tmp_path / "alone", labelling, plan)
+    assert fingerprint(run) == fingerprint(alone)
+    assert run.state.outcomes == alone.state.outcomes
+
+
+class KilledError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("at", range(2, 22, 3))
+def test_a_kill_at_any_checkpoint_changes_neither_a_vote_nor_a_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    plan = scene()
+    samples = samples_of(people(swapped))
+    whole = complete(tmp_path / "whole", swapped, plan)
+    first = driver(tmp_path / "killed", swapped, plan)
+    save, saves = Run._save, 0
+
+    def dies(run: Run) -> None:
+        nonlocal saves
+        saves += 1
+        if saves == at:
+            raise KilledError
+        save(run)
+
+    monkeypatch.setattr(Run, "_save", dies)
+    try:
+        run = first.complete(samples)
+    except KilledError:
+        monkeypatch.undo()
+        first.run, effects = Run.resume(
+            tmp_path / "killed", plan, setup(plan), rules(plan, start_agents=8), 0.0
+        )
+        run = first.complete(samples, [*effects, *first.run.desired()])
+    assert fingerprint(run) == fingerprint(whole)
+    assert json.dumps(run.state.outcomes) == json.dumps(whole.state.outcomes)
+
+
+def test_settings_that_a_vote_cannot_work_with_are_refused_with_a_reason() -> None:
+    for sections, why in (
+        ({"aggregation": {"rule": "median"}}, "take their own model off an average"),
+        ({"strategy": {"server": {"name": "adam"}}}, "which it would move"),
+        ({"privacy": {"client": {"clip": 1.0, "noise_multiplier": 1.0}}}, "kin sends cards"),
+    ):
+        with pytest.raises(ValidationError, match=why):
+            scene(**sections)
+
+
+def test_the_state_is_what_a_checkpoint_can_hold_at_each_stage() -> None:
+    fleet = planted.bowls(*((s * 5.0, 0.1 * i) for i, s in enumerate((1, -1) * 4)))
+    run = drive.Run(Kin(), planted.setup(fleet, rounds=6), fleet)
+    for count in range(1, 7):
+        for leaf in drive.leaves(run.rounds(count).state):
+            assert leaf is None or isinstance(leaf, np.ndarray | str | int | float)
