@@ -19,21 +19,18 @@ Our deviations.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from covey.shared.numerics.vectors import Vector, combine
-from covey.shared.seeds import generator
 from covey.shared.strategies.base import (
     CHOICE,
     GRADIENT,
     LARGEST,
-    MODEL,
     Buffering,
     ClientId,
     ClientState,
@@ -46,7 +43,6 @@ from covey.shared.strategies.base import (
     PrivacyFacet,
     Report,
     Reports,
-    Schedule,
     Server,
     Settings,
     Setup,
@@ -58,7 +54,19 @@ from covey.shared.strategies.base import (
     factor_in,
     trained_report,
 )
-from covey.shared.strategies.bases.hard import START, Clustered, ManyModels, joined
+from covey.shared.strategies.bases.hard import START, ManyModels, joined
+from covey.shared.strategies.bases.hypotheses import (
+    RESTART,
+    SEED,
+    SEEDING,
+    Hypotheses,
+    KMeansPlusPlus,
+    Models,
+    Random,
+    Restarts,
+    Warmup,
+    lowest_loss,
+)
 from covey.shared.strategies.bases.losses import comparable, lowest
 from covey.shared.strategies.bases.single import counted
 from covey.shared.strategies.fedsgd import decayed
@@ -68,46 +76,12 @@ COLLAPSED = 5  # rounds in which all reporters choose the same hypothesis
 DEFAULT_WARMUP_ROUNDS = 3
 AUTHORS_WARMUP_ROUNDS = 20  # of the authors' code, on FEMNIST
 
-# names of phases
-SEED = "seed"  # kmeans++: clients train a model that can become a hypothesis
-SCORE = "score"  # kmeans++: these clients send their losses
-RATE = "rate"  # restarts: clients send their losses at the end of a short run
-RESTART = "restart"  # restarts: a round of a short run; the number of the round follows
-SEEDING = (SEED, SCORE, RATE)  # phases before the first round
-
 # keys of a model's parts, where the trunk is shared
 HEAD = "head"  # the number of the hypothesis follows
 TRUNK = "trunk"  # also of the mean of all reports
 
-Models = tuple[Vector, ...]  # (d,) each
-Candidate = tuple[ClientId, Vector]  # a model (d,) that can become a hypothesis, and who trained it
 
-
-@dataclass(frozen=True)
-class IfcaState(Clustered):
-    """The hypotheses are `models`; the cluster of a client is its latest choice."""
-
-    seed: int = 0
-    lr: float = 0.0  # the server's learning rate, where clients send gradients
-    schedule: Schedule = ()  # of that rate
-    head: tuple[int, int] = (0, 0)  # start and stop of the final layer in a model
-    round: int = 0  # rounds that are complete
-    idle: tuple[int, ...] = ()  # rounds since each hypothesis was last chosen
-    spare: Models = ()  # initial models that are not used yet
-    # freeze_after: the latest choice of each client, without the groups of the warm-up; empty without a freeze
-    kept: dict[ClientId, int] = field(default_factory=dict)
-
-    # initial: kmeans++
-    candidates: tuple[Candidate, ...] = ()  # those that are no hypothesis yet
-
-    # initial: restarts
-    trial: int = 0  # short runs that are complete
-    trial_round: int = 0  # complete rounds of the present one
-    best: Models = ()  # the hypotheses of the best short run
-    best_loss: float | None = None  # their mean loss
-
-
-class Ifca(ManyModels[IfcaState]):
+class Ifca(ManyModels[Hypotheses]):
     """The server clusters nothing: clients choose again in every round."""
 
     client_fields: ClassVar[tuple[str, ...]] = ("assign", "asked", "kept")
@@ -215,101 +189,76 @@ class Ifca(ManyModels[IfcaState]):
                 return "all hypotheses move the shared trunk (shared_trunk)"
         return super().refuses(settings)
 
-    def init(self, setup: Setup) -> IfcaState:
+    @property
+    def _initial(self) -> Random:
+        """How the first hypotheses come about."""
+        match self.initial:
+            case "random":
+                return Random(self.n_clusters)
+            case "warmup":
+                return Warmup(self.n_clusters, self.warmup_rounds)
+            case "restarts":
+                return Restarts(self.n_clusters, self.restarts, self.restart_rounds)
+            case "kmeans++":
+                return KMeansPlusPlus(self.n_clusters, self.candidates)
+
+    def init(self, setup: Setup) -> Hypotheses:
         final_layer = setup.layout.final_layer
-        k = self.n_clusters
-        state = IfcaState(
+        state = Hypotheses(
             setup.starts[0],
             seed=setup.seed,
             lr=setup.training.lr,
             schedule=setup.training.schedule(setup.rounds),
             head=(final_layer.start, final_layer.stop),
-            idle=(0,) * k,
+            idle=(0,) * self.n_clusters,
             spare=setup.starts,
         )
-        if self.initial == "kmeans++":
-            return state
-        first = setup.starts[:k]
-        spare: Models = ()
-        if self.initial == "restarts":
-            spare = setup.starts[k:]
-        models = self._with_trunk_of(setup.starts[0], state, first)
-        return replace(state, models=models, spare=spare)
+        return self._with_one_trunk(self._initial.begin(state))
 
     # -- phases ------------------------------------------------------------------------------------
 
-    def plan(self, state: IfcaState, view: View) -> Phase:
-        if len(state.models) < self.n_clusters:
-            return self._initialising_phase(state, view)
-        losses = self._expected_losses()
-        sizes: dict[str, int] = {self.averaging: state.start.size}
-        choice = Expected(most=self.n_clusters - 1, whole=True)
-        numbers = {CHOICE: choice, **losses}
-        if not self._is_trying(state):
-            return Phase(sizes=sizes, numbers=numbers)
-        if state.trial_round == self.restart_rounds:
-            return Phase(RATE, ends_round=False, may_be_empty=True, numbers=losses)
-        # Each round of a short run has its own name, so its own draws: the same in all restarts.
-        name = f"{RESTART}{state.trial_round}"
-        return Phase(name, sizes=sizes, ends_round=False, numbers=numbers)
+    def plan(self, state: Hypotheses, view: View) -> Phase:
+        # a loss for each hypothesis; during the warm-up a client reports that of its group only
+        numbers = {
+            CHOICE: Expected(most=self.n_clusters - 1, whole=True),
+            "losses": Expected(-self.n_clusters, least=-LARGEST, most=LARGEST),
+        }
+        round_ = Phase(sizes={self.averaging: state.start.size}, numbers=numbers)
+        return self._initial.plan(state, view, round_) or round_
 
-    def _initialising_phase(self, state: IfcaState, view: View) -> Phase:
-        """kmeans++: clients train candidates, then send their losses until K are chosen."""
-        if state.candidates:
-            cohort = tuple(client for client, _ in state.candidates)
-            losses = self._expected_losses()
-            return Phase(SCORE, cohort, ends_round=False, may_be_empty=True, numbers=losses)
-        draw = generator(state.seed, "candidates", view.attempt)
-        order = draw.permutation(sorted(view.present)).tolist()
-        cohort = tuple(sorted(order[: self.candidates]))
-        return Phase(SEED, cohort, {MODEL: state.start.size}, ends_round=False)
-
-    def _expected_losses(self) -> dict[str, Expected]:
-        """A loss for each hypothesis; during the warm-up a client reports that of its group only."""
-        losses = Expected(-self.n_clusters, least=-LARGEST, most=LARGEST)
-        return {"losses": losses}
-
-    def order(self, state: IfcaState, phase: Phase, client: ClientId) -> Order:
+    def order(self, state: Hypotheses, phase: Phase, client: ClientId) -> Order:
         if phase.name == SEED:
             return Order(models=(START,), whole=True)
-        if self._is_warmup(state):
-            drawn = generator(state.seed, "group", client).integers(self.n_clusters)
-            order = self._order_of_one(int(drawn))
-        else:
-            order = self._choosing_order(state, client)
+        group = self._initial.group(state, client)
+        order = self._choosing_order(state, client)
+        if group is not None:
+            order = self._order_of_one(group)
         return replace(order, whole=self._may_reseed(state))
 
-    def serve(self, state: IfcaState, client: ClientId) -> Order:
+    def serve(self, state: Hypotheses, client: ClientId) -> Order:
         if not state.models:
             return Order(models=(START,))
         return self._choosing_order(state, client)
 
-    def _choosing_order(self, state: IfcaState, client: ClientId) -> Order:
+    def _choosing_order(self, state: Hypotheses, client: ClientId) -> Order:
         """All hypotheses, of which the client chooses one."""
-        every_model = range(len(state.models))
-        keys = self._keys(every_model)
         kept = state.kept.get(client)
         if kept is not None and self._is_frozen(state):
             return self._order_of_one(kept, cluster=kept)
+        keys = self._keys(range(len(state.models)))
         return Order(models=keys, cluster=state.assign.get(client))
 
     def _order_of_one(self, number: int, cluster: int | None = None) -> Order:
         """One hypothesis, which the client does not choose."""
         return Order(models=self._keys([number]), cluster=cluster, numbers={CHOICE: number})
 
-    def _is_warmup(self, state: IfcaState) -> bool:
-        """Whether clients train the hypothesis of a random group."""
-        if self.initial != "warmup":
-            return False
-        return state.round < self.warmup_rounds
-
-    def _is_frozen(self, state: IfcaState) -> bool:
+    def _is_frozen(self, state: Hypotheses) -> bool:
         """Whether clients keep their hypotheses from now on."""
         if self.freeze_after is None:
             return False
         return state.round >= self.freeze_after
 
-    def model(self, state: IfcaState, key: str) -> Vector:
+    def model(self, state: Hypotheses, key: str) -> Vector:
         head = slice(*state.head)
         if key == TRUNK:
             return np.delete(state.models[0], head)
@@ -328,15 +277,11 @@ class Ifca(ManyModels[IfcaState]):
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         if job.phase == SEED:
-            result = local.train(job.models[0])
-            report = trained_report(result, local)
-            return report, client_state
+            return trained_report(local.train(job.models[0]), local), client_state
         models = self._hypotheses(job)
-        own_losses = _losses(models, local)
-        losses = comparable(own_losses).tolist()
-        if job.phase in (SCORE, RATE):
-            report = Report({}, local.examples, {"losses": losses})
-            return report, client_state
+        losses = comparable([local.loss(model) for model in models]).tolist()
+        if job.phase in SEEDING:
+            return Report({}, local.examples, {"losses": losses}), client_state
         best = self._best(models, losses, local)
         # during the warm-up the order names the group, and only its hypothesis was sent
         choice = job.numbers.get(CHOICE, best)
@@ -347,18 +292,12 @@ class Ifca(ManyModels[IfcaState]):
             loss = losses[best]
             report = Report({GRADIENT: gradient}, local.examples, numbers, steps=1, loss=loss)
             return report, client_state
-        base: int | None = best
-        if self.shared_trunk:
-            base = None  # a whole model was not sent
-        result = local.train(model)
-        report = trained_report(result, local, numbers, base=base)
-        return report, client_state
+        base = None if self.shared_trunk else best  # a whole model was not sent
+        return trained_report(local.train(model), local, numbers, base=base), client_state
 
     def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
         models = self._hypotheses(job)
-        losses = [0.0]
-        if len(models) > 1:
-            losses = _losses(models, local)
+        losses = [local.loss(model) for model in models] if len(models) > 1 else [0.0]
         best = self._best(models, losses, local)
         return ((1.0, models[best]),)
 
@@ -368,10 +307,7 @@ class Ifca(ManyModels[IfcaState]):
             return job.models
         trunk, *heads = job.models
         start = job.layout.final_layer.start
-        before = trunk[:start]
-        after = trunk[start:]
-        models = [np.concatenate([before, head, after]) for head in heads]
-        return tuple(models)
+        return tuple(np.concatenate([trunk[:start], head, trunk[start:]]) for head in heads)
 
     def _best(self, models: Sequence[Vector], losses: Sequence[float], local: Local) -> int:
         """The hypothesis that the client chooses: argmin_j F_i(theta_j)."""
@@ -390,7 +326,7 @@ class Ifca(ManyModels[IfcaState]):
 
     # -- the server --------------------------------------------------------------------------------
 
-    def terms(self, state: IfcaState, phase: Phase, client: ClientId, report: Report) -> Terms:
+    def terms(self, state: Hypotheses, phase: Phase, client: ClientId, report: Report) -> Terms:
         if phase.name in SEEDING:
             return ()
         return self._counts(report)
@@ -408,18 +344,13 @@ class Ifca(ManyModels[IfcaState]):
         weight = counted(report, uniform=self.weights == "uniform")
         return tuple(Term(key, weight, base=str(choice)) for key in keys)
 
-    def fold(self, state: IfcaState, phase: Phase, sums: Sums, reports: Reports) -> IfcaState:
-        match phase.name:
-            case "seed":
-                return self._first_centre(state, reports)
-            case "score":
-                return self._next_centre(state, reports)
-            case "rate":
-                return self._rated(state, reports)
+    def fold(self, state: Hypotheses, phase: Phase, sums: Sums, reports: Reports) -> Hypotheses:
+        if phase.name in SEEDING:
+            return self._with_one_trunk(self._initial.fold(state, phase, reports))
         chosen = self._choices(reports)
         moved = self._aggregate(state, sums, len(chosen))
         if phase.name.startswith(RESTART):
-            return replace(moved, trial_round=state.trial_round + 1)
+            return self._initial.fold(moved, phase, reports)
         idle = _idle(state, chosen)
         if phase.buffer is not None:
             # reports of one hypothesis say nothing about the idle time of the others
@@ -431,7 +362,7 @@ class Ifca(ManyModels[IfcaState]):
             moved = self._reseeded(moved, valid)
         return replace(moved, round=state.round + 1)
 
-    def _may_reseed(self, state: IfcaState) -> bool:
+    def _may_reseed(self, state: Hypotheses) -> bool:
         """Whether the next round can leave a hypothesis dead that a client's model then replaces.
 
         Frozen clients cannot leave a hypothesis, however rarely they are drawn.
@@ -440,13 +371,12 @@ class Ifca(ManyModels[IfcaState]):
             return False
         return any(rounds + 1 >= self.dead_after for rounds in state.idle)
 
-    def _joined(self, state: IfcaState, choices: Mapping[ClientId, int]) -> IfcaState:
+    def _joined(self, state: Hypotheses, choices: Mapping[ClientId, int]) -> Hypotheses:
         """The state with these choices. `round` is that of the reports."""
         with_choices = joined(state, choices)
-        if self.freeze_after is None or self._is_warmup(state):
+        if self.freeze_after is None or not self._initial.is_over(state):
             return with_choices
-        in_order = sorted({**state.kept, **choices}.items())
-        return replace(with_choices, kept=dict(in_order))
+        return replace(with_choices, kept=dict(sorted({**state.kept, **choices}.items())))
 
     def _choices(self, reports: Reports) -> dict[ClientId, int]:
         """The hypothesis that each client chose; clients without a valid choice are left out."""
@@ -457,7 +387,7 @@ class Ifca(ManyModels[IfcaState]):
                 choices[client] = choice
         return choices
 
-    def shown(self, state: IfcaState) -> Shown:
+    def shown(self, state: Hypotheses) -> Shown:
         dead = self._dead(state)
         facts = dict(super().shown(state).notes)
         facts["idle"] = list(state.idle)
@@ -477,7 +407,7 @@ class Ifca(ManyModels[IfcaState]):
             )
         return Shown(facts)
 
-    def _only_one_in_use(self, state: IfcaState) -> int | None:
+    def _only_one_in_use(self, state: Hypotheses) -> int | None:
         """The hypothesis that all clients have chosen for several rounds; None without such a one."""
         if self.n_clusters == 1:
             return None
@@ -486,22 +416,23 @@ class Ifca(ManyModels[IfcaState]):
             return None
         return state.idle.index(first)
 
-    def _dead(self, state: IfcaState) -> list[int]:
+    def _dead(self, state: Hypotheses) -> list[int]:
         """Hypotheses that no agent chose for a long time."""
         return [k for k, rounds in enumerate(state.idle) if rounds >= self.dead_after]
 
-    def _aggregate(self, state: IfcaState, sums: Sums, reporters: int) -> IfcaState:
+    def _aggregate(self, state: Hypotheses, sums: Sums, reporters: int) -> Hypotheses:
         """Each hypothesis after a round with this number of reports."""
-        models: list[Vector] = []
-        for k, model in enumerate(state.models):
-            models.append(self._moved(state, model, str(k), sums, reporters))
+        models = [
+            self._moved(state, model, str(k), sums, reporters)
+            for k, model in enumerate(state.models)
+        ]
         if not self.shared_trunk or not reporters:
             return replace(state, models=tuple(models))
         moved_first = self._moved(state, state.models[0], TRUNK, sums, reporters)
         return replace(state, models=self._with_trunk_of(moved_first, state, models))
 
     def _moved(
-        self, state: IfcaState, model: Vector, key: str, sums: Sums, reporters: int
+        self, state: Hypotheses, model: Vector, key: str, sums: Sums, reporters: int
     ) -> Vector:
         """A hypothesis (d,) after its reports; without any it stays.
 
@@ -522,37 +453,37 @@ class Ifca(ManyModels[IfcaState]):
         step = -rate * count / reporters
         return combine([(model, 1.0), (mean, step)])
 
-    def _with_trunk_of(self, origin: Vector, state: IfcaState, models: Sequence[Vector]) -> Models:
+    def _with_trunk_of(self, origin: Vector, state: Hypotheses, models: Sequence[Vector]) -> Models:
         """The models (d,); where the trunk is shared, all have that of `origin` (d,)."""
         if not self.shared_trunk:
             return tuple(models)
         start, stop = state.head
-        before = origin[:start]
-        after = origin[stop:]
-        with_trunk: list[Vector] = []
-        for model in models:
-            head = model[start:stop]
-            with_trunk.append(np.concatenate([before, head, after]))
-        return tuple(with_trunk)
+        return tuple(
+            np.concatenate([origin[:start], model[start:stop], origin[stop:]]) for model in models
+        )
 
-    def _reseeded(self, state: IfcaState, reports: Reports) -> IfcaState:
+    def _with_one_trunk(self, state: Hypotheses) -> Hypotheses:
+        """The state in which all hypotheses have the trunk of the first one, where it is shared."""
+        if not self.shared_trunk or not state.models:
+            return state
+        models = self._with_trunk_of(state.models[0], state, state.models)
+        return replace(state, models=models)
+
+    def _reseeded(self, state: Hypotheses, reports: Reports) -> Hypotheses:
         """Replace dead hypotheses by models of the clients that are served worst, one each."""
 
         def worst_first(item: tuple[ClientId, Report]) -> tuple[float, ClientId]:
             client, report = item
-            return -_loss(report), client
+            return -lowest_loss(report), client
 
         models = list(state.models)
         idle = list(state.idle)
         dead = self._dead(state)
-        by_loss = sorted(reports, key=worst_first)
-        for k, one in zip(dead, by_loss, strict=False):
-            _, report = one
+        for k, (_, report) in zip(dead, sorted(reports, key=worst_first), strict=False):
             choice = report.numbers[CHOICE]
-            chosen = models[choice]
             own = SumsAtHand()
             own.add(self._counts(report), report.vectors)
-            models[k] = self._moved(state, chosen, str(choice), own, reporters=1)
+            models[k] = self._moved(state, models[choice], str(choice), own, reporters=1)
             idle[k] = 0
         with_trunk = self._with_trunk_of(state.models[0], state, models)
         return replace(state, models=with_trunk, idle=tuple(idle))
@@ -568,15 +499,10 @@ class Ifca(ManyModels[IfcaState]):
             refusal = "all clusters change the shared trunk (shared_trunk)"
         elif self.reseed_dead:
             refusal = "idle hypotheses are not counted (reseed_dead)"
-        return Buffering(refusal, self._may_buffer, self._buffer_of)
+        # the rounds of an initialisation are drawn for all hypotheses together
+        return Buffering(refusal, self._initial.is_over, self._buffer_of)
 
-    def _may_buffer(self, state: IfcaState) -> bool:
-        """Not during the initialisation: its rounds are drawn for all hypotheses together."""
-        if len(state.models) < self.n_clusters or self._is_trying(state):
-            return False
-        return not self._is_warmup(state)
-
-    def _buffer_of(self, state: IfcaState, client: ClientId, report: Report) -> int:
+    def _buffer_of(self, state: Hypotheses, client: ClientId, report: Report) -> int:
         """The hypothesis that the client chose."""
         return _choice(report, self.n_clusters) or 0
 
@@ -598,65 +524,8 @@ class Ifca(ManyModels[IfcaState]):
             "the account; leave it out (initial: random or warmup is possible)"
         )
 
-    # -- initialisation ----------------------------------------------------------------------------
 
-    def _is_trying(self, state: IfcaState) -> bool:
-        """Whether a short run is under way."""
-        return self.initial == "restarts" and state.trial < self.restarts
-
-    def _rated(self, state: IfcaState, reports: Reports) -> IfcaState:
-        """The end of a short run: the better of it and the best so far is kept."""
-        loss = _mean_loss(reports)
-        if state.best_loss is None or loss < state.best_loss:
-            state = replace(state, best=state.models, best_loss=loss)
-        k = self.n_clusters
-        complete = state.trial + 1
-        next_models = state.spare[:k]
-        state = replace(state, spare=state.spare[k:], trial=complete, trial_round=0)
-        if complete == self.restarts:
-            return replace(state, models=state.best, best=())
-        return replace(state, models=self._with_trunk_of(next_models[0], state, next_models))
-
-    def _first_centre(self, state: IfcaState, reports: Reports) -> IfcaState:
-        """kmeans++: one candidate at random."""
-        candidates = [(client, report.vectors[MODEL]) for client, report in reports]
-        first = generator(state.seed, "first centre").integers(len(candidates))
-        state = replace(state, candidates=tuple(candidates))
-        return self._chosen(state, int(first))
-
-    def _next_centre(self, state: IfcaState, reports: Reports) -> IfcaState:
-        """kmeans++: the candidate of the client whom the centres so far serve worst.
-
-        A client that did not answer counts as served best.
-        """
-        losses: dict[ClientId, float] = {}
-        for client, report in reports:
-            losses[client] = _loss(report)
-        served: list[float] = []
-        for client, _ in state.candidates:
-            served.append(losses.get(client, -math.inf))
-        return self._chosen(state, served.index(max(served)))
-
-    def _chosen(self, state: IfcaState, place: int) -> IfcaState:
-        """Make a candidate a centre. Initial models fill up where too few candidates are left."""
-        _, model = state.candidates[place]
-        models = (*state.models, model)
-        left = state.candidates[:place] + state.candidates[place + 1 :]
-        if not left:
-            filled = models + state.spare
-            models = filled[: self.n_clusters]
-        if len(models) < self.n_clusters:
-            return replace(state, models=models, candidates=left)
-        complete = self._with_trunk_of(models[0], state, models)
-        return replace(state, models=complete, candidates=(), spare=())
-
-
-def _losses(models: Sequence[Vector], local: Local) -> list[float]:
-    """The client's training loss of each model."""
-    return [local.loss(model) for model in models]
-
-
-def _idle(state: IfcaState, choices: Mapping[ClientId, int]) -> tuple[int, ...]:
+def _idle(state: Hypotheses, choices: Mapping[ClientId, int]) -> tuple[int, ...]:
     """Rounds since each hypothesis was last chosen; a round without any choice does not count."""
     used = set(choices.values())
     idle: list[int] = []
@@ -676,27 +545,3 @@ def _choice(report: Report, clusters: int) -> int | None:
     if isinstance(choice, int) and 0 <= choice < clusters:
         return choice
     return None
-
-
-def _loss(report: Report) -> float:
-    """The lowest of a client's losses; a report without any counts as served well."""
-    losses = report.numbers.get("losses")
-    if not isinstance(losses, list):
-        return 0.0
-    return min([float(loss) for loss in losses if isinstance(loss, int | float)], default=0.0)
-
-
-def _mean_loss(reports: Reports) -> float:
-    """The mean of the clients' lowest losses by samples; a finite number in any case."""
-    worst = float(np.finfo(np.float64).max)
-    total = 0
-    weighted: list[float] = []
-    for _, report in reports:
-        weighted.append(_loss(report) * report.examples)
-        total += report.examples
-    if not total:
-        return worst
-    mean = math.fsum(weighted) / total
-    if math.isfinite(mean):
-        return mean
-    return worst
