@@ -215,7 +215,13 @@ def _array_names(tree: Any) -> set[str]:
 
 
 def _manifest_of(facts: Mapping[str, Any], tree: Mapping[str, Any]) -> bytes:
-    body = json_text.dumps(_without_infinity({"facts": facts, "state": tree}))
+    content = {"facts": facts, "state": tree}
+    try:
+        body = json_text.dumps(content)
+    except (
+        ValueError
+    ):  # infinity is somewhere in it: hardly ever, and a look at every leaf takes time
+        body = json_text.dumps(_without_infinity(content))
     digest = _digest_of(body)
     return f"{digest}\n{body}\n".encode()
 

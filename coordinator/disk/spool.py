@@ -282,30 +282,13 @@ class Spool:
         written_in = kept.elsewhere.get(client, step)
         return self._step(written_in).file.entry(client).size
 
-    def circumstances(self, step: int, client: ClientId) -> Circumstances:
-        """How a report came about. The file is read only if an earlier process wrote it."""
+    def circumstances(self, step: int, clients: Clients) -> dict[ClientId, Circumstances]:
+        """How the reports of these clients came about. The file is read only if an earlier process wrote it."""
         known = self._step(step).circumstances
-        if client not in known:
-            _, circumstances = self._read(step, client)
-            known[client] = circumstances
-        return known[client]
-
-    def seconds(self, step: int, clients: Clients) -> Mapping[ClientId, float]:
-        """How long each of these clients trained."""
-        return {client: self.circumstances(step, client).seconds for client in clients}
-
-    def client_states(self, step: int, clients: Clients) -> dict[ClientId, str]:
-        """Those of these clients whose work began with another memory than it should have: "lost" or "ahead"."""
-        not_whole: dict[ClientId, str] = {}
         for client in clients:
-            state = self.circumstances(step, client).client_state
-            if state != "whole":
-                not_whole[client] = state
-        return not_whole
-
-    def devices(self, step: int, clients: Clients) -> dict[ClientId, str]:
-        """What kind of device each of these clients computed on."""
-        return {client: self.circumstances(step, client).device for client in clients}
+            if client not in known:
+                _, known[client] = self._read(step, client)
+        return {client: known[client] for client in clients}
 
     def discard(self, step: int, client: ClientId) -> None:
         """Forget one report. A map that is still open stays readable."""

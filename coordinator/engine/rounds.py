@@ -583,7 +583,7 @@ class RoundEngine:
         if not step.is_over(self.rules, trusted, now):
             invited = step.refill(self.rules, trusted, now)
             actions += [events.Invite(step.number, client) for client in invited]
-            if not step.is_over(self.rules, trusted, now):
+            if not invited or not step.is_over(self.rules, trusted, now):
                 return actions
         actions += self._ask(step, now)
         if step.has_quorum:

@@ -168,7 +168,7 @@ class Folding:
             return
         try:
             terms = self._terms(client, report, state)
-            steps = self._distances.of(state, self.phase, client, report) if self._measures else []
+            steps = self._steps_of_one(client, report, state, terms)
             whole = self._has_vectors and is_whole(self._strategy, state, self.phase, client)
             self._count(terms, report.vectors)
         except (OSError, MemoryError):
@@ -206,9 +206,7 @@ class Folding:
             if self._has_vectors and is_whole(self._strategy, state, self.phase, client):
                 raise DecodeError("partial sum", f"the fold needs the report of {client} itself")
             terms = self._terms(client, report, state)
-            steps: list[limits.Step] = []
-            if self._measures:
-                steps = self._distances.of(state, self.phase, client, report, norms[client])
+            steps = self._steps_of_one(client, report, state, terms, norms[client])
             arrived[client] = _Arrived(report, terms, steps, is_whole=False)
         check_sums([one.terms for one in arrived.values()], self.phase.sizes, sums)
         self._sums.merge(sums)
@@ -240,6 +238,18 @@ class Folding:
         if not self._has_vectors:
             return ()
         return self._strategy.terms(state, self.phase, client, report)
+
+    def _steps_of_one(
+        self,
+        client: ClientId,
+        report: Report,
+        state: Any,
+        terms: Terms,
+        norms: Mapping[str, float] | None = None,
+    ) -> list[limits.Step]:
+        if not self._measures:
+            return []
+        return self._distances.of(state, self.phase, client, report, norms, terms)
 
     def _count(self, terms: Terms, vectors: Mapping[str, Vector]) -> None:
         for term in terms:

@@ -29,6 +29,7 @@ from covey.shared.numerics.vectors import Vector, blocks
 from covey.shared.scenario.aggregation import Aggregation
 from covey.shared.strategies.base import ClientId, Phase, Report, Reports, Strategy
 from covey.shared.strategies.reading import bases_of
+from covey.shared.strategies.sums import Terms
 
 ClientReport = tuple[ClientId, Report]
 AnyStrategy = Strategy[Any]
@@ -92,7 +93,13 @@ class Distances:
         self._sizes: dict[str, float] = {}  # norms of models, by key
 
     def of(
-        self, state: Any, phase: Phase, client: ClientId, report: Report, norms: Norms | None = None
+        self,
+        state: Any,
+        phase: Phase,
+        client: ClientId,
+        report: Report,
+        norms: Norms | None = None,
+        terms: Terms | None = None,
     ) -> list[Step]:
         """The steps of one report.
 
@@ -102,12 +109,13 @@ class Distances:
             client: who sent it.
             report: with its vectors, or with `norms`.
             norms: the distances by name, of a report whose vectors another process has compared.
+            terms: of the report, where they are known.
 
         Raises:
             DecodeError: ("partial sum") that process compared others than those that this phase averages.
         """
         steps: list[Step] = []
-        bases = bases_of(self._strategy, state, phase, client, report)
+        bases = bases_of(self._strategy, state, phase, client, report, terms)
         for name in report.vectors:
             key = bases.get(name)
             if key is None:

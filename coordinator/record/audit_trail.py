@@ -98,7 +98,8 @@ class Trail:
     def _settle(self) -> None:
         now = self._now()
         for flood in (self._flood, self._commands):
-            self._write_counts(flood.due(now))
+            if counted := flood.due(now):
+                self._write_counts(counted)
 
     def _write_counts(self, counted: dict[str, dict[str, int]]) -> None:
         for event, agents in counted.items():

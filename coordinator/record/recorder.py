@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.coordinator.disk.space import Room
-from covey.coordinator.disk.spool import Spool
+from covey.coordinator.disk.spool import Circumstances
 from covey.coordinator.engine.events import Close
 from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.step import Step
@@ -32,7 +32,7 @@ class FoldedStep:
     close: Close
     outcome: Outcome
     clusters_before: Mapping[ClientId, int]
-    devices: Mapping[ClientId, str]  # that the reporters computed on
+    circumstances: Mapping[ClientId, Circumstances]  # of the reporters
     fold_s: float
 
 
@@ -109,7 +109,6 @@ class Recorder:
         self,
         folded: FoldedStep,
         state: Any,
-        spool: Spool,
         traffic: Mapping[str, int],
         privacy: dict[str, Any] | None,
     ) -> PhaseFolded:
@@ -119,8 +118,8 @@ class Recorder:
         strategy = self._scenario.strategy
         own_phase = step.phase.name not in phase_names.OF_THE_RUN
         clusters = strategy.assignment(state)
-        train_seconds = spool.seconds(close.step, close.reporters)
-        devices = records.counted(folded.devices)
+        came_about = folded.circumstances
+        devices = records.counted({client: one.device for client, one in came_about.items()})
         only_cpus = not set(devices) - {"cpu"}
         means = folded.outcome.means
         if step.phase.name == phase_names.EVALUATE and clusters:
@@ -134,13 +133,17 @@ class Recorder:
             invited=sorted(step.cohort),
             reported=list(close.reporters),
             missing=list(close.missing),
-            client_state=spool.client_states(close.step, close.reporters),
+            client_state={
+                client: one.client_state
+                for client, one in came_about.items()
+                if one.client_state != "whole"
+            },
             devices={} if only_cpus else devices,
             cluster_sizes=records.sizes(clusters),
             moved=_moved(folded.clusters_before, clusters),
             means=means,
             seconds=round(time.monotonic() - self._opened_at, 6),
-            train_seconds=round(sum(train_seconds.values()), 6),
+            train_seconds=round(sum(one.seconds for one in came_about.values()), 6),
             fold_seconds=round(folded.fold_s, 6),
             traffic=dict(traffic),
             notes=dict(strategy.shown(state).notes) if own_phase else {},

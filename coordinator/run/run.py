@@ -26,7 +26,7 @@ from typing import Any, Self
 from covey.coordinator.checks import read_report
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.disk.space import Room
-from covey.coordinator.disk.spool import Spool
+from covey.coordinator.disk.spool import Circumstances, Spool
 from covey.coordinator.disk.versions import BEST, ModelVersion, save_version
 from covey.coordinator.engine import events
 from covey.coordinator.engine.pace import Pace
@@ -660,13 +660,13 @@ class Run:
             case Hopeless(why):
                 return [], Answer(events.FoldFailed(why))
             case Sound(outcome, reports, moves):
-                devices = self.spool.devices(number, close.reporters)
+                circumstances = self.spool.circumstances(number, close.reporters)
                 clusters_before = dict(self.strategy.assignment(self.state))
                 self._count_up(number, close.reporters)
-                self._take(phase, reports, outcome, devices)
+                self._take(phase, reports, outcome, circumstances)
                 self.facts.usual |= limits.usual_steps(moves)
                 fold_s = time.monotonic() - began
-                folded = FoldedStep(step, close, outcome, clusters_before, devices, fold_s)
+                folded = FoldedStep(step, close, outcome, clusters_before, circumstances, fold_s)
                 return self._folded(folded, reports)
 
     def _began_with(self, close: events.Close) -> dict[ClientId, Began]:
@@ -686,7 +686,11 @@ class Run:
         }
 
     def _take(
-        self, phase: Phase, reports: Reports, outcome: Outcome, devices: Mapping[ClientId, str]
+        self,
+        phase: Phase,
+        reports: Reports,
+        outcome: Outcome,
+        circumstances: Mapping[ClientId, Circumstances],
     ) -> None:
         """Make a fold the run's own."""
         before = self.strategy.assignment(self.state)
@@ -695,7 +699,9 @@ class Run:
         self.facts.note_fallen(outcome.votes, before, after, self.engine.round)
         if self.privacy is not None:
             self.privacy.count_sums(phase, reports)
-        note_outcome(self.facts, self.scenario, phase, self.engine.round, reports, outcome, devices)
+        note_outcome(
+            self.facts, self.scenario, phase, self.engine.round, reports, outcome, circumstances
+        )
 
     def _folded(self, folded: FoldedStep, reports: Reports) -> Performed:
         """The state has the reports. Once the engine knows it, record and checkpoint follow, and the spool is emptied."""
@@ -703,7 +709,7 @@ class Run:
         privacy = None
         if self.privacy is not None:
             privacy = self.privacy.spent()
-        record = self.recorder.phase_record(folded, self.state, self.spool, self.traffic, privacy)
+        record = self.recorder.phase_record(folded, self.state, self.traffic, privacy)
         record = replace(record, clock_s=self.facts.clock)
         buffer = close.buffer
         if buffer is not None:

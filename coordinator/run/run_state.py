@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from covey.coordinator.disk.spool import Circumstances
 from covey.coordinator.fold.folding import Outcome
 from covey.coordinator.record import records
 from covey.coordinator.run import early_stop
@@ -196,7 +197,7 @@ def note_outcome(
     round_: int,
     reports: Reports,
     outcome: Outcome,
-    devices: Mapping[ClientId, str],
+    circumstances: Mapping[ClientId, Circumstances],
 ) -> None:
     """Add a fold to the run's memory.
 
@@ -207,7 +208,7 @@ def note_outcome(
         round_: how many rounds were complete before it.
         reports: that were folded.
         outcome: of the fold.
-        devices: what each reporter computed on.
+        circumstances: of the reports.
     """
     facts.scaling = outcome.scaling or facts.scaling
     if phase.name == EVALUATE:
@@ -223,9 +224,9 @@ def note_outcome(
         numbers = report.numbers
         if "track" in numbers:  # of any phase that trains
             facts.tracked[client] = best_so_far(facts.tracked.get(client), numbers)
-    for client, device in devices.items():
-        is_same = facts.devices.get(client, device) == device
-        facts.devices[client] = device if is_same else records.MIXED
+    for client, one in circumstances.items():
+        is_same = facts.devices.get(client, one.device) == one.device
+        facts.devices[client] = one.device if is_same else records.MIXED
 
 
 def best_so_far(best: dict[str, float] | None, numbers: Mapping[str, Any]) -> dict[str, float]:

@@ -19,7 +19,7 @@ from covey.shared.strategies.base import (
     Strategy,
 )
 from covey.shared.strategies.server import Moving, Served
-from covey.shared.strategies.sums import Sums, SumsAtHand
+from covey.shared.strategies.sums import Sums, SumsAtHand, Terms
 
 S = TypeVar("S")
 
@@ -30,14 +30,20 @@ def is_whole(strategy: Strategy[Any], state: Any, phase: Phase, client: ClientId
 
 
 def bases_of(
-    strategy: Strategy[Any], state: Any, phase: Phase, client: ClientId, report: Report
+    strategy: Strategy[Any],
+    state: Any,
+    phase: Phase,
+    client: ClientId,
+    report: Report,
+    terms: Terms | None = None,
 ) -> dict[str, str]:
     """The key of the model that each vector started from, by the vector's name; "" for a gradient.
 
     Clipping shortens the difference between the two. A model that is no difference to any model of its order has the key
-    "" too. Vectors that are only compared with others have none.
+    "" too. Vectors that are only compared with others have none. `terms` are the report's, where they are known.
     """
-    terms = strategy.terms(state, phase, client, report)
+    if terms is None:
+        terms = strategy.terms(state, phase, client, report)
     bases = {term.vector: term.started_from for term in terms}
     if is_whole(strategy, state, phase, client):
         keys = strategy.order(state, phase, client).models

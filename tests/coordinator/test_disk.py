@@ -12,7 +12,7 @@ import pytest
 
 from covey.coordinator.disk.array_files import open_arrays, save_arrays
 from covey.coordinator.disk.checkpoint import Checkpoint
-from covey.coordinator.disk.spool import REPORTS, Spool
+from covey.coordinator.disk.spool import REPORTS, Circumstances, Spool
 from covey.shared import files
 from covey.shared.errors import UserError
 from covey.shared.numerics.vectors import Vector, mean
@@ -112,7 +112,7 @@ def test_a_spooled_report_comes_back_whole_and_mapped(tmp_path: Path, durable: b
     )
     assert isinstance(read.vectors["model"], np.memmap)
     np.testing.assert_array_equal(read.vectors["model"], [1, 2])
-    assert spool.seconds(4, ["pi-7"]) == {"pi-7": 1.25}
+    assert spool.circumstances(4, ["pi-7"]) == {"pi-7": Circumstances(1.25)}
 
 
 def test_a_spool_knows_who_has_reported_a_step_and_forgets_old_steps(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from covey.coordinator.disk.report_file import Entry
-from covey.coordinator.disk.spool import REPORTS, Spool
+from covey.coordinator.disk.spool import REPORTS, Circumstances, Spool
 from covey.shared import files
 from covey.shared.strategies.base import Report
 from covey.shared.wire.parts import FileSink, MemorySink
@@ -77,15 +77,10 @@ def test_how_reports_came_about_is_known_without_their_files_and_read_after_a_re
     spool.keep(1, "agent-0", report(1), 2.5, "lost", "cuda")
     spool.keep(1, "agent-1", report(1), 1.5)
 
-    def seen(of: Spool) -> tuple[object, ...]:
-        clients = ["agent-0", "agent-1"]
-        return (of.seconds(1, clients), of.client_states(1, clients), of.devices(1, clients))
+    def seen(of: Spool) -> dict[str, Circumstances]:
+        return of.circumstances(1, ["agent-0", "agent-1"])
 
-    expected = (
-        {"agent-0": 2.5, "agent-1": 1.5},
-        {"agent-0": "lost"},
-        {"agent-0": "cuda", "agent-1": "cpu"},
-    )
+    expected = {"agent-0": Circumstances(2.5, "lost", "cuda"), "agent-1": Circumstances(1.5)}
     assert seen(Spool(tmp_path)) == expected
     monkeypatch.setattr(Entry, "facts", lambda entry: pytest.fail(f"{entry} was read"))
     assert seen(spool) == expected
@@ -123,7 +118,7 @@ def test_reports_of_several_steps_are_those_of_one_until_it_is_over(tmp_path: Pa
     found, reasons = spool.readable(7, ["agent-0", "agent-2", "nobody"])
     assert [one.vectors["model"][0] for _, one in found] == [1.0, 3.0]
     assert list(reasons) == ["nobody"]
-    assert spool.seconds(7, ["agent-2"]) == {"agent-2": 3.0}
+    assert spool.circumstances(7, ["agent-2"]) == {"agent-2": Circumstances(3.0, device="cuda")}
     spool.discard(7, "agent-2")
     assert (spool.who(7), spool.who(3)) == (["agent-0"], ["agent-2"])
     spool.kept = {2}
