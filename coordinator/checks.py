@@ -31,6 +31,8 @@ from covey.shared.wire.messages import ReportContent
 # of a vector: its square is still a float32, so training on it need not end in infinity
 LARGEST_VALUE = 1e18
 TRACK = "track"  # test figures right after training, in any report
+MAX_BYTES_PER_VALUE = 8  # of a vector in any codec: topk sends an index and a value
+MAX_OTHER_BYTES = 2 << 20  # of a report, for everything else in it
 MAX_SAMPLES = 2**53  # the integers that a float64 holds exactly
 MAX_STEPS = 10_000_000  # of local SGD in one phase
 MAX_SECONDS = 1e9
@@ -105,6 +107,12 @@ def read_report(
         steps=content.steps,
         loss=content.loss,
     )
+
+
+def largest_report_of(phase: Phase) -> int:
+    """Bytes that no report of a phase can exceed, in any codec."""
+    vector_bytes = MAX_BYTES_PER_VALUE * sum(abs(size) for size in phase.sizes.values())
+    return MAX_OTHER_BYTES + vector_bytes
 
 
 def check_examples(report: ReportFacts, train_samples: int | None) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from covey.coordinator.aggregate.open_step import read_task
 from covey.coordinator.aggregate.precedence import Precedence, Reaction
 from covey.coordinator.aggregate.summing import HOLD_S, Summing
-from covey.coordinator.run.run import MAX_OTHER_BYTES, largest_report_of
+from covey.coordinator.checks import MAX_OTHER_BYTES, largest_report_of
 from covey.coordinator.serve.rate import Rates
 from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import CoveyError, DecodeError

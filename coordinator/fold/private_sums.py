@@ -352,6 +352,28 @@ class PrivateSums:
         return Noise(name.digest())
 
 
+def private_sums(
+    folder: Path, scenario: Scenario, ledger: dict[str, Any], *, resumed: bool
+) -> PrivateSums | None:
+    """What makes the sums of a run under a `privacy` section and keeps its account; None without one.
+
+    Args:
+        folder: of the run.
+        scenario: of the run.
+        ledger: what a checkpoint has of the account; kept up to date in place.
+        resumed: whether the run was started before.
+
+    Raises:
+        UserError: see `noise_key` and `PrivateSums`.
+    """
+    if scenario.privacy is None:
+        return None
+    key = noise_key(folder, scenario, resumed=resumed)
+    kept = Ledger(**ledger)
+    ledger.update(vars(kept))
+    return PrivateSums(scenario, scenario.privacy, key, kept)
+
+
 def _of_cluster(cluster: int, vectors: Mapping[ClientId, Vector], choices: Choices) -> list[Vector]:
     """The models of the reports that chose this cluster, in the order of their agents' names."""
     return [vectors[client] for client in sorted(choices) if choices[client] == cluster]

@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from covey.coordinator.disk.space import Room
+from covey.coordinator.disk.spool import Spool
+from covey.coordinator.engine.pace import Pace
 from covey.coordinator.run.effects import DropModel, SendModel
 from covey.shared.errors import DecodeError
 from covey.shared.files import write_atomically
@@ -98,9 +100,12 @@ def version_key(key: str, content: bytes) -> str:
     return f"{key}.{digest(content).hex()[:VERSION_DIGITS]}"
 
 
-def lost_orders(folder: Path, numbers: Iterable[int]) -> set[int]:
-    """Those of these orders that cannot be published again: they, or models that they name, are missing or damaged."""
-    return {number for number in numbers if _saved_order(folder, number) is None}
+def lost_orders(folder: Path, pace: Pace, spool: Spool) -> set[int]:
+    """The orders of a saved pace that are of no use: their reports waited and cannot be read, or they cannot be published again."""
+    lost = {
+        report.step for report in pace.waiting() if report.client not in spool.sound(report.step)
+    }
+    return lost | {number for number in pace.numbers() if _saved_order(folder, number) is None}
 
 
 def _saved_order(folder: Path, number: int) -> OrderMessage | None:

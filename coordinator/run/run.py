@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from covey.coordinator.checks import read_report
+from covey.coordinator.checks import MAX_OTHER_BYTES, largest_report_of, read_report
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.disk.space import Room
 from covey.coordinator.disk.spool import Circumstances, Spool
@@ -43,7 +43,7 @@ from covey.coordinator.fold.folding import (
     Sound,
 )
 from covey.coordinator.fold.partial_sums import clients_of, restore_sums
-from covey.coordinator.fold.private_sums import Ledger, PrivateSums, noise_key
+from covey.coordinator.fold.private_sums import PrivateSums, private_sums
 from covey.coordinator.fold.stale_reports import Began
 from covey.coordinator.record import notices, records
 from covey.coordinator.record.audit_trail import FILE as AUDIT_FILE
@@ -67,8 +67,6 @@ from covey.shared.strategies.phase_names import EVALUATE, TRAIN
 from covey.shared.strategies.reading import forgotten
 from covey.shared.wire.messages import ReportContent, digest
 
-MAX_BYTES_PER_VALUE = 8  # of a vector in any codec: topk sends an index and a value
-MAX_OTHER_BYTES = 2 << 20  # of a report, for everything else in it
 HONEST_REFUSALS = frozenset({"other run"})  # an honest agent may cause these: they blame nobody
 
 
@@ -94,12 +92,6 @@ class Answer:
 UNKNOWN_SAMPLES = (None, None)
 TrainAndTest = tuple[int, int]  # numbers of samples
 Performed = tuple[Effects, Answer | None]
-
-
-def largest_report_of(phase: Phase) -> int:
-    """Bytes that no report of a phase can exceed, in any codec."""
-    vector_bytes = MAX_BYTES_PER_VALUE * sum(abs(size) for size in phase.sizes.values())
-    return MAX_OTHER_BYTES + vector_bytes
 
 
 class Run:
@@ -172,7 +164,7 @@ class Run:
             facts.scaling = origin.scaling
             facts.origin = origin.to_json()
         this.recorder.note_start()
-        this._keep_privacy(resumed=False)
+        this.privacy = private_sums(folder, scenario, facts.ledger, resumed=False)
         this._save()
         return this
 
@@ -206,7 +198,9 @@ class Run:
             rules = replace(rules, rounds=saved_engine["round"])
         without = set(lost)
         if rules.is_buffered:
-            without |= _lost_orders(folder, saved_engine, spool)
+            without |= lost_orders(
+                folder / "outgoing", Pace.from_json(saved_engine["stream"], ()), spool
+            )
         engine, actions = RoundEngine.restore(rules, saved_engine, reported, now, without)
         this = cls(folder, scenario, setup, engine, facts, audit_key)
         if this.log is not None:
@@ -216,7 +210,7 @@ class Run:
         this.recorder.note_resume(reported)
         this.state = this.checkpoint.state(type(scenario.strategy.init(setup)))
         step = engine.step
-        this._keep_privacy(resumed=True)
+        this.privacy = private_sums(folder, scenario, facts.ledger, resumed=True)
         if step is not None:
             this.folding = this._folding_of(number, step.phase)
             restore_sums(this.folding, this.spool, this.state)
@@ -237,16 +231,6 @@ class Run:
         """In buffered rounds, give orders during evaluations too, from the start of the run."""
         self.facts.trains_on = True
         self.engine.pace.trains_on = True
-
-    def _keep_privacy(self, *, resumed: bool) -> None:
-        """Open the account of a scenario with a `privacy` section, or continue it."""
-        privacy = self.scenario.privacy
-        if privacy is None:
-            return
-        key = noise_key(self.folder, self.scenario, resumed=resumed)
-        ledger = Ledger(**self.facts.ledger)
-        self.facts.ledger = vars(ledger)
-        self.privacy = PrivateSums(self.scenario, privacy, key, ledger)
 
     # -- events ------------------------------------------------------------------------------------
 
@@ -806,12 +790,3 @@ class Run:
     def seconds(self) -> float:
         """Wall time of the run, earlier sessions included."""
         return self.facts.seconds + time.monotonic() - self._began
-
-
-def _lost_orders(folder: Path, engine: Mapping[str, Any], spool: Spool) -> set[int]:
-    """The numbers of saved own orders that are of no use, because files are missing or damaged."""
-    pace = Pace.from_json(engine["stream"], ())  # as it was saved: no number is lost yet
-    lost = {
-        report.step for report in pace.waiting() if report.client not in spool.sound(report.step)
-    }
-    return lost | lost_orders(folder / "outgoing", pace.numbers())

@@ -13,11 +13,11 @@ import time
 from dataclasses import asdict, dataclass
 from functools import partial
 
+from covey.coordinator.checks import MAX_OTHER_BYTES
 from covey.coordinator.engine.step import Stage, Step
 from covey.coordinator.fold import partial_sums
 from covey.coordinator.record.notices import AggregatorDown, AggregatorUp, SumRefused
 from covey.coordinator.run.effects import Effect
-from covey.coordinator.run.run import MAX_OTHER_BYTES
 from covey.coordinator.run.sum_acceptance import accept_sum
 from covey.coordinator.serve.desk import Desk, while_the_run_works
 from covey.shared.errors import DecodeError
