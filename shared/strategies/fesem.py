@@ -46,11 +46,9 @@ from covey.shared.strategies.base import (
     Buffering,
     ClientId,
     ClientState,
-    GradientCorrection,
     Job,
     Local,
     Order,
-    Phase,
     PrivacyFacet,
     Report,
     Reports,
@@ -60,47 +58,39 @@ from covey.shared.strategies.base import (
     Trainings,
     trained_report,
 )
-from covey.shared.strategies.bases.hard import (
-    START,
-    Clustered,
-    HardClustered,
-    feature_span,
-    has_clusters,
-    joined,
-    sizes,
+from covey.shared.strategies.bases.centres import (
+    MEAN_OF_CENTRES,
+    Centred,
+    MultiCentre,
+    Warmup,
+    pull,
 )
+from covey.shared.strategies.bases.hard import START, feature_span, has_clusters, joined, sizes
 from covey.shared.strategies.bases.options import Centres, Quorum, Restarts, WarmupEpochs
 from covey.shared.strategies.bases.single import samples_of, vectors_of
 from covey.shared.strategies.bases.soft import merged
 
 SKETCH = 2048  # dimensions of the random projection
-MEAN_OF_CENTRES = "mean"  # key of the model that newcomers start from
 
 
 @dataclass(frozen=True)
-class FesemState(Clustered):
-    """The centres W~_k are `models`; r_i, the centre of client i, is `assign`."""
+class FesemState(Centred):
+    """What K-means compares of the models, and how it went."""
 
     span: tuple[int, int] = (0, 0)  # start and stop of the features in a model
-    seed: int = 0
-    stored: dict[ClientId, Vector] = field(default_factory=dict)  # W_i: the latest model (d,)
     since: dict[ClientId, int] = field(default_factory=dict)  # the round of that model
     samples: dict[ClientId, int] = field(default_factory=dict)  # n_i
     sketches: dict[ClientId, Vector] = field(default_factory=dict)  # (2048,), features: sketch
     centre_sketches: tuple[Vector, ...] = ()  # of the centres
     round: int = 0  # rounds that are complete
-    spread: float = 0.0  # J, the mean distance to the own centre, after the last E-step
-    reseeded: int = 0  # empty clusters that got a client in the last E-step
     spread_after: float = 0.0  # J after the last M-step
     settled: int = 0  # the last E-steps in a row that met the stop condition
 
 
-class Fesem(HardClustered[FesemState]):
+class Fesem(MultiCentre[FesemState]):
     """Each client follows the centre of the models most like its own."""
 
-    individual: ClassVar[bool] = True
     signature_phases: ClassVar[tuple[str, ...]] = (WARMUP, ENTRY)
-    keeps_models: ClassVar[bool] = True
     client_fields = ("assign", "asked", "stored", "since", "samples", "sketches")
 
     summary: ClassVar[str] = (
@@ -184,22 +174,14 @@ class Fesem(HardClustered[FesemState]):
 
     # -- orders ------------------------------------------------------------------------------------
 
-    def clustering_phase(self, state: FesemState) -> Phase:
-        return Phase(
-            WARMUP, "all", self.entry_sizes(state), ends_round=False, quorum=self.warmup_quorum
-        )
-
-    def entry_sizes(self, state: FesemState) -> Mapping[str, int]:
-        return {MODEL: state.start.size}
+    @property
+    def warmup(self) -> Warmup:
+        return Warmup(self.warmup_epochs, self.warmup_quorum)
 
     def entry_order(self, state: FesemState) -> Order:
-        key = START
-        if state.models and self.newcomer_start == "mean":
-            key = MEAN_OF_CENTRES
-        numbers: dict[str, int] = {}
-        if self.warmup_epochs:
-            numbers["epochs"] = self.warmup_epochs
-        return Order(models=(key,), numbers=numbers)
+        is_from_mean = state.models and self.newcomer_start == "mean"
+        key = MEAN_OF_CENTRES if is_from_mean else START
+        return Order(models=(key,), numbers=self.entry_epochs)
 
     def member_order(self, state: FesemState, client: ClientId) -> Order:
         cluster = state.assign[client]
@@ -214,28 +196,20 @@ class Fesem(HardClustered[FesemState]):
         own = max(state.samples[client], 1)
         return self.mu * average / own
 
-    def model(self, state: FesemState, key: str) -> Vector:
-        if key == MEAN_OF_CENTRES:
-            return mean([(centre, 1.0) for centre in state.models])
-        return super().model(state, key)
-
     # -- the client --------------------------------------------------------------------------------
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         centre = job.models[0]
-        mu = job.numbers.get("mu")
-        epochs = job.numbers.get("epochs")
-        correction = GradientCorrection()
-        if mu:
-            correction = GradientCorrection(centre, mu)
-        return trained_report(local.train(centre, correction, epochs=epochs), local), client_state
+        correction = pull(centre, job.numbers.get("mu"))
+        result = local.train(centre, correction, epochs=job.numbers.get("epochs"))
+        return trained_report(result, local), client_state
 
     # -- the server --------------------------------------------------------------------------------
 
     def form_clusters(
         self, state: FesemState, reports: Reports, average: Average = MEAN
     ) -> FesemState:
-        state = self._keep(state, reports)
+        state = self.keep(state, reports)
         clients = tuple(state.stored)
         rows = [self._features(state, client) for client in clients]
         clusters = min(self.n_clusters, len(rows))
@@ -257,19 +231,6 @@ class Fesem(HardClustered[FesemState]):
         state = self._m_step(state, clients, average)
         return self._measured(state)
 
-    def assign_newcomers(self, state: FesemState, reports: Reports) -> FesemState:
-        """A newcomer joins the centre nearest to its first model.
-
-        The model counts in the next M-step.
-        """
-        if not reports:
-            return state
-        state = self._keep(state, reports)
-        clients = [client for client, _ in reports]
-        labels, _ = self._nearest(state, clients)
-        clusters = dict(zip(clients, labels.tolist(), strict=True))
-        return joined(state, clusters)
-
     def aggregate(self, state: FesemState, sums: Sums, reports: Reports) -> FesemState:
         if all(CHOICE in report.numbers for _, report in reports):
             # under client-level privacy: the models of the warm-up, with noise, stay those stored
@@ -278,7 +239,7 @@ class Fesem(HardClustered[FesemState]):
             return joined(after, chosen)
         before = state
         state = replace(state, round=state.round + 1)
-        state = self._keep(state, reports)
+        state = self.keep(state, reports)
         has_e_step = state.round % self.update_center_every == 0
         moved: tuple[ClientId, ...] = ()
         if has_e_step:
@@ -311,7 +272,7 @@ class Fesem(HardClustered[FesemState]):
         if fresh:
             is_fresh = set(fresh)
             places = [i for i, client in enumerate(clients) if client in is_fresh]
-            labels[places], apart[places] = self._nearest(state, fresh)
+            labels[places], apart[places] = self.nearest_centres(state, fresh)
             measured = apart[np.isfinite(apart)]
             spread = float(np.mean(measured))
         filled = refill(labels, apart, self.n_clusters)
@@ -371,8 +332,7 @@ class Fesem(HardClustered[FesemState]):
             return state
         return replace(state, spread_after=total / count)
 
-    def _keep(self, state: FesemState, reports: Reports) -> FesemState:
-        """The state with the reported models. They may be memory-mapped and are not copied."""
+    def keep(self, state: FesemState, reports: Reports) -> FesemState:
         models = vectors_of(reports)
         rounds = {client: state.round for client, _ in reports}
         samples = samples_of(reports)
@@ -390,8 +350,9 @@ class Fesem(HardClustered[FesemState]):
             sketches=merged(state.sketches, sketches),
         )
 
-    def _nearest(self, state: FesemState, clients: Sequence[ClientId]) -> tuple[Labels, Matrix]:
-        """The nearest centre of each client and the distance to it."""
+    def nearest_centres(
+        self, state: FesemState, clients: Sequence[ClientId]
+    ) -> tuple[Labels, Matrix]:
         rows = [self._features(state, client) for client in clients]
         return nearest(rows, self._centres(state), self.distance)
 

@@ -49,11 +49,9 @@ from covey.shared.seeds import generator
 from covey.shared.strategies.base import (
     MODEL,
     TRAIN,
-    WARMUP,
     ClientId,
     ClientState,
     Expected,
-    GradientCorrection,
     Job,
     Local,
     Order,
@@ -67,28 +65,27 @@ from covey.shared.strategies.base import (
     View,
     trained_report,
 )
-from covey.shared.strategies.bases.hard import START, Clustered, HardClustered, joined
+from covey.shared.strategies.bases.centres import (
+    MEAN_OF_CENTRES,
+    Centred,
+    MultiCentre,
+    Warmup,
+    pull,
+)
+from covey.shared.strategies.bases.hard import START
 from covey.shared.strategies.bases.options import Centres, Quorum, Restarts, WarmupEpochs
 from covey.shared.strategies.bases.single import vectors_of
 from covey.shared.strategies.bases.soft import merged
 
 LAYER = "layer"  # phase in which the layers behind the frozen ones are trained; a number follows
-MEAN_OF_CENTRES = "mean"  # key of the model that newcomers start from
 OWN = "@"  # key of a client's own model; its id follows
 
 
 @dataclass(frozen=True)
-class FesemMaState(Clustered):
-    """The centres W~_k are `models`; r_i, the centre of client i, is `assign`."""
+class FesemMaState(Centred):
+    """In mode `fedma` the models stored have the matched layers as their clients have them."""
 
     tensors: tuple[tuple[str, tuple[int, ...]], ...] = ()  # names and shapes of the layout
-    seed: int = 0
-    # W_i (d,): the latest model of each client as it was sent; in mode `fedma` with the matched
-    # layers as the client has them
-    stored: dict[ClientId, Vector] = field(default_factory=dict)
-    spread: float = 0.0  # J: the mean distance to the own centre, after the last E-step
-    reseeded: int = 0  # empty clusters that got a client in the last E-step
-
     # mode `fedma`
     counts: dict[ClientId, tuple[int, ...]] = field(default_factory=dict)  # samples per class
     passes: int = 0  # passes that are complete
@@ -103,11 +100,9 @@ class FesemMaState(Clustered):
         return Layout.from_wire({"trainable": len(self.tensors), "tensors": self.tensors})
 
 
-class FesemMa(HardClustered[FesemMaState]):
+class FesemMa(MultiCentre[FesemMaState]):
     """Averaging by index blurs networks whose units are in different orders; matching does not."""
 
-    individual: ClassVar[bool] = True
-    keeps_models: ClassVar[bool] = True
     client_fields = ("assign", "asked", "stored", "counts", "cohort", "places")
 
     summary: ClassVar[str] = (
@@ -203,13 +198,9 @@ class FesemMa(HardClustered[FesemMaState]):
             numbers=numbers,
         )
 
-    def clustering_phase(self, state: FesemMaState) -> Phase:
-        return Phase(
-            WARMUP, "all", self.entry_sizes(state), ends_round=False, quorum=self.warmup_quorum
-        )
-
-    def entry_sizes(self, state: FesemMaState) -> Mapping[str, int]:
-        return {MODEL: state.start.size}
+    @property
+    def warmup(self) -> Warmup:
+        return Warmup(self.warmup_epochs, self.warmup_quorum)
 
     def _expected_numbers(self, state: FesemMaState) -> dict[str, Expected]:
         """Samples per class, from agents whose task has classes."""
@@ -219,14 +210,10 @@ class FesemMa(HardClustered[FesemMaState]):
         return {"classes": counts}
 
     def entry_order(self, state: FesemMaState) -> Order:
-        numbers: dict[str, int] = {}
-        if self.warmup_epochs:
-            numbers["epochs"] = self.warmup_epochs
         if state.models:
-            return Order(models=(MEAN_OF_CENTRES,), numbers=numbers)
-        if self.warmup_start == "own":
-            return Order(numbers=numbers)
-        return Order(models=(START,), numbers=numbers)
+            return Order(models=(MEAN_OF_CENTRES,), numbers=self.entry_epochs)
+        models = () if self.warmup_start == "own" else (START,)
+        return Order(models=models, numbers=self.entry_epochs)
 
     def member_order(self, state: FesemMaState, client: ClientId) -> Order:
         numbers: dict[str, Any] = {"mu": self.mu}
@@ -243,8 +230,6 @@ class FesemMa(HardClustered[FesemMaState]):
     def model(self, state: FesemMaState, key: str) -> Vector:
         if key.startswith(OWN):
             return state.stored[key.removeprefix(OWN)]
-        if key == MEAN_OF_CENTRES:
-            return _plain_mean(state.models)
         return super().model(state, key)
 
     # -- the client --------------------------------------------------------------------------------
@@ -257,12 +242,12 @@ class FesemMa(HardClustered[FesemMaState]):
         else:
             start = random_start(job.layout, generator(job.seed, "own start", job.client))
             base = None
-        mu = job.numbers.get("mu")
-        correction = GradientCorrection()
-        if mu:
-            correction = GradientCorrection(start, mu)
-        epochs = job.numbers.get("epochs")
-        result = local.train(start, correction, epochs=epochs, frozen=job.numbers.get("frozen", 0))
+        result = local.train(
+            start,
+            pull(start, job.numbers.get("mu")),
+            epochs=job.numbers.get("epochs"),
+            frozen=job.numbers.get("frozen", 0),
+        )
         numbers = self._class_counts(job, local)
         return trained_report(result, local, numbers, base=base), client_state
 
@@ -279,7 +264,7 @@ class FesemMa(HardClustered[FesemMaState]):
     def form_clusters(
         self, state: FesemMaState, reports: Reports, average: Average = MEAN
     ) -> FesemMaState:
-        state = _with_reports(state, reports)
+        state = self.keep(state, reports)
         anchor = state.start
         if self.warmup_start == "own":
             anchor = _largest(reports)
@@ -295,18 +280,31 @@ class FesemMa(HardClustered[FesemMaState]):
         state = replace(state, models=centres, assign=assign, spread=best.inertia / len(rows))
         return self._m_step(state, average)
 
-    def assign_newcomers(self, state: FesemMaState, reports: Reports) -> FesemMaState:
-        """A newcomer joins the centre nearest to its first model, once matched to it."""
-        if not reports:
-            return state
-        state = _with_reports(state, reports)
-        clients = [client for client, _ in reports]
-        labels, _ = _nearest(state, clients)
-        clusters = dict(zip(clients, labels.tolist(), strict=True))
-        return joined(state, clusters)
+    def keep(self, state: FesemMaState, reports: Reports) -> FesemMaState:
+        outputs = _outputs(state.layout)
+        models = vectors_of(reports)
+        counts = {client: _counts(report, outputs) for client, report in reports}
+        return replace(
+            state, stored=merged(state.stored, models), counts=merged(state.counts, counts)
+        )
+
+    def nearest_centres(
+        self, state: FesemMaState, clients: Sequence[ClientId]
+    ) -> tuple[Labels, Matrix]:
+        """After matching; the distances are squared."""
+        table = np.empty((len(clients), len(state.models)))
+        for i, client in enumerate(clients):
+            model = state.stored[client]
+            for k, centre in enumerate(state.models):
+                table[i, k] = squared_distance(align(model, centre, state.layout), centre)
+            release(model)
+        labels = table.argmin(axis=1)
+        every_row = np.arange(len(labels))
+        apart = table[every_row, labels]
+        return labels, apart
 
     def aggregate(self, state: FesemMaState, sums: Sums, reports: Reports) -> FesemMaState:
-        state = _with_reports(state, reports)
+        state = self.keep(state, reports)
         if self.matching == "fixed":
             state = self._e_step(state)
             return self._m_step(state, sums.average)
@@ -318,7 +316,7 @@ class FesemMa(HardClustered[FesemMaState]):
     def _e_step(self, state: FesemMaState) -> FesemMaState:
         """E-step: r_i is the nearest centre once the units of W_i are matched to the centre's."""
         clients = list(state.stored)
-        labels, apart = _nearest(state, clients)
+        labels, apart = self.nearest_centres(state, clients)
         filled = refill(labels, apart, self.n_clusters)
         assign = dict(zip(clients, filled.tolist(), strict=True))
         spread = np.mean(apart)
@@ -481,28 +479,3 @@ def _matched_mean(
         total.add(ordered, 1.0)
         release(model)
     return total.mean()
-
-
-def _nearest(state: FesemMaState, clients: Sequence[ClientId]) -> tuple[Labels, Matrix]:
-    """Each client's nearest centre after matching (n,), ties to the lowest.
-
-    Also the squared distances (n,) to these centres.
-    """
-    table = np.empty((len(clients), len(state.models)))
-    for i, client in enumerate(clients):
-        model = state.stored[client]
-        for k, centre in enumerate(state.models):
-            table[i, k] = squared_distance(align(model, centre, state.layout), centre)
-        release(model)
-    labels = table.argmin(axis=1)
-    every_row = np.arange(len(labels))
-    apart = table[every_row, labels]
-    return labels, apart
-
-
-def _with_reports(state: FesemMaState, reports: Reports) -> FesemMaState:
-    """The state with the reported models. They may be memory-mapped and are not copied."""
-    outputs = _outputs(state.layout)
-    models = vectors_of(reports)
-    counts = {client: _counts(report, outputs) for client, report in reports}
-    return replace(state, stored=merged(state.stored, models), counts=merged(state.counts, counts))

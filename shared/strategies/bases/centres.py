@@ -1,0 +1,90 @@
+"""What FeSEM and FeSEM-MA share: K-means over the latest models of all clients, invited in a round or not.
+
+A warm-up of all clients comes first, so that K-means has something to cluster. A newcomer trains from the mean of the centres
+and joins the centre that is nearest to its model, which counts from the next M-step on.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Generic, NamedTuple, TypeVar
+
+from covey.shared.numerics.clustering import Labels, Matrix
+from covey.shared.numerics.vectors import Vector, mean
+from covey.shared.strategies.base import MODEL, WARMUP, ClientId, GradientCorrection, Phase, Reports
+from covey.shared.strategies.bases.hard import Clustered, HardClustered, joined
+
+MEAN_OF_CENTRES = "mean"  # key of the model that newcomers start from
+
+
+@dataclass(frozen=True)
+class Centred(Clustered):
+    """The centres W~_k are `models`; r_i, the centre of client i, is `assign`."""
+
+    seed: int = 0
+    stored: dict[ClientId, Vector] = field(default_factory=dict)  # W_i: the latest model (d,)
+    spread: float = 0.0  # J, the mean distance to the own centre, after the last E-step
+    reseeded: int = 0  # empty clusters that got a client in the last E-step
+
+
+C = TypeVar("C", bound=Centred)
+
+
+class Warmup(NamedTuple):
+    """The training before the first round."""
+
+    epochs: int | None  # None: as many as in a round
+    quorum: float  # the share of all clients that must take part
+
+
+class MultiCentre(HardClustered[C], Generic[C]):
+    """A method writes what it keeps of reports (`keep`) and how it compares models with centres (`nearest_centres`)."""
+
+    individual: ClassVar[bool] = True
+    keeps_models: ClassVar[bool] = True
+
+    @property
+    @abstractmethod
+    def warmup(self) -> Warmup:
+        """The training of all clients before the first round, and of a newcomer."""
+
+    @abstractmethod
+    def keep(self, state: C, reports: Reports) -> C:
+        """The state with the reported models. They may be memory-mapped and are not copied."""
+
+    @abstractmethod
+    def nearest_centres(self, state: C, clients: Sequence[ClientId]) -> tuple[Labels, Matrix]:
+        """The nearest centre of each client's latest model (n,), ties to the lowest, and the distances to them (n,)."""
+
+    def clustering_phase(self, state: C) -> Phase:
+        return Phase(
+            WARMUP, "all", self.entry_sizes(state), ends_round=False, quorum=self.warmup.quorum
+        )
+
+    def entry_sizes(self, state: C) -> Mapping[str, int]:
+        return {MODEL: state.start.size}
+
+    @property
+    def entry_epochs(self) -> dict[str, int]:
+        """The numbers of an entry's order."""
+        return {"epochs": self.warmup.epochs} if self.warmup.epochs else {}
+
+    def model(self, state: C, key: str) -> Vector:
+        if key == MEAN_OF_CENTRES:
+            return mean([(centre, 1.0) for centre in state.models])
+        return super().model(state, key)
+
+    def assign_newcomers(self, state: C, reports: Reports) -> C:
+        if not reports:
+            return state
+        state = self.keep(state, reports)
+        clients = [client for client, _ in reports]
+        labels, _ = self.nearest_centres(state, clients)
+        return joined(state, dict(zip(clients, labels.tolist(), strict=True)))
+
+
+def pull(start: Vector, mu: float | None) -> GradientCorrection:
+    """The proximal term of strength mu, which pulls towards the model (d,) that training starts from; None or 0: none."""
+    return GradientCorrection(start, mu) if mu else GradientCorrection()
