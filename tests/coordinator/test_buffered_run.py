@@ -65,7 +65,7 @@ def test_a_stale_report_is_carried_over_to_the_present_model(tmp_path: Path) -> 
     seen: list[tuple[int, float]] = []
     take = run._take
 
-    def checked(phase: Any, reports: Any, outcome: Any, devices: Any) -> None:
+    def checked(phase: Any, reports: Any, outcome: Any, circumstances: Any) -> None:
         if phase.name == "train":
             [(client, _)] = reports
             number, staleness = folding[-1]
@@ -78,7 +78,7 @@ def test_a_stale_report_is_carried_over_to_the_present_model(tmp_path: Path) -> 
                 expected = combine([(present, 1.0), (trained, share), (start, -share)])
             assert np.array_equal(outcome.state.model, expected)
             seen.append((staleness, share))
-        take(phase, reports, outcome, devices)
+        take(phase, reports, outcome, circumstances)
 
     folding: list[tuple[int, int]] = []
     close = run._close

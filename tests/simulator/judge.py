@@ -159,12 +159,12 @@ class Judge:
             save()
             self._saved(run, lineage)
 
-        def taken(phase: Phase, reports: Reports, outcome: Any, devices: Any) -> None:
+        def taken(phase: Phase, reports: Reports, outcome: Any, circumstances: Any) -> None:
             try:
                 self._same_fold(run, lineage, reports, outcome)
             except Exception as error:  # the run would take it for one of its own
                 self._fail(error)
-            take(phase, reports, outcome, devices)
+            take(phase, reports, outcome, circumstances)
 
         def taken_back(client: ClientId) -> None:
             lineage.promised.pop(client, None)
