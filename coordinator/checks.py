@@ -49,7 +49,7 @@ QUANTILES = len(QUANTILE_LEVELS)
 MOMENT_NAMES = ("count", "sum", "square")
 
 # which model an agent tests. server: the served one; tuned: the same after fine-tuning; last: its own after its latest training
-REPORTED_MODES = ("server", "tuned", "last")
+REPORTED_MODES = ("server", "tuned", "last", "baseline")
 
 Numbers = Mapping[str, Any]  # a report's, by name
 

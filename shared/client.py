@@ -26,6 +26,7 @@ import numpy.typing as npt
 from covey.shared.errors import DecodeError, PublicError
 from covey.shared.numerics.figures import (
     Figures,
+    baseline_figures,
     classification_figures,
     or_diverged,
     regression_figures,
@@ -306,7 +307,7 @@ def _evaluate(
     client_state: ClientState,
     evaluation: Mapping[str, Any],
 ) -> Report:
-    """Figures in the modes E-server, E-tuned and E-last, and the agent's vote if the order asks for one."""
+    """Figures in the modes E-server, E-tuned and E-last, those of the baseline, and the agent's vote if it is asked for."""
     mixture, vote = _served(strategy, job, local, client_state)
     numbers: dict[str, Any] = {"server": measure(mixture, local)}
     if vote is not None:
@@ -317,6 +318,8 @@ def _evaluate(
         numbers["tuned"] = measure(tuple(tuned), local)
     if LAST_MODEL in client_state:
         numbers["last"] = measure(((1.0, client_state[LAST_MODEL]),), local)
+    if numbers["server"]["n"]:
+        numbers["baseline"] = baseline_figures(local.targets("train"), local.targets("test"))
     return Report({}, local.examples, numbers)
 
 

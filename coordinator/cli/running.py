@@ -99,6 +99,7 @@ def run(
     from covey.coordinator.record.notices import Observer
     from covey.coordinator.report.progress import ProgressBar
     from covey.coordinator.report.tables import (
+        baseline,
         newcomers,
         nobody_evaluated,
         participation,
@@ -163,7 +164,12 @@ def run(
         json_line({"event": "result", **result})
     else:
         show_words(out, results([result]), results_table)
-        for remark in (regression(result), participation(result), newcomers(result)):
+        for remark in (
+            regression(result),
+            baseline(result),
+            participation(result),
+            newcomers(result),
+        ):
             if remark:
                 show_line(remark)
         if missing := unevaluated(result):

@@ -296,6 +296,22 @@ def unevaluated(result: Result) -> str:
     return "\n".join(sentences)
 
 
+def baseline(result: Result) -> str:
+    """Whether the served models are better than one constant answer for each agent; empty if they are."""
+    served, constant = _figures(result, "server"), _figures(result, "baseline")
+    measure = shown_measure(served)
+    if measure is None or not constant.get("agents"):
+        return ""
+    mine, other = served[measure.name]["macro"], constant[measure.name]["macro"]
+    if measure.is_better(mine, other):
+        return ""
+    answer = "most frequent class" if measure == ACCURACY else "mean target"
+    return (
+        f"E-server is not better than no model: the {answer} of each agent's training data as the only answer has "
+        f"{measure.label} {measure.text(other)} (macro)"
+    )
+
+
 def _modes_with_divergence(result: Result) -> list[str]:
     return [mode for mode in MODE_TITLES if _figures(result, mode).get("diverged")]
 

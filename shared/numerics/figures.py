@@ -77,6 +77,20 @@ def regression_figures(truth: Float32, values: Float64) -> Figures:
     }
 
 
+def baseline_figures(train: Classes | Float32, truth: Classes | Float32) -> Figures:
+    """Figures of an agent that ignores all features: its most frequent class, or the mean of its own targets.
+
+    Args:
+        train: targets of the training part (m,), m >= 1.
+        truth: targets of the test part (n,), n >= 1, of the same kind.
+    """
+    if truth.dtype.kind == "f":
+        mean = np.full((len(truth), 1), np.mean(train.astype(np.float64)))
+        return regression_figures(truth, mean)
+    shares = np.bincount(train, minlength=int(truth.max()) + 1) / len(train)
+    return classification_figures(truth, np.tile(shares, (len(truth), 1)))
+
+
 def or_diverged(figures: Figures) -> Figures:
     """The figures, or {"n", "diverged": True} if one of them is not finite: the model's outputs were not."""
     for name, figure in figures.items():
