@@ -120,6 +120,16 @@ class DataOfLocal(ABC):
         """F_i(model), evaluation mode, summed in float64."""
         return float(self.losses(model).mean(dtype=np.float64))
 
+    def _weights(self, of_method: Float32 | None) -> Float32 | None:
+        """What the loss of each training sample (n_i,) weighs: by the method, times `training.weights`; None: all alike."""
+        if self._training.weights == "none":
+            return of_method
+        classes, of_sample, counts = np.unique(
+            self.targets("train"), return_inverse=True, return_counts=True
+        )
+        balanced = (self.examples / (len(classes) * counts[of_sample])).astype(np.float32)
+        return balanced if of_method is None else balanced * of_method
+
     @abstractmethod
     def losses(self, model: Vector) -> Float32:
         """Loss of each training sample (n_i,), in data order."""

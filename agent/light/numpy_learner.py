@@ -270,6 +270,7 @@ class NumpyLocal(DataOfLocal):
                 f"set it to none, or {WITH_TORCH}"
             )
         epochs, steps = self._batching.begin(epochs, steps)
+        weights = self._weights(weights)
         net = self._net
         net.load(start)
         sgd = NumpySgd(net, self._training, correction, frozen, velocity)

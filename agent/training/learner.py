@@ -38,7 +38,12 @@ from covey.shared.consent import AllowedCode
 from covey.shared.errors import PublicError
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.privacy.noise import Noise
-from covey.shared.privacy.settings import AUGMENT_UNDER_DP_SGD, Budget, LocalPrivacy
+from covey.shared.privacy.settings import (
+    AUGMENT_UNDER_DP_SGD,
+    WEIGHTS_UNDER_DP_SGD,
+    Budget,
+    LocalPrivacy,
+)
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import (
     Contrast,
@@ -309,11 +314,14 @@ class TorchLocal(DataOfLocal):
                 )
             if self._training.augment != "none":
                 raise PublicError(f"privacy.local: {AUGMENT_UNDER_DP_SGD}")
+            if self._training.weights != "none":
+                raise PublicError(f"privacy.local: {WEIGHTS_UNDER_DP_SGD}")
             if steps is None:
                 steps = self._private.steps(epochs)
             return self._train_with_dp_sgd(
                 self._private, start, correction, steps, frozen, velocity
             )
+        weights = self._weights(weights)
         net = self._net
         net.load(start)
         net.train()

@@ -26,6 +26,10 @@ COUNT_NOISE = 2.0  # noise on a count, in multiples of the noise on a sum: see d
 AUGMENT_UNDER_DP_SGD = (
     "DP-SGD trains on images unchanged; set training.augment to none, or remove privacy.local"
 )
+WEIGHTS_UNDER_DP_SGD = (
+    "DP-SGD bounds what each example adds to a gradient, whatever it weighs; set training.weights to none, "
+    "or remove privacy.local"
+)
 CERTAIN = 3.0  # standard deviations: a smaller noised count may be that of an empty cluster
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from covey.shared.privacy.settings import AUGMENT_UNDER_DP_SGD, Privacy
+from covey.shared.privacy.settings import AUGMENT_UNDER_DP_SGD, WEIGHTS_UNDER_DP_SGD, Privacy
 from covey.shared.scenario import checks
 from covey.shared.scenario.aggregation import Aggregation
 from covey.shared.scenario.checks import check_buffered
@@ -245,17 +245,24 @@ class Scenario(Section):
         return self
 
     @model_validator(mode="after")
-    def _check_augmentation(self) -> Self:
+    def _check_training(self) -> Self:
         settings = [self.training, *(self.training_of(method) for method in self._compared)]
-        if all(training.augment == "none" for training in settings):
-            return self
-        if len(self.task.features) != IMAGE_AXES:
+        augments = any(training.augment != "none" for training in settings)
+        weighs = any(training.weights != "none" for training in settings)
+        if augments and len(self.task.features) != IMAGE_AXES:
             raise ValueError(
                 f"training.augment needs images, and task.features is {list(self.task.features)}; expected "
                 "[channels, height, width]"
             )
+        if weighs and self.task.classes is None:
+            raise ValueError(
+                "training.weights: balanced is for classes, and task.classes is null; remove it"
+            )
         if self.privacy is not None and self.privacy.local is not None:
-            raise ValueError(f"privacy.local: {AUGMENT_UNDER_DP_SGD}")
+            if augments:
+                raise ValueError(f"privacy.local: {AUGMENT_UNDER_DP_SGD}")
+            if weighs:
+                raise ValueError(f"privacy.local: {WEIGHTS_UNDER_DP_SGD}")
         return self
 
     # -- what follows from several sections ------------------------------------------------------------------------

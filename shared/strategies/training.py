@@ -60,6 +60,12 @@ class Training(BaseModel):
         "evaluation and fine-tuning use the images unchanged.",
     )
 
+    weights: Literal["none", "balanced"] = Field(
+        "none",
+        description="What the loss of a sample weighs while a model trains. balanced: each class that an agent "
+        "holds weighs the same in sum there, so that rare classes count.",
+    )
+
     @model_serializer(mode="wrap")
     def _without_later_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out later keys at their defaults: older agents understand such settings, older runs resume."""
@@ -68,6 +74,8 @@ class Training(BaseModel):
             settings.pop("device", None)
         if self.augment == "none":
             settings.pop("augment", None)
+        if self.weights == "none":
+            settings.pop("weights", None)
         return settings
 
     def in_round(self, round_: int, rounds: int) -> Training:

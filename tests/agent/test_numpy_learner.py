@@ -125,9 +125,24 @@ SETTINGS: dict[str, tuple[dict[str, Any], Callable[[Vector], dict[str, Any]]]] =
         },
     ),
     "weights": ({}, lambda start: {"weights": np.linspace(0, 2, 43, dtype=np.float32)}),
+    "balanced": ({"weights": "balanced"}, lambda start: {}),
     "frozen": ({"weight_decay": 0.1, "momentum": 0.5}, lambda start: {"frozen": 4, "epochs": 3}),
     "no step": ({"momentum": 0.5}, lambda start: {"steps": 0}),
 }
+
+
+def test_balanced_weights_give_each_class_of_an_agent_the_same_sum() -> None:
+    _, balanced, start = both(LINEAR, weights="balanced", batch=100)
+    _, plain, _ = both(LINEAR, batch=100)
+    classes = plain.targets("train")
+    counts = np.bincount(classes, minlength=4)
+    assert len(set(counts)) > 1
+    weights = (len(classes) / (4 * counts))[classes].astype(np.float32)
+    assert weights.mean() == pytest.approx(1)
+    assert_close(balanced.train(start).end, plain.train(start, weights=weights).end)
+    both_kinds = plain.train(start, weights=weights * 2).end
+    assert_close(balanced.train(start, weights=np.full(43, 2, np.float32)).end, both_kinds)
+    assert balanced.loss(start) == plain.loss(start)
 
 
 @by_task

@@ -647,6 +647,16 @@ def test_changed_images_need_images_and_no_dp_sgd(file: Path) -> None:
     assert "training.augment needs images" in said
 
 
+def test_balanced_weights_need_classes_and_no_dp_sgd(file: Path) -> None:
+    balanced = "training.weights=balanced"
+    assert load(file, [balanced]).training.model_dump()["weights"] == "balanced"
+    assert "weights" not in load(file).training.model_dump()
+    (said,) = errors(file, balanced, "task.classes=null")
+    assert "training.weights: balanced is for classes" in said
+    (said,) = errors(file, balanced, "privacy.local={noise_multiplier: 1}")
+    assert "DP-SGD bounds what each example adds" in said
+
+
 def test_fine_tuning_uses_images_unchanged(file: Path) -> None:
     scenario = load(file, ["training.augment=shift_flip", "training.epochs=3"])
     assert scenario.tuning.augment == "none"
