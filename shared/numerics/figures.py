@@ -77,11 +77,11 @@ def regression_figures(truth: Float32, values: Float64) -> Figures:
     }
 
 
-def baseline_figures(train: Classes | Float32, truth: Classes | Float32) -> Figures:
+def baseline_figures(train: npt.NDArray[Any], truth: npt.NDArray[Any]) -> Figures:
     """Figures of an agent that ignores all features: its most frequent class, or the mean of its own targets.
 
     Args:
-        train: targets of the training part (m,), m >= 1.
+        train: targets of the training part (m,), m >= 1: class indices int64, or values float32.
         truth: targets of the test part (n,), n >= 1, of the same kind.
     """
     if truth.dtype.kind == "f":

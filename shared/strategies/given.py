@@ -49,9 +49,9 @@ class Given(ManyModels[Clustered]):
 
     name: Literal["given"] = "given"
     groups: dict[GroupName, Annotated[tuple[Pattern, ...], Field(min_length=1)]] = Field(
-        min_length=1,
+        {},
         description="Ids of agents by group, with * for any characters: {north: [gw-0*], south: [gw-1*, gw-20]}. "
-        "An agent belongs to the first group that fits; those that fit none form one more.",
+        "An agent belongs to the first group that fits; those that fit none form one more, by default all.",
     )
 
     @field_validator("groups")
@@ -112,8 +112,8 @@ class Given(ManyModels[Clustered]):
         return Shown(facts)
 
     def _used(self, state: Clustered) -> int:
-        """The number of groups: the last one, of all others, counts once it has a member."""
-        has_others = len(self.groups) in state.assign.values()
+        """The number of groups: the last one, of all others, counts once it has a member, or if it is the only one."""
+        has_others = not self.groups or len(self.groups) in state.assign.values()
         return len(self.groups) + has_others
 
     @property

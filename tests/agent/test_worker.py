@@ -306,7 +306,7 @@ def test_an_evaluation_reports_all_modes_and_does_not_change_the_memory(tmp_path
     assert not done["fresh"]
     assert not (tmp_path / "memory").exists()
     numbers = report(tmp_path).numbers
-    assert set(numbers) == {"server", "tuned", "last"}
+    assert set(numbers) == {"server", "tuned", "last", "baseline"}
     assert numbers["last"]["n"] == 8
     assert numbers["last"]["accuracy"] >= numbers["server"]["accuracy"]
 

@@ -201,13 +201,13 @@ def test_tracking_measures_every_phase_that_trains() -> None:
     assert "track" not in done(bowl(), wanted)[0].numbers
 
 
-def test_an_evaluation_has_three_modes_the_last_only_after_training() -> None:
+def test_an_evaluation_has_all_modes_the_last_only_after_training() -> None:
     local = softmax_client((0, 1), seed=1)
     local = replace(local, training=TRAINING)
     start = np.zeros(local.layout.size, np.float32)
     wanted = order(local, phase="evaluate")
     content, _ = done(local, wanted, start=start)
-    assert set(content.numbers) == {"server", "tuned"}
+    assert set(content.numbers) == {"server", "tuned", "baseline"}
     assert content.numbers["server"] == {
         "n": 24,
         "correct": int(np.sum(local.y == 0)),
@@ -223,7 +223,7 @@ def test_an_evaluation_has_three_modes_the_last_only_after_training() -> None:
 
 def test_without_tuning_epochs_that_mode_is_left_out() -> None:
     content, _ = done(bowl(), order(phase="evaluate", evaluation={"tune_epochs": 0}))
-    assert set(content.numbers) == {"server"}
+    assert set(content.numbers) == {"server", "baseline"}
 
 
 def test_a_regression_is_measured_by_its_squared_error() -> None:
