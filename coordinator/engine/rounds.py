@@ -578,14 +578,11 @@ class RoundEngine:
         step = self.step
         if step is None or self.stage is not Stage.OPEN:
             return self._gather(now)
-        actions: Actions = []
         trusted = self.presence.trusted
         if not step.is_over(self.rules, trusted, now):
             invited = step.refill(self.rules, trusted, now)
-            actions += [events.Invite(step.number, client) for client in invited]
-            if not invited or not step.is_over(self.rules, trusted, now):
-                return actions
-        actions += self._ask(step, now)
+            return [events.Invite(step.number, client) for client in invited]
+        actions = self._ask(step, now)
         if step.has_quorum:
             for client, why in sorted(step.reasons.items()):
                 actions += self._trouble(client, "failing", step.number, why)
