@@ -68,8 +68,7 @@ def _as_os_error(error: SafetensorError, path: Path) -> Exception:
 
 def array_digest(array: Array) -> str:
     """Names an array by dtype, shape and bytes, read in blocks."""
-    form = f"{array.dtype.str}{array.shape}"
-    hasher = hashlib.blake2b(form.encode(), digest_size=16)
+    hasher = hashlib.blake2b(f"{array.dtype.str}{array.shape}".encode(), digest_size=16)
     flat = array.reshape(-1)
     for span in blocks(flat.size):
         hasher.update(np.ascontiguousarray(flat[span]).view(np.uint8).data)
@@ -83,8 +82,7 @@ def open_arrays(path: Path) -> tuple[Arrays, Any]:
     Raises ValueError for a file that is cut short or is no safetensors file.
     """
     arrays, metadata = _opened(path)
-    facts = json_text.loads(metadata.get("facts", "null"))
-    return arrays, facts
+    return arrays, json_text.loads(metadata.get("facts", "null"))
 
 
 def _opened(path: Path) -> tuple[Arrays, Metadata]:

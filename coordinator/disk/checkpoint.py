@@ -61,14 +61,12 @@ class Checkpoint:
 
     def facts(self) -> dict[str, Any]:
         """The facts of the newest checkpoint. Raises UserError where it is cut short or missing."""
-        manifest = self._read()
-        facts: dict[str, Any] = manifest["facts"]
+        facts: dict[str, Any] = self._read()["facts"]
         return facts
 
     def state(self, kind: type[S]) -> S:
         """The state of the newest checkpoint, as a `kind`."""
-        manifest = self._read()
-        return self._unpacked(kind, manifest["state"], {})
+        return self._unpacked(kind, self._read()["state"], {})
 
     def exported(self, state: Any) -> tuple[bytes, dict[str, bytes]]:
         """A state as another process can import it: a manifest, and the files of the arrays that it names."""
@@ -79,8 +77,7 @@ class Checkpoint:
     def import_state(self, manifest: bytes, files: Mapping[str, bytes]) -> None:
         """Write what `exported` gave, in an empty folder. `state` compares the digests."""
         make_folder(self._arrays, durable=False)
-        contents = files.items()
-        for name, content in contents:
+        for name, content in files.items():
             path = self._file_of(name)
             write_atomically(path, content, durable=False)
         path = self._manifest
@@ -131,8 +128,7 @@ class Checkpoint:
                 return value.item()
             case None | bool() | int() | float() | str():
                 return value
-        kind = type(value).__name__
-        raise TypeError(f"a strategy's state may not hold a {kind}")
+        raise TypeError(f"a strategy's state may not hold a {type(value).__name__}")
 
     def _write(self, array: Array) -> str:
         name = array_digest(array)
@@ -222,8 +218,7 @@ def _manifest_of(facts: Mapping[str, Any], tree: Mapping[str, Any]) -> bytes:
         ValueError
     ):  # infinity is somewhere in it: hardly ever, and a look at every leaf takes time
         body = json_text.dumps(_without_infinity(content))
-    digest = _digest_of(body)
-    return f"{digest}\n{body}\n".encode()
+    return f"{_digest_of(body)}\n{body}\n".encode()
 
 
 def _digest_of(body: str) -> str:
@@ -232,8 +227,7 @@ def _digest_of(body: str) -> str:
 
 def _dataclass(state: Any) -> Any:
     if not is_dataclass(state):
-        kind = type(state).__name__
-        raise TypeError(f"a strategy's state must be a dataclass, not a {kind}")
+        raise TypeError(f"a strategy's state must be a dataclass, not a {type(state).__name__}")
     return state
 
 

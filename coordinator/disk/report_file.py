@@ -69,8 +69,7 @@ class Entry:
 
     def facts(self) -> Facts:
         """What was kept in addition to the vectors."""
-        content = json_text.loads(self.text)
-        facts: Facts = content["facts"]
+        facts: Facts = json_text.loads(self.text)["facts"]
         return facts
 
 
@@ -92,8 +91,7 @@ class _Head:
     @classmethod
     def read(cls, content: mmap.mmap, start: int) -> _Head:
         """The head that begins at `start`. Raises ValueError where none does."""
-        end = start + HEAD_BYTES
-        head = content[start:end]
+        head = content[start : (start + HEAD_BYTES)]
         if len(head) < HEAD_BYTES:
             raise ValueError("the head is cut short")
         fields = head[: _FIELDS.size]

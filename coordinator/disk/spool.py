@@ -353,8 +353,7 @@ class Spool:
         vectors = file.vectors(client)
         facts = entry.facts()
         seconds = facts.pop("seconds")
-        client_state = facts.pop("client_state")
-        circumstances = Circumstances(seconds, client_state, facts.pop("device"))
+        circumstances = Circumstances(seconds, facts.pop("client_state"), facts.pop("device"))
         return Report(vectors=vectors, **facts), circumstances
 
 

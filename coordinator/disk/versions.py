@@ -60,8 +60,7 @@ def save_version(folder: Path, name: str, version: ModelVersion) -> None:
         "assignment": dict(version.assignment),
         "figure": dict(version.figure),
     }
-    text = json_text.dumps(description)
-    write_atomically(place / DESCRIPTION, text.encode())
+    write_atomically(place / DESCRIPTION, json_text.dumps(description).encode())
 
 
 def round_name(number: int) -> str:

@@ -71,8 +71,7 @@ class Attempts:
 def _too_few(step: Step) -> str:
     """Why a step without its quorum is void."""
     came = len(step.reported)
-    invited = len(step.cohort)
-    return f"{came} of {invited} invited agents reported, the quorum is {step.quorum}"
+    return f"{came} of {len(step.cohort)} invited agents reported, the quorum is {step.quorum}"
 
 
 class RepeatedFailure:

@@ -37,8 +37,7 @@ class Pool:
 
     def trusted(self, clients: Set[ClientId]) -> set[ClientId]:
         """Those of them who are not in quarantine."""
-        trusted = clients - self.quarantined
-        return set(trusted)
+        return set(clients - self.quarantined)
 
     def admitted(self, clients: Set[ClientId]) -> set[ClientId]:
         """Those of them who may be invited yet: newcomers of the rules come after the last round."""
@@ -87,8 +86,7 @@ class Pool:
         there = [client for client in order if client in awake]
         number_known = len(known)
         target = cohort_size(number_known, rules.participation, rules.agents)
-        needed = target * over_select
-        number = math.ceil(needed - ROUNDING)
+        number = math.ceil((target * over_select) - ROUNDING)
         return Cohort(invited=there[:number], spare=there[number:], target=target)
 
     def _needed(self, phase: Phase) -> set[ClientId]:

@@ -201,8 +201,7 @@ class Pace:
     def phase_of_lot(self) -> Phase:
         """The phase that the fold of the lot is."""
         assert self.lot is not None  # noqa: S101 - the caller has just taken it
-        first = min(self.lot.reports, key=lambda report: report.client)
-        return first.phase or self.phase
+        return min(self.lot.reports, key=lambda report: report.client).phase or self.phase
 
     def close(self, number: int) -> Close:
         """The fold of the lot in the order of its agents' ids: the order of arrival does not change a sum."""
@@ -294,11 +293,10 @@ class Pace:
         for cluster, buffer in self.buffers.items():
             name = str(cluster)
             buffers[name] = [asdict(report) for report in buffer]
-        entries = [asdict(report) for report in self.entries]
         return {
             "orders": orders,
             "buffers": buffers,
-            "entries": entries,
+            "entries": [asdict(report) for report in self.entries],
             "line": list(self.line),
             "failed": self.failed,
             "folds": self.folds,
@@ -311,15 +309,13 @@ class Pace:
         pace.line = dict.fromkeys(saved["line"])
         pace.failed = dict(saved["failed"])
         pace.folds = _folds(saved["folds"])
-        orders = saved["orders"]
-        for client, fields in orders.items():
+        for client, fields in saved["orders"].items():
             order = OpenOrder(**fields)
             order.folds = _folds(order.folds)
             if order.step not in lost:
                 pace.orders[client] = order
         pace.entries = _reports(saved["entries"], lost)
-        buffers = saved["buffers"]
-        for cluster, buffer in buffers.items():
+        for cluster, buffer in saved["buffers"].items():
             number = int(cluster)
             pace.buffers[number] = _reports(buffer, lost, number)
         return pace

@@ -34,9 +34,7 @@ class Presence:
         self.rollcall_until: float | None = None  # then the unconfirmed have left
 
     def __repr__(self) -> str:
-        present = len(self.present)
-        known = len(self.known)
-        return f"<Presence: {present} of {known} agents>"
+        return f"<Presence: {len(self.present)} of {len(self.known)} agents>"
 
     def join(self, client: ClientId) -> None:
         """The agent is there."""

@@ -502,8 +502,7 @@ class RoundEngine:
         step = self.step
         if step is not None and self.stage is Stage.OPEN and step.owes_report(client):
             step.has_failed(client)
-        blamed = self._blame(client, why, number)
-        return blamed + self._settle(now)
+        return self._blame(client, why, number) + self._settle(now)
 
     def _number_of(self, client: ClientId) -> int:
         """The number of the order or step that a refused report of the agent belongs to."""

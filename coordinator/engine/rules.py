@@ -40,8 +40,7 @@ class DeadlineRule:
         rank = _rank(self.percentile, together)
         highest = _rank(halfway, len(ordered))
         duration = ordered[min(rank, highest) - 1]
-        deadline = self.factor * duration
-        return min(max(deadline, self.least_s), self.most_s)
+        return min(max(self.factor * duration, self.least_s), self.most_s)
 
 
 @dataclass(frozen=True)

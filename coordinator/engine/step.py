@@ -51,8 +51,7 @@ class Spare:
         self._in_heap = set(places)
 
     def __repr__(self) -> str:
-        number = len(self._heap)
-        return f"<Spare: {number} agents>"
+        return f"<Spare: {len(self._heap)} agents>"
 
     def offer(self, client: ClientId) -> None:
         """The agent may be free now. An agent that is not one of these is left out."""
@@ -209,8 +208,7 @@ class Step:
     def reports_lost(self, clients: Collection[ClientId], present: Set[ClientId]) -> None:
         """These reports cannot be read any more; their agents are expected to send them again."""
         self.reported.difference_update(clients)
-        there = self._invited & present
-        self.awaited |= there.intersection(clients)
+        self.awaited |= (self._invited & present).intersection(clients)
         if not self.has_quorum:
             self.quorum_at = None
 
@@ -358,8 +356,7 @@ class Step:
             adapted_s=adapted_s,
             was_resumed=True,
         )
-        failed = set(saved["failed"])
-        step.failed = failed - step.reported
+        step.failed = set(saved["failed"]) - step.reported
         step.reasons.update(saved.get("reasons", {}))
         for client in step.reported:
             step.reasons.pop(client, None)

@@ -46,8 +46,7 @@ class Timing:
         self._drop_outs: deque[DropOuts] = deque(maxlen=NEWEST_STEPS)  # of the newest steps
 
     def __repr__(self) -> str:
-        phases = list(self._durations)
-        return f"<Timing: phases {phases}, drop-out {self.drop_out:.2f}>"
+        return f"<Timing: phases {list(self._durations)}, drop-out {self.drop_out:.2f}>"
 
     def deadline_s(self, phase: str, invited: Collection[ClientId], first_s: float) -> float:
         """How long a step may take, in seconds.
@@ -73,8 +72,7 @@ class Timing:
                     unfinished += 1
                 else:
                     finished.append(seconds)
-        enough = KNOWN_SHARE * len(invited)
-        if known < enough:
+        if known < (KNOWN_SHARE * len(invited)):
             return first_s
         deadline = self.rule.deadline_s(finished, unfinished)
         if deadline is None:
@@ -116,8 +114,7 @@ class Timing:
         for client, seconds in step.took.items():
             newest[client] = round(seconds, DECIMALS)
         for client, duration in newest.items():
-            durations = of_phase.setdefault(client, deque(maxlen=KEPT))
-            durations.append(duration)
+            of_phase.setdefault(client, deque(maxlen=KEPT)).append(duration)
 
     def _learn_drop_outs(self, step: Step) -> None:
         invited = len(step.cohort)
@@ -125,10 +122,8 @@ class Timing:
         if step.has_target:
             at_work = len(step.awaited)
             known = dropped - at_work
-            expected = UNDECIDED * self.drop_out * invited
-            dropped = known + min(max(expected - known, 0.0), at_work)
-        counts = (float(invited), dropped)
-        self._drop_outs.append(counts)
+            dropped = known + min(max((UNDECIDED * self.drop_out * invited) - known, 0.0), at_work)
+        self._drop_outs.append((float(invited), dropped))
 
     def forget(self, client: ClientId) -> None:
         """The operator has removed this agent."""
@@ -142,16 +137,12 @@ class Timing:
         durations: dict[str, dict[ClientId, list[float | None]]] = {}
         for phase, of_phase in self._durations.items():
             durations[phase] = {client: list(kept) for client, kept in of_phase.items()}
-        drop_outs = [list(counts) for counts in self._drop_outs]
-        return {"durations": durations, "drop_outs": drop_outs}
+        return {"durations": durations, "drop_outs": [list(counts) for counts in self._drop_outs]}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Continue from a checkpoint."""
-        durations = saved.get("durations", {})
-        for phase, lists in durations.items():
+        for phase, lists in saved.get("durations", {}).items():
             of_phase = {client: deque(kept, maxlen=KEPT) for client, kept in lists.items()}
             self._durations[phase] = of_phase
-        drop_outs = saved.get("drop_outs", ())
-        for invited, dropped in drop_outs:
-            counts = (invited, dropped)
-            self._drop_outs.append(counts)
+        for invited, dropped in saved.get("drop_outs", ()):
+            self._drop_outs.append((invited, dropped))

@@ -311,19 +311,15 @@ def _failure(fold: Fold, reports: Reports) -> str | None:
     except (OSError, MemoryError):
         raise
     except Exception as error:
-        kind = type(error).__name__
-        failure = f"{kind}: {error}"
-        return failure[:MAX_FAILURE_LENGTH]
+        return f"{type(error).__name__}: {error}"[:MAX_FAILURE_LENGTH]
     return None
 
 
 def check_sound(strategy: AnyStrategy, state: Any) -> None:
     """Raises UnsoundFoldError where a cluster's model or a number of the state is not finite or absurdly large."""
     for k, model in enumerate(strategy.clusters(state)):
-        spans = blocks(model.size)
-        for span in spans:
-            values = model[span]
-            largest = float(np.max(np.abs(values), initial=0.0))
+        for span in blocks(model.size):
+            largest = float(np.max(np.abs(model[span]), initial=0.0))
             if not largest <= LARGEST_VALUE:
                 raise UnsoundFoldError(f"the model of cluster {k} would hold {largest:.3g}")
     _check_numbers(state, "")

@@ -54,8 +54,7 @@ def by_mode(numbers: Mapping[str, Any]) -> Row:
             modes[mode] = figures
     if "server" not in modes:
         return modes
-    untrained = {"last": modes["server"]}
-    return untrained | modes
+    return {"last": modes["server"]} | modes
 
 
 def means_of(

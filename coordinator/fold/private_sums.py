@@ -101,8 +101,7 @@ def noise_key(folder: Path, scenario: Scenario, *, resumed: bool) -> bytes:
     Raises UserError where a resumed run has lost its key: other noise for the same reports would reveal them.
     """
     if scenario.fleet is not None:
-        seeded = entropy(scenario.seed, "client privacy")
-        return seeded.to_bytes(16, "little")
+        return entropy(scenario.seed, "client privacy").to_bytes(16, "little")
     path = folder / KEY_FILE
     if resumed:
         if not path.is_file():
@@ -110,8 +109,7 @@ def noise_key(folder: Path, scenario: Scenario, *, resumed: bool) -> bytes:
             raise UserError(f"{path}: the key of the run's noise is gone; {what_to_do}")
         return path.read_bytes()
     key = new_key()
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-    descriptor = os.open(path, flags, OWNER_ONLY)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, OWNER_ONLY)
     with os.fdopen(descriptor, "wb") as file:
         file.write(key)
         file.flush()
@@ -208,14 +206,12 @@ class PrivateSums:
         """
         privacy = self._privacy
         ledger = self.ledger
-        newest = ledger.entered.get(client, 0)
-        if newest >= step:
+        if ledger.entered.get(client, 0) >= step:
             return
         ledger.entered[client] = step
         is_signature = phase in self._strategy.signature_phases
         if is_signature and privacy.signatures is not None:
-            sent = ledger.signatures.get(client, 0)
-            ledger.signatures[client] = sent + 1
+            ledger.signatures[client] = ledger.signatures.get(client, 0) + 1
         spent = report.numbers.get(LOCAL)
         if privacy.local is not None and isinstance(spent, int | float):
             spent = float(spent)
@@ -385,10 +381,8 @@ def _moved(
     """The model after a noised sum: one addition of noise, whatever the number of reports."""
     noised = total
     if settings.deviation:
-        drawn = noise.normal(total.size)
-        noised = total + settings.deviation * drawn
-    moved = base + (noised / count)
-    model: Vector = moved.astype(np.float32)
+        noised = total + settings.deviation * noise.normal(total.size)
+    model: Vector = (base + (noised / count)).astype(np.float32)
     return model
 
 

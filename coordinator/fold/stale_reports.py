@@ -91,8 +91,7 @@ def reported(
 
 def carried_over(report: Report, start: Vector, present: Vector, share: float) -> Report:
     """The report as if its agent had begun with the present model (d,); `share` is the weight by its staleness."""
-    trained = report.vectors[MODEL]
-    model = combine([(present, 1.0), (trained, share), (start, -share)])
+    model = combine([(present, 1.0), (report.vectors[MODEL], share), (start, -share)])
     return replace(report, vectors={**report.vectors, MODEL: model})
 
 

@@ -33,8 +33,7 @@ def pooled(moments: Sequence[Moments], settings: Aggregation | None = None) -> S
     channel without any spread gets deviation 1, so that it becomes 0 and not infinity.
     """
     settings = settings or Aggregation()
-    rows = [_moments_of(one) for one in moments]
-    table = np.array(rows)  # (agents, 3, channels)
+    table = np.array([_moments_of(one) for one in moments])  # (agents, 3, channels)
     table = _capped_moments(table, settings.max_samples)
     if settings.average.single:
         return _median_moments(table)

@@ -188,8 +188,7 @@ def _of_checkpoint(folder: Path) -> tuple[str | None, Head | None]:
     except UserError:
         return None, None
     run = facts["run"]
-    head = head_of(run.get("audit"))
-    return run["run"], head
+    return run["run"], head_of(run.get("audit"))
 
 
 def head_of(saved: dict[str, Any] | None) -> Head | None:

@@ -77,7 +77,6 @@ def _read(path: Path) -> Iterator[Arrival]:
                 lost = row.get("lost", ())  # older records have none
                 yield Arrival(at, Restarted(tuple(row["reported"]), tuple(lost)))
             else:
-                event = KINDS[kind](**row)
-                yield Arrival(at, event)
+                yield Arrival(at, KINDS[kind](**row))
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{path}, line {number}: not a recorded event ({error})") from None

@@ -123,8 +123,7 @@ class Recorder:
         only_cpus = not set(devices) - {"cpu"}
         means = folded.outcome.means
         if step.phase.name == phase_names.EVALUATE and clusters:
-            rows = means_by_cluster(folded.outcome.evaluation, clusters)
-            means = replace(means, by_cluster=rows)
+            means = replace(means, by_cluster=means_by_cluster(folded.outcome.evaluation, clusters))
         return PhaseFolded(
             phase=step.phase.name,
             ends_round=step.phase.ends_round,

@@ -81,8 +81,7 @@ def sizes(assignment: Mapping[ClientId, int]) -> dict[str, int]:
 
 def counted(devices: Mapping[ClientId, str]) -> dict[str, int]:
     """How many of these agents computed on each kind of device."""
-    counts = Counter(devices.values())
-    return dict(sorted(counts.items()))
+    return dict(sorted(Counter(devices.values()).items()))
 
 
 def one_device(devices: Iterable[str]) -> str | None:
@@ -99,11 +98,8 @@ def one_device(devices: Iterable[str]) -> str | None:
 def mbit_per_agent(traffic: Mapping[str, int], agents: int) -> float:
     """Megabits of float32 values, both ways, per agent of the federation; no overhead, evaluation left out, as papers count it."""
     down = traffic.get("down_vectors", 0)
-    evaluation = traffic.get("evaluation_vectors", 0)
-    up = traffic.get("up_vectors", 0)
-    bits = 32 * (down - evaluation + up)
-    sharers = max(agents, 1)
-    return bits / 1e6 / sharers
+    bits = 32 * (down - traffic.get("evaluation_vectors", 0) + traffic.get("up_vectors", 0))
+    return bits / 1e6 / max(agents, 1)
 
 
 def rounds_done(line: Mapping[str, Any]) -> int:

@@ -84,8 +84,7 @@ def read(folder: Path, phases: Iterable[Mapping[str, Any]]) -> list[ModelSketche
     for line in phases:
         path = _file(folder, int(line["step"]))
         if path.exists():
-            phase = str(line["phase"])
-            found.append(_read(path, phase, rounds_done(line)))
+            found.append(_read(path, str(line["phase"]), rounds_done(line)))
     return found
 
 

@@ -119,8 +119,7 @@ def membership(estimated: MixtureWeights, truth: MixtureWeights) -> Entry | None
     separation: list[float | None] = []
     for superclass, cluster in enumerate(error.permutation):
         held = [weights[superclass] for weights in true]
-        counted = [weights[cluster] for weights in found]
-        separation.append(_slope(held, counted))
+        separation.append(_slope(held, [weights[cluster] for weights in found]))
     return {
         "mse_sum": error.total,
         "mse_mean": error.mean,
@@ -139,9 +138,7 @@ def _slope(shares: Weights, counted: Weights) -> float | None:
     spread = float(centred @ centred)
     if spread <= 0:
         return None
-    counts = np.asarray(counted, np.float64)
-    covariance = float(centred @ counts)
-    return covariance / spread
+    return float(centred @ np.asarray(counted, np.float64)) / spread
 
 
 def cluster_accuracy(table: Accuracies) -> Entry | None:
@@ -161,7 +158,6 @@ def cluster_accuracy(table: Accuracies) -> Entry | None:
     clusters, superclasses = accuracies.shape
     if clusters < superclasses:
         return None
-    costs = -accuracies
-    order = metrics.matching(costs)
+    order = metrics.matching(-accuracies)
     matched = [float(accuracies[cluster, superclass]) for superclass, cluster in enumerate(order)]
     return {"by_superclass": matched, "permutation": list(order)}

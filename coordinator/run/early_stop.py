@@ -71,8 +71,7 @@ def best_figure(scenario: Scenario, saved: Saved, number: int) -> dict[str, Any]
 def _history(saved: Saved) -> History:
     history: list[Evaluated] = []
     for number, value in saved:
-        round_ = int(number)
-        history.append(Evaluated(round_, value))
+        history.append(Evaluated(int(number), value))
     return history
 
 

@@ -78,8 +78,7 @@ class OrderBook:
         self._serial = 0  # of the newest order; grows with every order of this process
 
     def __repr__(self) -> str:
-        models = sorted(self._models)
-        return f"<OrderBook: {self._serial} orders, models {models}>"
+        return f"<OrderBook: {self._serial} orders, models {sorted(self._models)}>"
 
     def order_of(self, client: ClientId, state: Any) -> SendOrder:
         """What this agent should do now: its own order, its work in the open step, or nothing."""
@@ -278,8 +277,7 @@ class OrderBook:
     def _new_work(self, order: Order, step: Step, state: Any) -> Work:
         models: list[ModelRef] = []
         for key in order.models:
-            send = self._model(key, step.number, state)
-            models.append(send.ref)
+            models.append(self._model(key, step.number, state).ref)
         return self._work_with(step.phase, order, models)
 
     def _work_with(self, phase: Phase, order: Order, models: list[ModelRef]) -> Work:

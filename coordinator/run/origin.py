@@ -73,9 +73,7 @@ def _check(folder: Path, before: Scenario, now: Scenario) -> None:
     keys = _differences(before.task.for_agents(), now.task.for_agents(), "task")
     if before.strategy.name != now.strategy.name:
         keys.append("strategy.name")
-    clusters_before = getattr(before.strategy, "n_clusters", None)
-    clusters_now = getattr(now.strategy, "n_clusters", None)
-    if clusters_before != clusters_now:
+    if getattr(before.strategy, "n_clusters", None) != getattr(now.strategy, "n_clusters", None):
         keys.append("strategy.n_clusters")
     if keys:
         names = ", ".join(keys)

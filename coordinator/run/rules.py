@@ -98,8 +98,7 @@ def listed_participants(scenario: Scenario) -> Listed | None:
         raise UserError(f"{path}: {listed_rounds}; expected {expected} that are not empty")
     listed: list[tuple[ClientId, ...]] = []
     for row in rows:
-        names = [agent_name(i, fleet.agents) for i in row]
-        listed.append(tuple(names))
+        listed.append(tuple([agent_name(i, fleet.agents) for i in row]))
     return tuple(listed)
 
 
@@ -121,8 +120,7 @@ def _check_agents(path: str, rows: Indices, fleet: Fleet) -> None:
     for row in rows:
         strangers |= {i for i in row if not 0 <= i < federated}
     if strangers:
-        named = sorted(strangers)
-        what = f"agents {named} do not exist or are newcomers"
+        what = f"agents {sorted(strangers)} do not exist or are newcomers"
         raise UserError(f"{path}: {what}; 0 to {federated - 1} may be named")
     for number, row in enumerate(rows):
         if len(set(row)) < len(row):

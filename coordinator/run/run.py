@@ -385,11 +385,9 @@ class Run:
         """An agent reports that it could not do its work."""
         self.audit.blame("failed", client, f"step {step}: {why}")
         # people count from one; after the last round agents are evaluated
-        round_ = min(self.engine.round + 1, self.engine.rules.rounds)
-        self.facts.count_failure(client, round_, why)
+        self.facts.count_failure(client, min(self.engine.round + 1, self.engine.rules.rounds), why)
         effects = self.handle(events.Failed(client, step, why), now)
-        shown = Announce(notices.WorkFailed(client, step, why))
-        return [*effects, shown, self.order_of(client)]
+        return [*effects, Announce(notices.WorkFailed(client, step, why)), self.order_of(client)]
 
     def receive(self, client: ClientId, content: bytes, now: float) -> Effects:
         """`accept`, or what follows from a report that is refused: it is recorded and counts against its sender."""

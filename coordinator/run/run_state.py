@@ -120,12 +120,11 @@ class RunState:
         for client, vote in votes.items():
             if vote.is_against:
                 left, cluster = before[client], after[client]
-                why = fell_back(vote, left, cluster)
                 self.fallen[client] = {
                     "round": round_,
                     "left": left,
                     "cluster": cluster,
-                    "why": why,
+                    "why": fell_back(vote, left, cluster),
                 }
 
     def to_json(self) -> Json:
@@ -164,8 +163,7 @@ class AcceptedSteps:
         self._before: Steps = {}
 
     def __repr__(self) -> str:
-        reported = sorted(self._before)
-        return f"<AcceptedSteps: in the open step of {reported}>"
+        return f"<AcceptedSteps: in the open step of {sorted(self._before)}>"
 
     def note(self, client: ClientId, step: int) -> None:
         """The report lies in the spool. The checkpoint learns of it with the fold: until then the spool knows."""
@@ -174,8 +172,7 @@ class AcceptedSteps:
 
     def take_back(self, client: ClientId) -> None:
         """The report of the open step is gone, and must come again."""
-        newest = self._before.pop(client, 0)
-        self._steps[client] = newest
+        self._steps[client] = self._before.pop(client, 0)
 
     def settle(self, client: ClientId) -> None:
         """Take back nothing of this agent any more."""
@@ -218,8 +215,7 @@ def note_outcome(
         early_stop.note(scenario, facts.history, round_, outcome.evaluation, newcomers)
         facts.evaluated_in |= dict.fromkeys(outcome.evaluation, round_)
     if phase.name == TRAIN:
-        trained = [client for client, _ in reports]
-        facts.trained |= dict.fromkeys(trained, round_)
+        facts.trained |= dict.fromkeys([client for client, _ in reports], round_)
     for client, report in reports:
         numbers = report.numbers
         if "track" in numbers:  # of any phase that trains

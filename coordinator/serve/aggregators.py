@@ -171,8 +171,7 @@ class Aggregators:
         # every cluster may have a mean of each vector
         models = 1 + len(self._run.strategy.clusters(self._run.state))
         sums = BYTES_PER_SUMMED_VALUE * values * models
-        reports = BYTES_PER_SUMMED_REPORT * len(self._run.engine.known)
-        return MAX_OTHER_BYTES + sums + reports
+        return MAX_OTHER_BYTES + sums + (BYTES_PER_SUMMED_REPORT * len(self._run.engine.known))
 
     def take(self, item: AggregatorItem, now: float) -> list[Effect]:
         """What follows from an item."""
@@ -282,8 +281,7 @@ class Aggregators:
         if not self.are_used:
             return
         for shard, site in enumerate(self._sites):
-            order = AggregatorOrder(run=self._run.facts.run, step=site.step)
-            self._publish_order(shard, order)
+            self._publish_order(shard, AggregatorOrder(run=self._run.facts.run, step=site.step))
 
     def _open_step(self) -> Step | None:
         engine = self._run.engine
@@ -352,8 +350,7 @@ class Aggregators:
 
     def _publish_order(self, shard: int, order: AggregatorOrder) -> None:
         messages = [(self._topics.aggregator_order, order.to_bytes())]
-        then = partial(_not_taken, shard)
-        self._desk.effects.append(Publish(messages, shard=shard, then=then))
+        self._desk.effects.append(Publish(messages, shard=shard, then=partial(_not_taken, shard)))
 
     def _subscribe(self, shard: int, site: _Site) -> None:
         """Read this broker's reports, or leave them to its aggregator."""

@@ -269,7 +269,6 @@ class Intake:
     def _drop(self, agent: str, why: str) -> None:
         """Count a message beyond the limits: quickly, for there are many of them, and rarely in the audit log."""
         roster = self._roster
-        dropped = roster.refusals["rate"]
-        if dropped % RATE_LINES == 0:
+        if roster.refusals["rate"] % RATE_LINES == 0:
             self._run.audit.blame("refuse", agent, f"rate: {why}")
         roster.refuse("rate", agent)

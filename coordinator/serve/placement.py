@@ -72,8 +72,7 @@ class Placement:
         """Whether the agent's shard is known and connected. Always so where there is one."""
         if self.shards == 1:
             return True
-        shard = self.where(agent)
-        return shard in self.up
+        return self.where(agent) in self.up
 
     def lives(self, agent: ClientId, shard: int) -> bool:
         """Whether messages of an agent may come from this shard. So it is until the agent was seen on another one."""
@@ -178,8 +177,7 @@ class SilentShards:
         self._due: dict[int, float] = {}  # by shard: when they count as offline
 
     def __repr__(self) -> str:
-        shards = sorted(self._silent)
-        return f"<SilentShards: {shards}>"
+        return f"<SilentShards: {sorted(self._silent)}>"
 
     @property
     def wake_at(self) -> float | None:
@@ -189,8 +187,7 @@ class SilentShards:
     def lost(self, shard: int, agents: Iterable[ClientId], now: float) -> None:
         """The link to a shard is lost; these agents were online there."""
         self._silent.setdefault(shard, set()).update(agents)
-        due = now + PATIENCE_S
-        self._due.setdefault(shard, due)
+        self._due.setdefault(shard, now + PATIENCE_S)
 
     def back(self, shard: int, now: float) -> None:
         """The link to a shard is up again, and its agents are asked who is there."""
@@ -203,8 +200,7 @@ class SilentShards:
 
     def first_back(self, now: float) -> None:
         """The first shard is up again; the others have the time of a roll call to follow."""
-        due = now + self._rollcall_s
-        self._due = dict.fromkeys(self._due, due)
+        self._due = dict.fromkeys(self._due, now + self._rollcall_s)
 
     def heard(self, agent: ClientId) -> None:
         """A live status of this agent came, from whichever shard."""
@@ -214,8 +210,7 @@ class SilentShards:
     def take_overdue(self, now: float) -> list[ClientId]:
         """The agents that count as offline now, in order."""
         overdue: set[ClientId] = set()
-        shards = list(self._due)
-        for shard in shards:
+        for shard in list(self._due):
             if now < self._due[shard]:
                 continue
             del self._due[shard]

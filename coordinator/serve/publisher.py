@@ -126,8 +126,7 @@ def ask(desk: Desk, agent: str) -> None:
     entry = desk.roster.entries.get(agent)
     if entry is None or not entry.status.online:
         return
-    session = entry.status.session
-    question = AgentStatus(agent=agent, session=session, online=False, problem=ASKED)
+    question = AgentStatus(agent=agent, session=entry.status.session, online=False, problem=ASKED)
     desk.effects.append(Publish([(desk.topics.status(agent), question.to_bytes())]))
 
 

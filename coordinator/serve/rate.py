@@ -33,8 +33,7 @@ class Bucket:
     def take(self, amount: float, now: float) -> bool:
         """Take this much if it is there."""
         passed_s = max(now - self.at, 0.0)
-        gained = passed_s * self.per_s
-        self.level = min(self.level + gained, self.burst)
+        self.level = min(self.level + (passed_s * self.per_s), self.burst)
         self.at = now
         if amount > self.level:
             return False
@@ -86,8 +85,7 @@ class Rates:
 
     def status_at(self, agent: str) -> float:
         """When the next status of an agent may be read that has sent too many."""
-        bucket = self._statuses[agent]
-        return bucket.ready_at(1)
+        return self._statuses[agent].ready_at(1)
 
     def stranger(self, size: int, now: float) -> bool:
         """Whether a status of this many bytes may be read, from an agent that the roster does not know."""
@@ -134,6 +132,5 @@ class Rates:
 
 
 def _keep(buckets: dict[str, Any], agents: Set[str]) -> None:
-    gone = buckets.keys() - agents
-    for agent in gone:
+    for agent in buckets.keys() - agents:
         del buckets[agent]

@@ -115,8 +115,7 @@ class RosterShow:
         run = self._run
         pages = self._roster.pages
         quarantined = dict(run.engine.quarantined)
-        changed = quarantined.keys() ^ self._quarantined.keys()
-        pages.touch_all(changed)
+        pages.touch_all(quarantined.keys() ^ self._quarantined.keys())
         self._quarantined = quarantined
         resting = dict(run.engine.resting)
         pages.touch_all(agent for agent, _ in resting.items() ^ self._resting.items())

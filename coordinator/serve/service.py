@@ -164,8 +164,7 @@ class Service:
         self._is_turn_due = False  # the turn of the postponed orders comes
 
     def __repr__(self) -> str:
-        federation = self.topics.federation
-        return f"<Service of {federation}: {self.state}, {self.run!r}>"
+        return f"<Service of {self.topics.federation}: {self.state}, {self.run!r}>"
 
     @property
     def state(self) -> State:

@@ -74,8 +74,7 @@ def _run(
     try:
         Driver(run, clients, observer).complete(at_hand.people, first)
     except GivenUpError as error:
-        round_ = run.engine.round
-        raise UserError(f"the run was given up after round {round_}: {error}") from None
+        raise UserError(f"the run was given up after round {run.engine.round}: {error}") from None
     finally:
         clients.close()
     source = source_of(folder, options.data_root)
@@ -165,8 +164,7 @@ def _started(
     if not options.resume:
         run = Run.start(folder, scenario, setup, rules, IN_PROCESS, 0.0, key, origin)
         return run, ()
-    saved = Checkpoint(folder / "checkpoint").facts()
-    clock = saved["run"].get("clock") or 0.0
+    clock = Checkpoint(folder / "checkpoint").facts()["run"].get("clock") or 0.0
     run, effects = Run.resume(folder, scenario, setup, rules, clock, key)
     desired = run.desired()
     return run, [*effects, *desired]
@@ -203,12 +201,9 @@ def _people(
         inspected = _done(answer)
         problem = inspected.get("problem")
         if problem:
-            why = inspected.get("detail") or problem
-            observer(AgentExcluded(client, why))
+            observer(AgentExcluded(client, inspected.get("detail") or problem))
         else:
-            train = inspected["samples"]
-            test = inspected["test_samples"]
-            people[client] = (train, test)
+            people[client] = (inspected["samples"], inspected["test_samples"])
     if not people:
         raise UserError("the data of no agent fits the task")
     return people

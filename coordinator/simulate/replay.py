@@ -80,8 +80,7 @@ class Replay:
                 case Restarted() as restarted:
                     effects = self._restart(restarted)
                 case Reported(client, step) if self._is_expected(client, step):
-                    soon = islice(arrivals, place, place + self._clients.ahead + 1)
-                    self._compute(soon)
+                    self._compute(islice(arrivals, place, place + self._clients.ahead + 1))
                     effects = self._deliver(client, step)
                 case event:
                     effects = self.run.handle(event, self._now)
@@ -111,8 +110,7 @@ class Replay:
     def _deliver(self, client: ClientId, step: int) -> Sequence[Effect]:
         order = self._orders.pop((client, step))
         self._computed.discard((client, step))
-        content = self._clients.report(self.run, client, order)
-        effects = self.run.accept(client, content, self._now)
+        effects = self.run.accept(client, self._clients.report(self.run, client, order), self._now)
         self._clients.settle(self.run, client, step)
         return effects
 

@@ -62,9 +62,7 @@ def duration_s(durations: Durations | None, seed: int, client: ClientId, step: i
     stream = generator(seed, "duration", client)
     if durations.per == "order":
         stream = generator(seed, "duration", client, step)
-    deviation = float(stream.standard_normal())
-    logarithm = durations.sigma * deviation
-    return durations.median_s * math.exp(logarithm)
+    return durations.median_s * math.exp(durations.sigma * float(stream.standard_normal()))
 
 
 C = TypeVar("C", bound=Clients)

@@ -59,8 +59,7 @@ class WorkerClients:
     def compute(self, run: Run, work: Work) -> None:
         """Have the workers do this work in its order, as soon as they are free."""
         for client, order in work:
-            job = self._job(run, client, order)
-            self._jobs[client][order.step] = self._pool.submit(job)
+            self._jobs[client][order.step] = self._pool.submit(self._job(run, client, order))
 
     def report(self, run: Run, client: ClientId, order: OrderMessage) -> bytes:
         """The report that a worker writes. Raises UserError where it fails."""
