@@ -27,6 +27,9 @@ ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 DASHBOARD = DEPLOY / "grafana" / "dashboards" / "covey.json"
+ALERTS = DEPLOY / "alerts.yml"
+OF_REGRESSION = "covey_rmse"  # exported by runs of a regression
+OF_SHARDS = "covey_shard_up"  # exported by runs with several brokers
 EXAMPLES = "/opt/covey/examples/"
 HIGHEST_EXPOSURE = 3.0  # of `systemd-analyze security`; 10 is a unit without any protection
 PROGRAMS = {"agent", "broker", "coordinator"}
@@ -147,8 +150,9 @@ def test_every_metric_of_the_dashboard_is_exported(tmp_path: Path) -> None:
     panels = json.loads(DASHBOARD.read_text())["panels"]
     expressions = [target["expr"] for panel in panels for target in panel["targets"]]
     shown = set(re.findall(r"\bcovey_\w+", " ".join(expressions)))
-    assert shown <= exported
-    assert len(shown) >= 9
+    assert shown - {OF_REGRESSION} <= exported
+    assert len(shown) >= 11
+    assert all(expression.count("$run") == 1 for expression in expressions)
     labels = {label for _, samples in found for _, pairs in samples for label, _ in pairs}
     legends = " ".join(target["legendFormat"] for panel in panels for target in panel["targets"])
     assert set(re.findall(r"{{(\w+)}}", legends)) <= labels
@@ -156,6 +160,42 @@ def test_every_metric_of_the_dashboard_is_exported(tmp_path: Path) -> None:
         (DEPLOY / "grafana/provisioning/datasources/prometheus.yml").read_text()
     )["datasources"]
     assert {panel["datasource"]["uid"] for panel in panels} == {source["uid"]}
+
+
+def test_every_alert_is_about_exported_metrics_and_names_what_to_do(tmp_path: Path) -> None:
+    _, found = clock.run(watched(tmp_path))
+    exported = {name for _, samples in found for name, _ in samples} | {OF_SHARDS}
+    (group,) = yaml.safe_load(ALERTS.read_text())["groups"]
+    assert len(group["rules"]) == 9
+    for rule in group["rules"]:
+        metrics = set(re.findall(r"\b(?:covey_\w+|up)\b", rule["expr"]))
+        assert metrics <= exported | {"up"}, rule["alert"]
+        assert metrics
+        agents = set(re.findall(r'what="(\w+)"', rule["expr"]))
+        assert agents <= {
+            dict(labels)["what"]
+            for _, samples in found
+            for name, labels in samples
+            if name == "covey_agents"
+        }
+        action = rule["annotations"]["action"]
+        for command in re.findall(r"`(\w+ [a-z]+)", action):
+            assert (
+                mistake(command.replace("release", "release a").replace("forget", "forget a")) == ""
+            )
+    (loaded,) = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())["rule_files"]
+    assert f"./alerts.yml:{loaded}:ro" in compose()["services"]["prometheus"]["volumes"]
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_each_alert_fires_on_its_fault_and_none_on_a_healthy_run() -> None:
+    done = subprocess.run(
+        ["promtool", "test", "rules", str(ROOT / "tests/alerts_test.yml")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_prometheus_scrapes_the_port_that_the_coordinator_serves() -> None:

@@ -6,10 +6,12 @@ Read from the service at every scrape, by the server's thread: copies of small d
 from __future__ import annotations
 
 import re
+import shutil
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
@@ -22,84 +24,100 @@ from covey.coordinator.view.lines import averages, macro, phase_line
 from covey.shared.errors import UserError
 from covey.shared.numerics.measures import SHOWN_OF_REGRESSION
 
+Kind = type[GaugeMetricFamily] | type[CounterMetricFamily]
+GAUGE: Kind = GaugeMetricFamily
+COUNTER: Kind = CounterMetricFamily
+
 
 class PrometheusCollector(Collector):
-    """A service's state as metrics; names begin with `covey_`."""
+    """A service's state as metrics; names begin with `covey_`. Each has the labels `federation` and `run`."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
 
     def collect(self) -> Iterator[Metric]:
         service, engine = self._service, self._service.run.engine
-        labels = {
-            "run": service.run.facts.run,
+        about = {
             "name": service.scenario.name,
             "method": service.scenario.strategy.name,
             "state": service.state,
         }
-        about = GaugeMetricFamily(
-            "covey_run", "1; what runs and what it is doing", labels=list(labels)
+        yield self._metric("covey_run", "1; what runs and what it is doing", [(about, 1)])
+        yield self._one("covey_rounds_done", "rounds folded", engine.round)
+        yield self._one("covey_rounds", "rounds of the run", service.scenario.rounds.count)
+        yield self._one(
+            "covey_void_attempts", "attempts in a row at the present phase", engine.attempt
         )
-        about.add_metric(list(labels.values()), 1)
-        yield about
-        yield GaugeMetricFamily("covey_rounds_done", "rounds folded", engine.round)
-        yield GaugeMetricFamily("covey_rounds", "rounds of the run", service.scenario.rounds.count)
         step = engine.step
-        yield _labelled(
-            "covey_step_agents",
-            "agents of the open step",
-            "what",
-            {
+        of_step = {}
+        if step is not None:
+            of_step = {
                 "invited": len(step.cohort),
                 "reported": len(step.reported),
                 "failed": len(step.failed),
             }
-            if step
-            else {},
-        )
+        yield self._by("covey_step_agents", "agents of the open step", "what", of_step)
         entries = list(dict(service.roster.entries).values())
         agents = {
             "online": sum(entry.status.online for entry in entries),
             "takes_part": sum(entry.here for entry in entries),
             "stays_out": sum(entry.status.problem is not None for entry in entries),
+            "in_quarantine": len(engine.quarantined),
             "known": len(engine.known),
         }
-        yield _labelled("covey_agents", "agents", "what", agents)
+        yield self._by("covey_agents", "agents", "what", agents)
         phase = service.last_phase
         newest = phase_line(phase.to_json()) if phase is not None else None
         sizes = newest.sizes if newest is not None else {}
-        yield _labelled("covey_cluster_agents", "agents by cluster", "cluster", sizes)
+        yield self._by("covey_cluster_agents", "agents by cluster", "cluster", sizes)
         if newest is not None and newest.loss is not None:
-            loss_help = "mean training loss of the newest round"
-            yield GaugeMetricFamily("covey_train_loss", loss_help, newest.loss)
+            yield self._one(
+                "covey_train_loss", "mean training loss of the newest round", newest.loss
+            )
         evaluation = averages(service.last_evaluation)
         for measure in ("accuracy", *SHOWN_OF_REGRESSION):
-            figures = macro(evaluation, measure)
-            if figures or measure == "accuracy":
+            if figures := macro(evaluation, measure):
                 text = "mean over agents, at the newest evaluation"
-                yield _labelled(f"covey_{measure}", text, "mode", figures)
+                yield self._by(f"covey_{measure}", text, "mode", figures)
         if service.shards_up:
-            up = {str(shard): float(up) for shard, up in service.shards_up.items()}
-            yield _labelled("covey_shard_up", "1 if one of several brokers is up", "shard", up)
-        refused = CounterMetricFamily(
-            "covey_refused_messages", "messages that were dropped", labels=["reason"]
+            up = {shard: float(up) for shard, up in service.shards_up.items()}
+            yield self._by("covey_shard_up", "1 if one of several brokers is up", "shard", up)
+        free = shutil.disk_usage(service.run.folder).free
+        yield self._one("covey_disk_free_bytes", "free on the disk of the run's folder", free)
+        refused = dict(service.roster.refusals)
+        yield self._by(
+            "covey_refused_messages", "messages that were dropped", "reason", refused, COUNTER
         )
-        for reason, count in dict(service.roster.refusals).items():
-            refused.add_metric([reason], count)
-        yield refused
-        wire = CounterMetricFamily(
-            "covey_wire_bytes", "MQTT packets of this run", labels=["direction"]
+        wire = {way: service.run.traffic[f"wire_{way}"] for way in ("down", "up")}
+        yield self._by("covey_wire_bytes", "MQTT packets of this run", "direction", wire, COUNTER)
+
+    def _one(self, name: str, text: str, value: float) -> Metric:
+        return self._metric(name, text, [({}, value)])
+
+    def _by(
+        self, name: str, text: str, label: str, values: Mapping[Any, float], kind: Kind = GAUGE
+    ) -> Metric:
+        """A metric with a sample for each value of a label."""
+        return self._metric(
+            name, text, [({label: str(key)}, one) for key, one in values.items()], kind
         )
-        for direction in ("down", "up"):
-            wire.add_metric([direction], service.run.traffic[f"wire_{direction}"])
-        yield wire
 
-
-def _labelled(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
-    gauge = GaugeMetricFamily(name, text, labels=[label])
-    for key, value in values.items():
-        gauge.add_metric([str(key)], value)
-    return gauge
+    def _metric(
+        self,
+        name: str,
+        text: str,
+        samples: Sequence[tuple[Mapping[str, str], float]],
+        kind: Kind = GAUGE,
+    ) -> Metric:
+        of_run = {
+            "federation": self._service.scenario.federation,
+            "run": self._service.run.facts.run,
+        }
+        labels = [*of_run, *(samples[0][0] if samples else ())]
+        metric = kind(name, text, labels=labels)
+        for own, value in samples:
+            metric.add_metric([*of_run.values(), *own.values()], value)
+        return metric
 
 
 def address(text: str) -> tuple[str, int]:

@@ -42,7 +42,8 @@ def scraped(service: Service) -> dict[Sample, float]:
 
 
 def sample(name: str, /, **labels: str) -> Sample:
-    return name, frozenset(labels.items())
+    """With the labels that every metric of the small run has."""
+    return name, frozenset({"federation": "default", "run": "r1", **labels}.items())
 
 
 async def watched(
@@ -91,13 +92,16 @@ def test_a_scrape_shows_the_round_the_clusters_and_the_newest_evaluation(tmp_pat
         for mode, one in row.get("evaluation", {}).items():
             assert seen[sample("covey_accuracy", mode=mode)] == one["accuracy"]["macro"]
     last = scraped(fleet.service)
-    about = {"run": "r1", "name": fleet.scene.name, "method": "fedclust", "state": "finished"}
+    about = {"name": fleet.scene.name, "method": "fedclust", "state": "finished"}
     assert last[sample("covey_run", **about)] == 1
     assert (
         last[sample("covey_agents", what="known")]
         == last[sample("covey_agents", what="takes_part")]
         == 8
     )
+    assert last[sample("covey_agents", what="in_quarantine")] == 0
+    assert last[sample("covey_void_attempts")] == 0
+    assert last[sample("covey_disk_free_bytes")] > 1e6
     (refused,) = fleet.service.roster.refusals.items()
     assert last[sample("covey_refused_messages_total", reason=refused[0])] == refused[1] == 1
     assert (
@@ -105,6 +109,23 @@ def test_a_scrape_shows_the_round_the_clusters_and_the_newest_evaluation(tmp_pat
         == fleet.service.run.traffic["wire_up"]
         > 0
     )
+
+
+def test_every_sample_names_its_federation_and_its_run(tmp_path: Path) -> None:
+    _, found = clock.run(watched(tmp_path))
+    for _, seen in found:
+        assert all({("federation", "default"), ("run", "r1")} <= labels for _, labels in seen)
+
+
+def test_a_regression_has_its_own_measures(tmp_path: Path) -> None:
+    fleet, _ = clock.run(watched(tmp_path))
+    service = fleet.service
+    assert service is not None
+    service.last_evaluation = {"server": {"rmse": {"macro": 2.5}, "r2": {"macro": 0.5}}}
+    seen = scraped(service)
+    assert seen[sample("covey_rmse", mode="server")] == 2.5
+    assert seen[sample("covey_r2", mode="server")] == 0.5
+    assert "covey_accuracy" not in {name for name, _ in seen}
 
 
 def test_it_is_served_over_http_and_a_port_in_use_is_named(tmp_path: Path) -> None:
