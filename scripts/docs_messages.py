@@ -402,7 +402,7 @@ ENTRIES = (
     Entry(
         Deployment,
         "Deployment",
-        "covey/{f}/deployment",
+        "covey/{f}/deployment, covey/{f}/deployment/candidate",
         "msgpack",
         "The models that devices should use for their own predictions: one round of one run. Retained. At most 4 MiB. Agents "
         "that keep no model ignore it.",
@@ -413,8 +413,9 @@ ENTRIES = (
             "origin": "`run`: the run has finished; `operator`: `coordinator promote` or `rollback`",
             "task": "the task that they solve, with the statistics that the fleet found in place of `federated` and its like",
             "layout": "names and shapes of their tensors, as in an order",
-            "models": "one for each cluster, in the order of the clusters; the keys are `deployed-0`, `deployed-1` and so on",
+            "models": "one for each cluster, in the order of the clusters; the keys are `deployed-0`, `deployed-1` and so on, or `candidate-0`",
             "force": "whether to take a model over without a check, unless the device's policy forbids it; left out if not",
+            "devices": "of a candidate, the agents that try it: others ignore the message; left out if it is for all",
         },
         Deployment(
             serial=1772440000000,

@@ -247,7 +247,7 @@ MISTAKES = (
         "coordinator promote notes",
         "the run is not finished, or this folder does not belong to a run",
         "finish it with --resume",
-        "or choose --best",
+        "or choose RUN@best",
     ),
     Mistake(
         "no cell between the commas",

@@ -1,7 +1,7 @@
 """The models that the coordinator publishes for use: which of them this device fetches. Pure: time is an argument.
 
-A deployment names one model per cluster, and a document of its own names this agent's cluster. A device that is in no
-cluster fetches all of them, and the worker takes the one with the smallest loss on the device's training data, as IFCA does.
+A deployment names one model per cluster, and a document of its own names this agent's cluster. A candidate counts for the
+devices that it names, like any other deployment: the greatest serial wins. A device that is in no cluster fetches all of them, and the worker takes the one with the smallest loss on the device's training data, as IFCA does.
 
 The newest deployment counts. It is settled once its model was taken over or kept out; a settled one is never fetched again,
 also not after a restart. One that the policy refuses is not settled, and one whose serial is more than a day ahead counts
@@ -46,9 +46,10 @@ class Deployments:
     def __init__(
         self, agent: str, topics: Topics, *, settled: int, models: Sequence[bytes], rules: Rules
     ) -> None:
+        self._agent = agent
         self._topics = topics
         self._rules = rules
-        self.own_topics = (topics.deployment, topics.deployment_share(agent))
+        self.own_topics = (topics.deployment, topics.candidate, topics.deployment_share(agent))
         self._settled = settled
         self._newest: Deployment | None = None  # the newest that is not settled
         self._refused = 0  # serial of the newest that was refused
@@ -78,6 +79,8 @@ class Deployments:
 
     def seen(self, deployment: Deployment, now: float, wall: float) -> Actions:
         """The coordinator published which models to use. `wall` is the time of day, in seconds since 1970."""
+        if not deployment.is_for(self._agent):
+            return []
         latest = latest_serial(wall)
         if deployment.serial > latest:
             self._again_at = now + AGAIN_S

@@ -409,7 +409,7 @@ class Agent:
                 return self._store_deployed_part(self._deployed, key, payload, now)
             case ClusterTopic(key, _):
                 return self._store_part(self.store, key, payload, now)
-            case PlainTopic("deployment"):
+            case PlainTopic("deployment" | "deployment/candidate"):
                 return e.DeploymentSeen(Deployment.from_bytes(payload), time.time())
             case AgentTopic(agent, "deployment") if agent == self.identity.agent:
                 return e.DeploymentShareSeen(DeploymentShare.from_bytes(payload))

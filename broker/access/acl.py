@@ -60,6 +60,7 @@ AGENT_RULES = (
     Rule("read", "covey/%f/clusters/+/model/+"),
     Rule("read", "covey/%f/coordinator/status"),
     Rule("read", "covey/%f/deployment"),
+    Rule("read", "covey/%f/deployment/candidate"),
     Rule("read", "covey/%f/agents/%u/deployment"),
 )
 # many agents in one program, for a simulation: the agents' rules, for any agent of the federation
@@ -71,6 +72,7 @@ OBSERVER_RULES = (
     Rule("read", "covey/%f/run/roster"),
     Rule("read", "covey/%f/run/roster/+"),
     Rule("read", "covey/%f/deployment"),
+    Rule("read", "covey/%f/deployment/candidate"),
 )
 # it reads every report, as the coordinator does, and speaks for itself alone
 AGGREGATOR_RULES = (

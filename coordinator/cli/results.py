@@ -11,6 +11,7 @@ import typer
 
 from covey.coordinator.cli.options import (
     BROKERS_OF_DEVICES,
+    READERS,
     AuditKey,
     Shards,
     command_group,
@@ -20,7 +21,15 @@ from covey.coordinator.cli.options import (
     show_line,
 )
 from covey.shared import json_text
-from covey.shared.cli import Allow, Connection, Json, ProgramFormat, check_name, with_connection
+from covey.shared.cli import (
+    Allow,
+    Connection,
+    Json,
+    ProgramFormat,
+    broker_option,
+    check_name,
+    with_connection,
+)
 from covey.shared.consent import AllowedCode
 from covey.shared.errors import UserError
 from covey.shared.mqtt.credentials import COORDINATOR
@@ -31,12 +40,10 @@ if TYPE_CHECKING:
 commands = command_group()
 
 
-RunFolder = Annotated[Path, typer.Argument(help="the folder of the run", metavar="RUN")]
-DeviceFederation = Annotated[
-    str | None,
-    typer.Option(help="the devices' federation  [default: the run's]", show_default=False),
+Runs = Annotated[
+    Path, typer.Option("--runs", help="the folder that has the folders of runs: the registry")
 ]
-
+DeviceFederation = Annotated[str, typer.Option(help="the devices' federation")]
 Force = Annotated[
     bool,
     typer.Option(
@@ -53,80 +60,162 @@ Wait = Annotated[
 @commands.command()
 @with_connection(BROKERS_OF_DEVICES)
 def promote(
-    folder: RunFolder,
+    version: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN[@ROUND]",
+            help="a run's folder or its name in --runs, with @ROUND or @best for another round than the last; or the name of "
+            "a version: candidate, champion, or one given with --as",
+        ),
+    ],
     *,
-    number: Annotated[
-        int | None,
-        typer.Option("--round", help="publish the models of this round  [default: the last one]"),
+    to: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="<device>",
+            help="only this device tries it, as the candidate; repeatable",
+            show_default=False,
+        ),
     ] = None,
-    best: Annotated[
-        bool, typer.Option("--best", help="publish the models with the best evaluation of the run")
-    ] = False,
+    share: Annotated[
+        str | None,
+        typer.Option(
+            metavar="<percent>",
+            help="only this share of the devices tries it, as the candidate, such as 10%",
+            show_default=False,
+        ),
+    ] = None,
+    alias: Annotated[
+        str, typer.Option("--as", help="a name of your own for the version", show_default=False)
+    ] = "",
     force: Force = False,
     wait: Wait = 30.0,
+    runs: Runs = Path("runs"),
     connection: Connection,
     shard: Shards = None,
-    federation: DeviceFederation = None,
+    federation: Annotated[
+        str | None,
+        typer.Option(help="the devices' federation  [default: the run's]", show_default=False),
+    ] = None,
     audit_key: AuditKey = None,
     as_json: Json = False,
 ) -> None:
-    """Publish a version of a run's models for use on the devices.
+    """Publish a version of a run's models for use on the devices, or on some of them.
 
     Devices that run `agent start --model-dir` fetch the model of their cluster, compare it with the one in use, and take
-    it over unless it is worse. Those that are offline do so when they connect. The command prints how many devices took the
-    models and how many rejected them; it ends with 1 if one did.
+    it over unless it is worse. Those that are offline do so when they connect. With --to or --share some devices try the
+    version first; `coordinator promote candidate` then publishes it to all, and `coordinator rollback` takes it back.
+
+    The command prints how many devices took the models over, rejected them, or have not answered. It ends with 1 if a
+    device rejected them, with 3 if none did and some have not answered or are offline; with --wait 0 it ends with 0.
     """
     from covey.coordinator.commands import promote as command
+    from covey.coordinator.deploy.registry import registry
 
     if federation is not None:
         check_name("--federation", federation)
-    version = command.chosen(folder, number, best=best)
+    wish = command.Wish(
+        federation=federation,
+        audit_key=audit_key,
+        force=force,
+        wait_s=wait,
+        to=tuple(to or ()),
+        share=None if share is None else _percent(share),
+        alias=alias,
+    )
+    choice = command.chosen(version, registry(runs, federation or "default"))
     ensure_role(connection, COORDINATOR)
     urls = several_brokers(connection, shard) or [connection.url()]
-    sent = command.send(
-        folder, version, "promote", urls, federation, audit_key, force=force, wait_s=wait
-    )
-    _show_promoted(asyncio.run(sent), as_json=as_json)
+    _show_promoted(asyncio.run(command.send(choice, urls, wish)), as_json=as_json, waited=wait > 0)
+
+
+def _percent(text: str) -> float:
+    """A share such as 10%. Raises UserError for anything else."""
+    number = text.removesuffix("%")
+    try:
+        share = float(number) / 100
+    except ValueError:
+        share = 0.0
+    if number == text or not 0 < share <= 1:
+        raise UserError(f"--share {text}: expected a share of the devices, such as 10%")
+    return share
 
 
 @commands.command()
 @with_connection(BROKERS_OF_DEVICES)
 def rollback(
-    folder: RunFolder,
     *,
     force: Force = False,
     wait: Wait = 30.0,
+    runs: Runs = Path("runs"),
     connection: Connection,
     shard: Shards = None,
-    federation: DeviceFederation = None,
+    federation: DeviceFederation = "default",
     audit_key: AuditKey = None,
     as_json: Json = False,
 ) -> None:
-    """Publish the models that devices used before the present ones: of this run, or of the run before it.
+    """Publish what was in use before: the earlier version, of whichever run, or the champion in place of a candidate.
 
-    Repeat it to go back further. deployments.jsonl in the run's folder lists what was published. Devices check these
-    models as any others; --force overrides that. The command ends with 1 if a device rejects them.
+    Repeat it to go back further; `coordinator versions` lists what was published. Devices check these models as any
+    others; --force overrides that. Exit codes are those of `coordinator promote`.
     """
     from covey.coordinator.commands import promote as command
+    from covey.coordinator.deploy.registry import registry
 
-    if federation is not None:
-        check_name("--federation", federation)
-    version = command.before(folder)
+    check_name("--federation", federation)
+    known = registry(runs, federation)
+    wish = command.Wish(
+        act="rollback",
+        federation=federation,
+        audit_key=audit_key,
+        force=force,
+        wait_s=wait,
+        replaces=known.serial,
+    )
+    choice = command.before(known)
     ensure_role(connection, COORDINATOR)
     urls = several_brokers(connection, shard) or [connection.url()]
-    sent = command.send(
-        folder, version, "rollback", urls, federation, audit_key, force=force, wait_s=wait
-    )
-    _show_promoted(asyncio.run(sent), as_json=as_json)
+    _show_promoted(asyncio.run(command.send(choice, urls, wish)), as_json=as_json, waited=wait > 0)
 
 
-def _show_promoted(promoted: Promoted, *, as_json: bool) -> None:
+def _show_promoted(promoted: Promoted, *, as_json: bool, waited: bool) -> None:
     if as_json:
         print(json_text.dumps(promoted.to_json()))
     else:
         show_line(promoted.sentence)
-    if promoted.uptake.rejected:
-        raise typer.Exit(1)
+    if waited and promoted.uptake.exit_code:
+        raise typer.Exit(promoted.uptake.exit_code)
+
+
+@commands.command()
+@with_connection(broker_option("none: the devices are not asked"))
+def versions(
+    runs: Annotated[
+        Path, typer.Argument(metavar="RUNS", help="the folder that has the folders of runs")
+    ] = Path("runs"),
+    *,
+    connection: Connection,
+    federation: DeviceFederation = "default",
+    as_json: Json = False,
+) -> None:
+    """List the versions that were published to a federation, over all its runs: the newest publication first.
+
+    Each line has the run and round, its names, its figure, when it was published and by whom. With a broker or
+    credentials it also has the devices that use it now.
+    """
+    from covey.coordinator.commands import versions as command
+    from covey.coordinator.view.printed import json_line, show
+
+    check_name("--federation", federation)
+    url = None
+    if connection.broker is not None:
+        ensure_role(connection, *READERS)
+        url = connection.url()
+    found = asyncio.run(command.versions(runs, federation, url))
+    if as_json:
+        json_line({"federation": federation, "versions": [one.to_json() for one in found]})
+    else:
+        show(out, command.table(found, federation, asked=url is not None))
 
 
 @commands.command()

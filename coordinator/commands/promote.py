@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import uuid
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from covey.coordinator.deploy.log import Act, in_force, note
-from covey.coordinator.deploy.publish import publish
-from covey.coordinator.deploy.uptake import Uptake, observe
+from covey.coordinator.deploy.log import Act, note
+from covey.coordinator.deploy.publish import InForce, in_force, publish
+from covey.coordinator.deploy.registry import RESERVED, Entry, Registry, run_folders
+from covey.coordinator.deploy.uptake import Uptake, observe, sample, statuses
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.disk.versions import (
     ModelVersion,
@@ -24,16 +24,51 @@ from covey.coordinator.disk.versions import (
     version_of_round,
 )
 from covey.coordinator.record.audit_trail import trail_of_finished
+from covey.coordinator.run.early_stop import figure_after
 from covey.coordinator.serve.connect import connected
 from covey.coordinator.serve.sharded_link import ShardedLink
 from covey.shared.audit import read_key
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
+from covey.shared.mqtt.link import Link
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
-from covey.shared.wire.topics import Topics
+from covey.shared.sentences import some
+from covey.shared.wire.topics import Topics, is_name
 
 CLIENT_DIGITS = 8  # of the MQTT client id
+BEST = "best"  # after @: the round with the best evaluation
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What to publish."""
+
+    folder: Path  # of the run
+    version: ModelVersion
+
+
+@dataclass(frozen=True)
+class Wish:
+    """How to publish it."""
+
+    act: Act = "promote"
+    federation: str | None = None  # None: that of the run
+    audit_key: Path | None = None  # file with the key of the run's audit log, if it is signed
+    force: bool = False  # ask devices to take the models over without their check
+    wait_s: float = 0.0  # for the devices' decisions
+    to: tuple[str, ...] = ()  # devices that try it, as a candidate
+    share: float | None = None  # of the devices that try it
+    alias: str = ""  # a name for the version
+    replaces: int = 0  # refuse if the broker holds another publication than that with this serial; 0: never refuse
+
+    def __post_init__(self) -> None:
+        if self.to and self.share is not None:
+            raise UserError("--to and --share both choose devices; give one of them")
+        if self.alias and (not is_name(self.alias) or self.alias in RESERVED):
+            raise UserError(
+                f"--as {self.alias}: expected letters, digits, '.', '_' or '-', and none of {', '.join(RESERVED)}"
+            )
 
 
 @dataclass(frozen=True)
@@ -47,17 +82,19 @@ class Promoted:
     agents: int  # whose cluster was published with them
     serial: int
     force: bool
+    devices: tuple[str, ...]  # that try it; empty for all
     uptake: Uptake
 
     def to_json(self) -> dict[str, Any]:
-        return {**vars(self), "uptake": self.uptake.to_json()}
+        return {**vars(self), "devices": list(self.devices), "uptake": self.uptake.to_json()}
 
     @property
     def sentence(self) -> str:
         """For a person."""
         noun = "model" if self.models == 1 else "models"
         text = f"round {self.round} of run {self.run}: {self.models} {noun} published"
-        text = f"{text} for federation {self.federation}; {self.uptake.sentence}"
+        whom = f"{some(self.devices)} of federation" if self.devices else "federation"
+        text = f"{text} for {whom} {self.federation}; {self.uptake.sentence}"
         if self.uptake.rejected and not self.force:
             text += "; --force overrides their check"
         return text
@@ -71,121 +108,114 @@ def scenario_of(folder: Path) -> Scenario:
     return load(path)
 
 
-def chosen(folder: Path, number: int | None, *, best: bool) -> ModelVersion:
-    """The version that the options name: a round, the best one, or the last one.
+def chosen(words: str, known: Registry) -> Chosen:
+    """The version that a person names: RUN, RUN@ROUND, RUN@best, or the name of a version such as `candidate`.
+
+    RUN is a folder, or the name of one in the registry's folder, or the id of a run there.
 
     Raises:
-        UserError: the run did not keep it, or both options are given.
+        UserError: there is no such run or name, or the run did not keep the round.
     """
-    if number is not None and best:
-        raise UserError("--round and --best name two versions; give one of them")
-    if number is not None:
-        return version_of_round(folder, number)
-    if best:
-        return best_version(folder)
-    return last_version(folder)
+    named = known.named(words)
+    if named is not None:
+        return kept(named)
+    name, at, which = words.rpartition("@")
+    if not at or Path(words).is_dir():
+        name, which = words, ""
+    folder = _folder_of(name, known.folder)
+    if not which:
+        return Chosen(folder, last_version(folder))
+    if which == BEST:
+        return Chosen(folder, best_version(folder))
+    if not which.isdecimal():
+        raise UserError(f"{words}: expected RUN@ROUND or RUN@{BEST}, such as {folder}@12")
+    return Chosen(folder, version_of_round(folder, int(which)))
 
 
-def before(folder: Path) -> ModelVersion:
-    """The version that was in use before the present one: of this run, or of the run before it.
-
-    Raises:
-        UserError: there was none, or the folder of its run is not found.
-    """
-    published = in_force(folder)
-    if len(published) > 1:
-        return version_of_round(folder, published[-2].round)
-    if not published:
-        raise UserError(
-            f"{folder}: there is nothing to go back to: no models of this run are in use. Roll back the run whose models "
-            "are, or publish another run's with `coordinator promote`"
-        )
-    first = published[0]
-    if not first.before_run:
-        raise UserError(
-            f"{folder}: there is nothing to go back to: no models were published before those of round {first.round}. "
-            "To publish another run's models, use `coordinator promote` with its folder"
-        )
-    other = _folder_of(first.before_run, folder.resolve().parent)
-    if other is None:
-        raise UserError(
-            f"{folder}: round {first.before_round} of run {first.before_run} was in use before, and its folder is not "
-            f"next to this one; publish it with `coordinator promote ITS-FOLDER --round {first.before_round} --force`"
-        )
-    return version_of_round(other, first.before_round)
+def kept(entry: Entry) -> Chosen:
+    """The version of a publication. Raises UserError if its run no longer has it."""
+    return Chosen(entry.folder, version_of_round(entry.folder, entry.publication.round))
 
 
-def _folder_of(run: str, parent: Path) -> Path | None:
-    """The folder of a run among those in `parent`."""
-    for path in sorted(parent.iterdir()):
-        if not (path / "checkpoint").exists():
-            continue
-        with contextlib.suppress(UserError):  # a damaged one
-            if Checkpoint(path / "checkpoint").facts()["run"]["run"] == run:
+def _folder_of(name: str, runs: Path) -> Path:
+    if Path(name).is_dir():
+        return Path(name)
+    if (runs / name).is_dir() and name not in ("", ".", ".."):
+        return runs / name
+    for path in run_folders(runs):
+        with suppress(UserError):  # one that is damaged, or has not begun
+            if _run_of(path) == name:
                 return path
-    return None
+    raise UserError(
+        f"{name}: no run's folder, and {runs} has no run or version of this name; `coordinator versions {runs}` lists those "
+        "that were published"
+    )
 
 
-async def send(
-    folder: Path,
-    version: ModelVersion,
-    act: Act,
-    urls: Sequence[BrokerUrl],
-    federation: str | None,
-    audit_key: Path | None = None,
-    *,
-    force: bool = False,
-    wait_s: float = 0.0,
-) -> Promoted:
-    """Publish a version, and note it in the run's folder and in its audit log.
+def _run_of(folder: Path) -> str:
+    """The id of the run in a folder. Raises UserError if it has no checkpoint."""
+    return str(Checkpoint(folder / "checkpoint").facts()["run"]["run"])
+
+
+def before(known: Registry) -> Chosen:
+    """The version that was in use before the present one, of whichever run. Raises UserError if there was none."""
+    return kept(known.before())
+
+
+async def send(choice: Chosen, urls: Sequence[BrokerUrl], wish: Wish) -> Promoted:
+    """Publish a version, and note it in its run's folder and in the audit log there.
 
     Only the coordinator's user may write the topics; the broker enforces that.
 
     Args:
-        folder: of the run.
-        version: the models.
-        act: what to note.
+        choice: the run and the version.
         urls: the devices' brokers; several are independent of each other, and each gets everything.
-        federation: of the devices; None: that of the run.
-        audit_key: file with the key of the run's audit log, if it is signed.
-        force: ask devices to take the models over without their check.
-        wait_s: how long to wait for the devices' decisions.
+        wish: for which devices, and how.
 
     Raises:
-        UserError: a broker cannot be reached, or does not take the models; a coordinator is at work in the folder;
-            the audit log is signed and the key is missing.
+        UserError: a broker cannot be reached, or does not take the models; a device does not exist; a coordinator is at
+            work in the folder; the audit log is signed and the key is missing.
     """
-    key = None if audit_key is None else read_key(audit_key)
+    folder, version = choice.folder, choice.version
+    key = None if wish.audit_key is None else read_key(wish.audit_key)
     scenario = scenario_of(folder)
-    name = federation or scenario.federation
+    name = wish.federation or scenario.federation
     topics = Topics(name)
     suffix = uuid.uuid4().hex[:CLIENT_DIGITS]
-    fields: dict[str, Any] = {"force": True} if force else {}
+    fields: dict[str, Any] = {"force": True} if wish.force else {}
     with trail_of_finished(folder, key) as trail:
-        if version.run != Checkpoint(folder / "checkpoint").facts()["run"]["run"]:
-            fields["run"] = version.run
-        elif not is_kept(folder, round_name(version.round)):  # so that a rollback finds it later
+        if not is_kept(folder, round_name(version.round)):  # so that a rollback finds it later
             save_version(folder, round_name(version.round), version)
         try:
             async with AsyncExitStack() as stack:
                 link = await connected(stack, urls, topics, f"covey-promote-{suffix}")
                 if isinstance(link, ShardedLink):
                     await link.all_up()
+                if wish.replaces:
+                    _check_replaced(await in_force(link, topics), wish.replaces)
                 published = await publish(
                     link,
                     topics,
                     version,
                     origin="operator",
                     part_bytes=scenario.wire.part_bytes,
-                    force=force,
+                    force=wish.force,
+                    devices=await _devices(link, topics, version, wish),
                 )
-                note(folder, act, version, published)
+                figure = version.figure or _figure(folder, scenario, version)
+                note(folder, wish.act, version, published, name, figure, wish.alias)
+                if published.devices:
+                    fields["devices"] = list(published.devices)
                 trail.note(
-                    act, round=version.round, federation=name, serial=published.serial, **fields
+                    wish.act,
+                    round=version.round,
+                    federation=name,
+                    serial=published.serial,
+                    **fields,
                 )
-                uptake = Uptake(version.run, version.round, published.serial)
-                if wait_s > 0:
-                    await observe(link, topics, uptake, wait_s)
+                uptake = Uptake(version.run, version.round, published.serial, published.devices)
+                if wish.wait_s > 0:
+                    await observe(link, topics, uptake, wish.wait_s)
         except UserError as error:
             addresses = ", ".join(map(str, urls))
             raise UserError(f"{addresses}: {error}") from None
@@ -196,6 +226,45 @@ async def send(
         models=len(version.models),
         agents=len(version.assignment),
         serial=published.serial,
-        force=force,
+        force=wish.force,
+        devices=published.devices,
         uptake=uptake,
     )
+
+
+def _check_replaced(now: InForce, serial: int) -> None:
+    """UserError if the broker holds a publication that the registry does not know. One that has lost its state holds none."""
+    held = now.all_devices
+    if held is not None and held.serial != serial:
+        raise UserError(
+            f"all devices should use round {held.round} of run {held.run}, which was published from elsewhere: this registry "
+            "does not know what was in use before. Publish the version to go back to: `coordinator promote RUN@ROUND --force`"
+        )
+
+
+async def _devices(link: Link, topics: Topics, version: ModelVersion, wish: Wish) -> Sequence[str]:
+    """The devices that try the version; none if it is for all. Raises UserError for one that the broker does not know."""
+    if not wish.to and wish.share is None:
+        return ()
+    known = await statuses(link, topics)
+    if wish.share is None:
+        unknown = [agent for agent in wish.to if agent not in known]
+        if unknown:
+            raise UserError(
+                f"--to {some(unknown)}: no agent of this id has been connected; `coordinator status` lists the agents"
+            )
+        return sorted(set(wish.to))
+    able = [agent for agent, status in known.items() if status.online and status.model is not None]
+    if not able:
+        raise UserError(
+            "--share: no device is online that keeps a model (`agent start --model-dir`)"
+        )
+    return sample(able, wish.share, f"{version.run}@{version.round}")
+
+
+def _figure(folder: Path, scenario: Scenario, version: ModelVersion) -> dict[str, Any]:
+    """The figure of a version in its run's evaluations; empty if the run did not evaluate it."""
+    facts = Checkpoint(folder / "checkpoint").facts()
+    run = facts["run"]
+    rounds = facts["engine"]["round"]
+    return figure_after(scenario, run["history"], run["evaluation"], version.round, rounds)

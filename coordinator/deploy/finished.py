@@ -6,6 +6,7 @@ from covey.coordinator.deploy.log import note, publications
 from covey.coordinator.deploy.publish import publish
 from covey.coordinator.disk.versions import BEST, ModelVersion, best_version, is_kept
 from covey.coordinator.record.notices import ModelsNotPublished, ModelsPublished, Observer
+from covey.coordinator.run import early_stop
 from covey.coordinator.run.run import Run
 from covey.shared.errors import UserError
 from covey.shared.mqtt.link import Link
@@ -26,15 +27,14 @@ async def publish_finished(run: Run, link: Link, observer: Observer) -> None:
         version = _version(run, best=wish == "best")
         if not version.models:  # they never left the devices
             return
-        published = await publish(
-            link,
-            Topics(run.scenario.federation),
-            version,
-            origin="run",
-            part_bytes=run.scenario.wire.part_bytes,
-        )
-        note(run.folder, "finish", version, published)
         federation = run.scenario.federation
+        published = await publish(
+            link, Topics(federation), version, origin="run", part_bytes=run.scenario.wire.part_bytes
+        )
+        figure = early_stop.figure_after(
+            run.scenario, run.facts.history, run.facts.evaluation, version.round, run.engine.round
+        )
+        note(run.folder, "finish", version, published, federation, figure)
         serial = published.serial
         run.audit.note("publish", round=version.round, federation=federation, serial=serial)
     except UserError as error:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import getpass
+import os
+import socket
 import time
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from covey.coordinator.deploy.publish import Published
 from covey.coordinator.disk.versions import ModelVersion
@@ -15,19 +19,34 @@ from covey.shared.files import write_atomically
 
 FILE = "deployments.jsonl"
 Act = Literal["finish", "promote", "rollback"]
+Version = tuple[str, int]  # a run's id and a round
 
 
 @dataclass(frozen=True)
 class Publication:
-    """One publication."""
+    """One publication. The defaults are those of lines that earlier versions have written."""
 
     time: str  # UTC, ISO 8601
     act: Act
     round: int  # whose models were published
     serial: int
-    run: str = ""  # that made the models; "" in the lines of older versions: the folder's own
+    run: str = ""  # that made the models
+    federation: str = ""
+    who: str = ""  # user and host
+    figure: Mapping[str, Any] = field(default_factory=dict)  # metric and value; empty if unknown
+    devices: Sequence[str] = ()  # that try a candidate; empty: it is for all
+    alias: str = ""  # the operator's own name of the version
     before_run: str = ""  # whose models were in use until then; "" for none
     before_round: int = 0
+
+    @property
+    def version(self) -> Version:
+        return self.run, self.round
+
+    @property
+    def before(self) -> Version | None:
+        """The version that all devices used until then."""
+        return (self.before_run, self.before_round) if self.before_run else None
 
 
 def publications(folder: Path) -> list[Publication]:
@@ -44,23 +63,39 @@ def publications(folder: Path) -> list[Publication]:
     return found
 
 
-def note(folder: Path, act: Act, version: ModelVersion, published: Published) -> None:
+def note(
+    folder: Path,
+    act: Act,
+    version: ModelVersion,
+    published: Published,
+    federation: str,
+    figure: Mapping[str, Any],
+    alias: str = "",
+) -> None:
     """Add a publication."""
-    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    line = Publication(now, act, version.round, published.serial, version.run)
-    if published.before is not None:
-        before = published.before
-        line = replace(line, before_run=before.run, before_round=before.round)
+    before = published.before.all_devices
+    line = Publication(
+        time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        act=act,
+        round=version.round,
+        serial=published.serial,
+        run=version.run,
+        federation=federation,
+        who=_who(),
+        figure=dict(figure),
+        devices=published.devices,
+        alias=alias,
+        before_run=before.run if before is not None else "",
+        before_round=before.round if before is not None else 0,
+    )
     texts = [json_text.dumps(asdict(one)) + "\n" for one in [*publications(folder), line]]
     write_atomically(folder / FILE, "".join(texts).encode())
 
 
-def in_force(folder: Path) -> list[Publication]:
-    """What was published and not rolled back, oldest first: the last one is in force."""
-    stack: list[Publication] = []
-    for one in publications(folder):
-        if one.act == "rollback":
-            stack = stack[:-1]
-        elif not stack or one.round != stack[-1].round:
-            stack.append(one)
-    return stack
+def _who() -> str:
+    """The user of this process, and the host. A container may have a user without a name."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"

@@ -1,7 +1,8 @@
 """Publish a version of a run's models to the devices of a federation: retained, for use and not for training.
 
 Each agent's own document comes first, then the models, and last the document that makes all of it valid. A device that
-reads in between sees the previous deployment, whose models it has already.
+reads in between sees the previous deployment, whose models it has already. A candidate for some devices leaves that of all
+devices alone, and the next publication to all devices ends it.
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ import asyncio
 import contextlib
 import io
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from covey.coordinator.disk.versions import ModelVersion
 from covey.shared.client import encode_model
 from covey.shared.errors import DecodeError, UserError
-from covey.shared.mqtt.link import Down, Incoming, Link, Message
+from covey.shared.mqtt.link import Down, Link, Message
 from covey.shared.seeds import generator
+from covey.shared.sentences import some
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.codec import Codec
 from covey.shared.wire.deployments import Deployment, DeploymentShare, Origin, latest_serial
@@ -34,11 +36,26 @@ PUBLISHERS = 32  # documents of agents under way at once
 
 
 @dataclass(frozen=True)
+class InForce:
+    """What a broker holds."""
+
+    all_devices: Deployment | None = None
+    candidate: Deployment | None = None  # that some devices try
+
+    @property
+    def newest(self) -> Deployment | None:
+        """The one with the greatest serial."""
+        both = [one for one in (self.all_devices, self.candidate) if one is not None]
+        return max(both, key=lambda one: one.serial, default=None)
+
+
+@dataclass(frozen=True)
 class Published:
-    """One publication, and the one that it took the place of."""
+    """One publication, and what was in force before."""
 
     serial: int
-    before: Deployment | None
+    before: InForce
+    devices: tuple[ClientId, ...] = ()  # that try it; empty for all
 
 
 async def publish(
@@ -49,6 +66,7 @@ async def publish(
     origin: Origin,
     part_bytes: int,
     force: bool = False,
+    devices: Sequence[ClientId] = (),
 ) -> Published:
     """Publish a version.
 
@@ -59,28 +77,45 @@ async def publish(
         origin: the run that has finished, or an operator.
         part_bytes: the largest part of a model.
         force: ask devices to take the models over without their check.
+        devices: that try the version, as a candidate; those that try the same version already continue. Empty: it is for
+            all devices, and a candidate is over.
 
     Raises:
-        UserError: the broker did not take a message, or holds a publication of the future (unless `force`).
+        UserError: the broker did not take a message, holds a publication of the future (unless `force`), or holds a
+            candidate of another version.
     """
-    await _subscribed(link, topics)
-    before = await _newest(link, topics, RETAINED_S)
+    before = await in_force(link, topics)
     wall = time.time()
     serial = int(wall * 1000)
-    if before is not None and before.serial <= latest_serial(wall):
-        serial = max(serial, before.serial + 1)
-    elif before is not None and not force:
+    newest = before.newest
+    if newest is not None and newest.serial <= latest_serial(wall):
+        serial = max(serial, newest.serial + 1)
+    elif newest is not None and not force:
         raise UserError(
-            f"the broker holds a publication with the serial {before.serial}, more than a day ahead of this machine's "
+            f"the broker holds a publication with the serial {newest.serial}, more than a day ahead of this machine's "
             "clock, which devices refuse. Check the clock. If it is right, another party has the coordinator's credentials: "
             "renew them, then replace the publication with `coordinator promote --force`"
         )
-    await _publish_shares(link, topics, version.assignment, serial)
+    old = before.candidate
+    on_trial = bool(devices)
+    if on_trial and old is not None:
+        if not old.is_same_version(version.run, version.round):
+            raise UserError(
+                f"{some(old.devices)} try another candidate, round {old.round} of run {old.run}; first end it with "
+                "`coordinator promote candidate` or `coordinator rollback`"
+            )
+        devices = sorted({*devices, *old.devices})
+    among = {
+        agent: cluster
+        for agent, cluster in version.assignment.items()
+        if not devices or agent in devices
+    }
+    await _publish_shares(link, topics, among, serial)
     models: list[ModelRef] = []
     for cluster, model in enumerate(version.models):
         content = encode_model(model, version.layout.digest, Codec(), generator(0, "deployed"))
-        ref = await _publish_model(link, topics, cluster, content, part_bytes, version.round)
-        models.append(ref)
+        key = deployed_key(cluster, on_trial=on_trial)
+        models.append(await _publish_model(link, topics, key, content, part_bytes, version.round))
     deployment = Deployment(
         serial=serial,
         run=version.run,
@@ -90,23 +125,39 @@ async def publish(
         layout=version.layout.to_wire(),
         models=models,
         force=force,
+        devices=list(devices),
     )
-    await _retain(link, topics.deployment, deployment.to_bytes())
-    echo = await _newest(link, topics, ECHO_S, least=serial)
-    if echo is None:
+    topic = topics.candidate if on_trial else topics.deployment
+    await _retain(link, topic, deployment.to_bytes())
+    echo = await _read(link, topics, ECHO_S, until=serial)
+    if echo.newest is None or echo.newest.serial < serial:
         raise UserError(
             f"the broker did not publish the models within {ECHO_S:g} s; check that these credentials are the "
             "coordinator's"
         )
-    if before is not None:
-        await _clear(link, topics, before.models, models)
-    return Published(serial, before)
+    replaced = old if on_trial else before.all_devices
+    if replaced is not None:
+        await _clear(link, topics, replaced.models, models)
+    if old is not None and not on_trial:
+        await _retain(link, topics.candidate, b"")
+        await _clear(link, topics, old.models, ())
+    return Published(serial, before, tuple(devices))
 
 
-async def _subscribed(link: Link, topics: Topics) -> None:
-    """Subscribe to the deployment, as soon as the link is connected."""
+async def in_force(link: Link, topics: Topics) -> InForce:
+    """What the broker holds. A candidate that is older than what all devices should use is over.
+
+    Raises:
+        UserError: the broker cannot be reached.
+    """
+    await subscribed(link, [topics.deployment, topics.candidate])
+    return await _read(link, topics, RETAINED_S)
+
+
+async def subscribed(link: Link, topics: Sequence[str]) -> None:
+    """Subscribe to topics as soon as the link is connected. Raises UserError if the broker cannot be reached."""
     for _ in range(ATTEMPTS):
-        if await link.subscribe([topics.deployment]):
+        if await link.subscribe(topics):
             return
         await asyncio.sleep(PAUSE_S)
     why = await _newest_end(link)
@@ -127,24 +178,33 @@ async def _newest_end(link: Link) -> str:
     return why
 
 
-async def _newest(link: Link, topics: Topics, within_s: float, least: int = 0) -> Deployment | None:
-    """The first deployment that arrives with this serial or a greater one; None if none does."""
+async def _read(link: Link, topics: Topics, within_s: float, until: int | None = None) -> InForce:
+    """The deployments that arrive within some time, or until one has this serial."""
+    newest: dict[str, Deployment] = {}
     try:
         async with asyncio.timeout(within_s):
             async for incoming in link.incoming():
+                if not isinstance(incoming, Message):
+                    continue
                 found = _deployment_in(incoming, topics)
-                if found is not None and found.serial >= least:
-                    return found
+                if found is not None:
+                    newest[incoming.topic] = found
+                    if until is not None and found.serial >= until:
+                        break
     except TimeoutError:
         pass
-    return None
+    all_devices, candidate = newest.get(topics.deployment), newest.get(topics.candidate)
+    is_over = (
+        all_devices is not None and candidate is not None and all_devices.serial > candidate.serial
+    )
+    return InForce(all_devices, None if is_over else candidate)
 
 
-def _deployment_in(incoming: Incoming, topics: Topics) -> Deployment | None:
-    if not isinstance(incoming, Message) or incoming.topic != topics.deployment:
+def _deployment_in(message: Message, topics: Topics) -> Deployment | None:
+    if message.topic not in (topics.deployment, topics.candidate):
         return None
     try:
-        return Deployment.from_bytes(incoming.payload)
+        return Deployment.from_bytes(message.payload)
     except DecodeError:  # cleared, or of another version
         return None
 
@@ -163,9 +223,8 @@ async def _publish_shares(
 
 
 async def _publish_model(
-    link: Link, topics: Topics, cluster: int, content: bytes, part_bytes: int, about: int
+    link: Link, topics: Topics, key: str, content: bytes, part_bytes: int, about: int
 ) -> ModelRef:
-    key = deployed_key(cluster)
     name = digest(content)
     size = len(content)
     source = io.BytesIO(content)

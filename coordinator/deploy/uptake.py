@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import hashlib
+import math
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from covey.coordinator.deploy.publish import subscribed
 from covey.shared.errors import DecodeError
 from covey.shared.mqtt.link import Link, Message
 from covey.shared.sentences import some
@@ -14,7 +17,9 @@ from covey.shared.wire.documents import AgentStatus
 from covey.shared.wire.topics import AgentTopic, Topics
 
 QUIET_S = 1.0  # without a message: the broker has sent all statuses that it retains
+MOST_S = 60.0  # to read the statuses of a whole fleet
 MAX_NAMES = 5  # of devices in a sentence
+REJECTED, NOT_YET = 1, 3  # exit codes
 
 
 @dataclass
@@ -23,15 +28,18 @@ class Uptake:
 
     Args:
         run, round, serial: of the publication.
+        devices: that it is for; empty for all.
     """
 
     run: str
     round: int
     serial: int
-    _newest: dict[str, AgentStatus] = field(default_factory=dict)
+    devices: Collection[str] = ()
+    newest: dict[str, AgentStatus] = field(default_factory=dict)
 
     def take(self, status: AgentStatus) -> None:
-        self._newest[status.agent] = status
+        if not self.devices or status.agent in self.devices:
+            self.newest[status.agent] = status
 
     @property
     def taken(self) -> list[str]:
@@ -43,7 +51,7 @@ class Uptake:
         """Devices that keep another model, with their newest decision."""
         notes: dict[str, str] = {}
         for agent in self._judged():
-            model = self._newest[agent].model
+            model = self.newest[agent].model
             if model is not None and not self._uses_it(agent):
                 notes[agent] = model.note
         return notes
@@ -53,24 +61,24 @@ class Uptake:
         """Devices that are online and keep models, and have not judged the publication yet."""
         return [
             agent
-            for agent, status in sorted(self._newest.items())
+            for agent, status in sorted(self.newest.items())
             if status.online and status.model is not None and status.model.serial < self.serial
         ]
 
     @property
     def offline(self) -> list[str]:
         """Agents that judge it when they connect again, if they keep models."""
-        return [agent for agent, status in sorted(self._newest.items()) if not status.online]
+        return [agent for agent, status in sorted(self.newest.items()) if not status.online]
 
     def _judged(self) -> list[str]:
         return [
             agent
-            for agent, status in sorted(self._newest.items())
+            for agent, status in sorted(self.newest.items())
             if status.online and status.model is not None and status.model.serial >= self.serial
         ]
 
     def _uses_it(self, agent: str) -> bool:
-        model = self._newest[agent].model
+        model = self.newest[agent].model
         return model is not None and (model.run, model.round) == (self.run, self.round)
 
     def to_json(self) -> dict[str, Any]:
@@ -80,6 +88,13 @@ class Uptake:
             "undecided": self.undecided,
             "offline": self.offline,
         }
+
+    @property
+    def exit_code(self) -> int:
+        """1: a device rejected the models; 3: none did, and some have not answered; 0: all took them over."""
+        if self.rejected:
+            return REJECTED
+        return NOT_YET if self.undecided or self.offline else 0
 
     @property
     def sentence(self) -> str:
@@ -97,30 +112,55 @@ def _of(agents: Sequence[str]) -> str:
     return f" ({some(agents, MAX_NAMES)})" if agents else ""
 
 
+def sample(devices: Iterable[str], share: float, version: str) -> list[str]:
+    """A share of devices, at least one. A larger share of the same version has the devices of a smaller one.
+
+    Args:
+        devices: all that could try it.
+        share: above 0, at most 1.
+        version: names what is tried: another version meets other devices first.
+    """
+    ranked = sorted(
+        devices, key=lambda agent: hashlib.blake2b(f"{version}/{agent}".encode()).digest()
+    )
+    return sorted(ranked[: max(1, math.ceil(share * len(ranked) - 1e-9))])
+
+
 async def observe(link: Link, topics: Topics, uptake: Uptake, within_s: float) -> None:
-    """Read the statuses of devices until all that are online have judged the publication, or the time is over."""
-    await link.subscribe([topics.every_status])
+    """Read the statuses of devices until all that are online have judged the publication, or the time is over.
+
+    Raises:
+        UserError: the broker cannot be reached.
+    """
+    await subscribed(link, [topics.every_status])
     loop = asyncio.get_running_loop()
     end = loop.time() + within_s
     try:
         async with asyncio.timeout(min(QUIET_S, within_s)) as limit:
             async for incoming in link.incoming():
-                if not isinstance(incoming, Message) or not _takes(uptake, topics, incoming):
+                status = _status_in(incoming, topics) if isinstance(incoming, Message) else None
+                if status is None:
                     continue
+                uptake.take(status)
                 quiet = loop.time() + QUIET_S
                 limit.reschedule(end if uptake.undecided else min(end, quiet))
     except TimeoutError:
         pass
 
 
-def _takes(uptake: Uptake, topics: Topics, message: Message) -> bool:
+async def statuses(link: Link, topics: Topics) -> dict[str, AgentStatus]:
+    """The newest status of each agent that the broker knows."""
+    nothing = Uptake("", 0, 0)
+    await observe(link, topics, nothing, MOST_S)
+    return nothing.newest
+
+
+def _status_in(message: Message, topics: Topics) -> AgentStatus | None:
     match topics.parse(message.topic):
         case AgentTopic(agent, "status"):
             try:
                 status = AgentStatus.from_bytes(message.payload)
             except DecodeError:  # cleared, or of another version
-                return False
-            if status.agent == agent:
-                uptake.take(status)
-                return True
-    return False
+                return None
+            return status if status.agent == agent else None
+    return None

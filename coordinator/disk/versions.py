@@ -74,7 +74,7 @@ def last_version(folder: Path) -> ModelVersion:
     if not result.is_file():
         raise UserError(
             f"{folder}: the run is not finished, or this folder does not belong to a run; finish it with --resume, or choose "
-            "--best if the run has evaluated its models"
+            "RUN@best if the run has evaluated its models"
         )
     document = _json(result, ("rounds", "assignment"))
     run = Checkpoint(folder / "checkpoint").facts()["run"]["run"]

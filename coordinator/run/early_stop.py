@@ -68,6 +68,24 @@ def best_figure(scenario: Scenario, saved: Saved, number: int) -> dict[str, Any]
     return {"metric": measure.name, "value": best.value, "chosen_on": CHOSEN_ON}
 
 
+def figure_after(
+    scenario: Scenario, saved: Saved, evaluation: Figures, number: int, rounds: int
+) -> dict[str, Any]:
+    """{"metric", "value"} of the models of a round; empty if they were not evaluated.
+
+    Args:
+        scenario: of the run.
+        saved: its evaluations between rounds.
+        evaluation: its newest one, by agent.
+        number: of complete rounds of the models.
+        rounds: of the run so far, after which the newest evaluation took place.
+    """
+    measure = measure_of(scenario)
+    found = [one.value for one in _history(saved) if one.round == number]
+    value = found[-1] if found else value_of(evaluation, measure) if number == rounds else None
+    return {} if value is None else {"metric": measure.name, "value": value}
+
+
 def _history(saved: Saved) -> History:
     history: list[Evaluated] = []
     for number, value in saved:

@@ -1,7 +1,8 @@
 """Which models the devices of a federation should use: a document for all of them, and one for each agent.
 
 A finished run publishes its models, and so does `coordinator promote`. The models themselves travel as contents of
-`clusters/deployed-{k}/model/{part}`. Everything is retained: a device that connects later, also after the run has ended,
+`clusters/deployed-{k}/model/{part}`. A candidate, which some devices try first, has a document and keys of its own, so that
+all others keep what they have. Everything is retained: a device that connects later, also after the run has ended,
 finds it at the broker. Only the coordinator's credentials may write these topics.
 """
 
@@ -15,6 +16,7 @@ from covey.shared.wire.framing import Count, Name, Numbers, Packed
 from covey.shared.wire.messages import MAX_MODELS, ModelRef
 from covey.shared.wire.topics import is_deployed
 
+MAX_DEVICES = 20_000  # of a candidate
 AHEAD_MS = 86_400_000  # a day: no clock of a coordinator is further ahead of a device's
 
 Origin = Literal["run", "operator"]
@@ -42,13 +44,24 @@ class Deployment(Packed):
         list[ModelRef], Field(min_length=1, max_length=MAX_MODELS), AfterValidator(_all_deployed)
     ]
     force: bool = False  # devices take it over without their check, unless their policy forbids it
+    # of a candidate, the devices that try it; empty for all devices
+    devices: Annotated[list[Name], Field(max_length=MAX_DEVICES)] = Field(default_factory=list)
 
     @model_serializer(mode="wrap")
-    def _without_an_unused_force(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _without_unused_fields(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields: dict[str, Any] = dump(self)
-        if not self.force:
-            del fields["force"]
+        for name in ("force", "devices"):
+            if not fields[name]:
+                del fields[name]
         return fields
+
+    def is_for(self, agent: str) -> bool:
+        """Whether a device takes part in this deployment."""
+        return not self.devices or agent in self.devices
+
+    def is_same_version(self, run: str, round_: int) -> bool:
+        """Whether its models are those of this round of this run."""
+        return (self.run, self.round) == (run, round_)
 
 
 def latest_serial(wall: float) -> int:

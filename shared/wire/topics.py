@@ -12,6 +12,7 @@ covey/{federation}/run/roster/{page}           retained: the further pages of a 
 covey/{federation}/run/roster/changes
 covey/{federation}/control
 covey/{federation}/deployment                  retained
+covey/{federation}/deployment/candidate        retained
 covey/{federation}/agents/{agent}/deployment   retained
 covey/{federation}/aggregator/status           retained, last will
 covey/{federation}/aggregator/order            retained
@@ -31,6 +32,7 @@ ROOT = "covey"
 MAX_PART_DIGITS = 7
 CHANGES = "changes"  # last word of the topic with changes of the roster
 DEPLOYED = "deployed-"  # key of a model for use, before the number of its cluster
+ON_TRIAL = "candidate-"  # the same, of a model that some devices try
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 CACHE_SIZE = 1024  # parsed topics: the same ones arrive again and again
 
@@ -67,15 +69,17 @@ def is_name(text: str) -> bool:
     return NAME.fullmatch(text) is not None
 
 
-def deployed_key(cluster: int) -> str:
-    """The key of a cluster's model for use: training does not overwrite it."""
-    return f"{DEPLOYED}{cluster}"
+def deployed_key(cluster: int, *, on_trial: bool = False) -> str:
+    """The key of a cluster's model for use: training does not overwrite it, nor do models that some devices try."""
+    return f"{ON_TRIAL if on_trial else DEPLOYED}{cluster}"
 
 
 def is_deployed(key: str) -> bool:
     """Whether a key is one of `deployed_key`."""
-    number = key.removeprefix(DEPLOYED)
-    return key.startswith(DEPLOYED) and _is_part(number)
+    return any(
+        key.startswith(prefix) and _is_part(key.removeprefix(prefix))
+        for prefix in (DEPLOYED, ON_TRIAL)
+    )
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,11 @@ class Topics:
     @property
     def deployment(self) -> str:
         return f"{self.base}/deployment"
+
+    @property
+    def candidate(self) -> str:
+        """The topic of a deployment for some devices only."""
+        return f"{self.base}/deployment/candidate"
 
     def deployment_share(self, agent: str) -> str:
         return f"{self.base}/agents/{agent}/deployment"
@@ -174,7 +183,7 @@ def _parsed(base: str, topic: str) -> Topic:
             return PlainTopic("run/roster")
         case ["coordinator", "status"] | ["run", "metrics" | "roster"] | ["control" | "deployment"]:
             return PlainTopic("/".join(words))
-        case ["aggregator", "status" | "order"]:
+        case ["aggregator", "status" | "order"] | ["deployment", "candidate"]:
             return PlainTopic("/".join(words))
         case ["aggregator", ("task" | "sum") as leaf, part] if _is_part(part):
             return PlainTopic(f"aggregator/{leaf}")

@@ -95,6 +95,16 @@ def test_a_single_model_is_for_everybody_and_the_newest_counts() -> None:
     assert it.model_ready(digest(CONTENTS[0]))[-1] == Adopt(deployment(6, 1), (0,))
 
 
+def test_a_candidate_counts_for_the_devices_that_it_names_and_the_greatest_serial_wins() -> None:
+    it = machine()
+    assert it.seen(deployment(6, 1, devices=["pi-2", "pi-3"]), 0.0, WALL) == []
+    assert Subscribe(parts(0)) in it.seen(deployment(5, 1), 0.0, WALL)
+    assert it.seen(deployment(7, 1, devices=["pi"]), 1.0, WALL) != []
+    assert it.seen(deployment(5, 1), 2.0, WALL) == []
+    assert it.seen(deployment(8, 1), 3.0, WALL) != [], "the next one for all ends it"
+    assert TOPICS.candidate in it.own_topics
+
+
 def test_parts_that_do_not_arrive_are_subscribed_again_and_damage_is_fetched_again() -> None:
     it = machine()
     it.seen(deployment(5, 1), 0.0, WALL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
@@ -16,6 +17,7 @@ from typer.testing import CliRunner, Result
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.cli.program import app
 from covey.coordinator.deploy.log import publications
+from covey.coordinator.deploy.uptake import sample
 from covey.coordinator.disk.versions import last_version, round_name, save_version
 from covey.coordinator.record.audit_trail import FILE
 from covey.coordinator.run.result import write_all, write_models
@@ -93,9 +95,9 @@ def test_promotions_and_a_rollback_reach_devices_and_the_signed_log(
     first = typed("promote", finished, *signed)
     assert first.exit_code == 0, first.stderr
     assert (deployed(broker).round, deployed(broker).origin) == (2, "operator")
-    shown = typed("promote", finished, "--round", 1, "--json", *signed)
+    shown = typed("promote", f"{finished}@1", "--json", *signed)
     assert json.loads(shown.stdout)["round"] == deployed(broker).round == 1
-    back = typed("rollback", finished, *signed)
+    back = typed("rollback", "--runs", finished.parent, *signed)
     assert back.stdout.startswith("round 2 of run ")
     assert deployed(broker).round == 2
     assert len(deployed(broker).models) == 2
@@ -145,7 +147,7 @@ def test_a_folder_in_which_a_coordinator_works_is_left_alone(
 def test_a_rollback_needs_two_publications(
     finished: Path, broker: MemoryBroker, tmp_path: Path
 ) -> None:
-    refused = typed("rollback", finished)
+    refused = typed("rollback", "--runs", finished.parent)
     assert refused.exit_code == 2
     assert "nothing to go back to" in refused.stderr
 
@@ -173,6 +175,9 @@ def test_a_promotion_prints_who_took_it_who_rejected_it_and_who_is_not_there_yet
     in_use(broker, "pi-4", None, online=False)
     in_use(broker, "pi-5", None)  # without --model-dir
     waited = ["--wait", 0.2, "--audit-key", key]
+    in_use(broker, "pi-2", ModelInUse(run="earlier", round=9, serial=3))
+    assert typed("promote", finished, *waited).exit_code == 3, "some are not there yet"
+    in_use(broker, "pi-2", ModelInUse(run="earlier", round=9, serial=2**50, note="rejected: it"))
     shown = typed("promote", finished, *waited)
     assert shown.exit_code == 1
     assert shown.stdout.endswith(
@@ -196,9 +201,11 @@ def test_force_is_published_and_noted_in_the_audit_log(
     key.write_text(KEY)
     assert typed("promote", finished, "--audit-key", key).exit_code == 0
     assert not deployed(broker).force
-    assert typed("promote", finished, "--round", 1, "--force", "--audit-key", key).exit_code == 0
+    assert typed("promote", f"{finished}@1", "--force", "--audit-key", key).exit_code == 0
     assert deployed(broker).force
-    assert typed("rollback", finished, "--force", "--audit-key", key).exit_code == 0
+    assert (
+        typed("rollback", "--runs", finished.parent, "--force", "--audit-key", key).exit_code == 0
+    )
     assert (deployed(broker).round, deployed(broker).force) == (2, True)
     assert [fields.get("force") for _, fields in events(finished)[-3:]] == [None, True, True]
 
@@ -218,22 +225,21 @@ def test_a_rollback_after_a_retrain_goes_to_the_models_of_the_run_before(
     new = finish(tmp_path / "b")
     assert typed("promote", old, *signed).exit_code == 0
     assert typed("promote", new, *signed).exit_code == 0
-    assert typed("promote", new, "--round", 1, *signed).exit_code == 0
-    assert typed("rollback", new, *signed).exit_code == 0
+    assert typed("promote", f"{new}@1", *signed).exit_code == 0
+    assert typed("rollback", "--runs", tmp_path, *signed).exit_code == 0
     assert (deployed(broker).run, deployed(broker).round) == (run_of(new), 2)
-    assert typed("rollback", new, *signed).exit_code == 0
+    assert typed("rollback", "--runs", tmp_path, *signed).exit_code == 0
     assert (deployed(broker).run, deployed(broker).round) == (run_of(old), 2)
-    assert events(new)[-1][1]["run"] == run_of(old)
-    again = typed("rollback", new, *signed)
+    assert events(old)[-1] == ("rollback", {**events(old)[-1][1], "round": 2})
+    again = typed("rollback", "--runs", tmp_path, *signed)
     assert again.exit_code == 2
-    assert "no models of this run are in use" in again.stderr
+    assert "nothing was published before a@2" in again.stderr
     assert typed("promote", new, *signed).exit_code == 0
     run = run_of(old)
-    (tmp_path / "moved").mkdir()
-    old.rename(tmp_path / "moved" / "a")
-    lost = typed("rollback", new, *signed)
+    shutil.rmtree(old)
+    lost = typed("rollback", "--runs", tmp_path, *signed)
     assert lost.exit_code == 2
-    assert f"round 2 of run {run} was in use before" in lost.stderr.replace("\n", " ")
+    assert f"round 2 of run {run} was in use before b@2" in lost.stderr.replace("\n", " ")
 
 
 def test_a_publication_of_the_future_is_named_and_replaced_by_force(
@@ -252,3 +258,133 @@ def test_a_publication_of_the_future_is_named_and_replaced_by_force(
     assert deployed(broker).serial == 2**53 - 1
     assert typed("promote", finished, "--force", *signed).exit_code == 0
     assert deployed(broker).serial < 2**50
+
+
+def candidate(broker: MemoryBroker) -> Deployment | None:
+    """What the broker holds for some devices."""
+    found = list(broker.retained.matching(Topics("default").candidate))
+    return Deployment.from_bytes(found[0][1]) if found else None
+
+
+def keys(broker: MemoryBroker) -> set[str]:
+    """The keys of the models that the broker holds."""
+    topics = [topic for topic, _ in broker.retained.matching("covey/default/clusters/+/model/+")]
+    return {topic.split("/")[3] for topic in topics}
+
+
+def test_a_candidate_is_for_the_devices_that_it_names_until_it_is_for_all_or_taken_back(
+    finished: Path, broker: MemoryBroker, tmp_path: Path
+) -> None:
+    key = tmp_path / "audit.key"
+    key.write_text(KEY)
+    signed = ["--audit-key", key, "--runs", tmp_path]
+    for name in ("pi-1", "pi-2"):
+        in_use(broker, name, ModelInUse(run=run_of(finished), round=1, serial=2**50))
+    assert typed("promote", finished, *signed).exit_code == 1
+    unknown = typed("promote", f"{finished}@1", "--to", "pi-9", *signed)
+    assert unknown.exit_code == 2
+    assert "--to pi-9: no agent of this id has been connected" in unknown.stderr
+    tried = typed("promote", f"{finished}@1", "--to", "pi-1", "--as", "careful", *signed)
+    assert tried.exit_code == 0, "the others are not asked"
+    assert "published for pi-1 of federation default; devices: 1 took it over" in tried.stdout
+    trial = candidate(broker)
+    assert trial is not None
+    assert (trial.round, trial.devices) == (1, ["pi-1"])
+    assert deployed(broker).round == 2, "what all others use stays"
+    assert keys(broker) == {"deployed-0", "deployed-1", "candidate-0", "candidate-1"}
+    other = typed("promote", finished, "--to", "pi-2", *signed)
+    assert other.exit_code == 2
+    assert "pi-1 try another candidate, round 1 of run" in other.stderr.replace("\n", " ")
+    wider = typed("promote", "candidate", "--to", "pi-2", "--json", *signed)
+    assert json.loads(wider.stdout)["devices"] == ["pi-1", "pi-2"]
+
+    listed = json.loads(typed("versions", tmp_path, "--json").stdout)["versions"]
+    assert [(one["title"], one["names"]) for one in listed] == [
+        (f"{finished.name}@1", ["candidate", "careful"]),
+        (f"{finished.name}@2", ["champion"]),
+    ]
+    assert typed("rollback", *signed).exit_code == 1, "these devices stay at round 1"
+    assert candidate(broker) is None
+    assert keys(broker) == {"deployed-0", "deployed-1"}
+    assert deployed(broker).round == 2
+    assert events(finished)[-2][1]["devices"] == ["pi-1", "pi-2"]
+
+    assert typed("promote", "careful", "--share", "50%", *signed).exit_code == 0
+    trial = candidate(broker)
+    assert trial is not None
+    assert len(trial.devices) == 1
+    assert typed("promote", "candidate", *signed).exit_code == 0
+    assert candidate(broker) is None
+    assert deployed(broker).round == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--share", "10"], "expected a share of the devices, such as 10%"),
+        (["--share", "0%"], "expected a share"),
+        (["--share", "5%"], "no device is online that keeps a model"),
+        (["--share", "5%", "--to", "pi"], "give one of them"),
+        (["--as", "champion"], "none of champion"),
+    ],
+)
+def test_a_choice_of_devices_or_a_name_that_makes_no_sense_is_refused(
+    finished: Path, broker: MemoryBroker, tmp_path: Path, options: list[str], why: str
+) -> None:
+    key = tmp_path / "audit.key"
+    key.write_text(KEY)
+    refused = typed("promote", finished, "--audit-key", key, *options)
+    assert refused.exit_code == 2
+    assert why in refused.stderr.replace("\n", " ")
+    assert len(broker.retained) == 0
+
+
+def test_a_larger_share_has_the_devices_of_a_smaller_one() -> None:
+    devices = [f"pi-{number}" for number in range(40)]
+    tenth, half = sample(devices, 0.1, "a@1"), sample(devices, 0.5, "a@1")
+    assert (len(tenth), len(half)) == (4, 20)
+    assert set(tenth) < set(half)
+    assert sample(devices, 0.1, "b@1") != tenth
+    assert sample(devices[:3], 0.01, "a@1") != []
+
+
+def test_a_rollback_refuses_what_was_published_from_elsewhere(
+    finished: Path, broker: MemoryBroker, tmp_path: Path
+) -> None:
+    key = tmp_path / "audit.key"
+    key.write_text(KEY)
+    signed = ["--audit-key", key]
+    for version in (finished, f"{finished}@1"):
+        assert typed("promote", version, *signed).exit_code == 0
+    serial = deployed(broker).serial + 1
+    foreign = deployed(broker).model_copy(update={"serial": serial, "run": "elsewhere"})
+    broker.retained.keep(Topics("default").deployment, foreign.to_bytes())
+    refused = typed("rollback", "--runs", tmp_path, *signed)
+    assert refused.exit_code == 2
+    assert "round 1 of run elsewhere, which was published from" in refused.stderr.replace("\n", " ")
+
+
+def test_the_versions_are_listed_with_their_figures_and_the_devices_that_use_them(
+    finished: Path, broker: MemoryBroker, tmp_path: Path
+) -> None:
+    key = tmp_path / "audit.key"
+    key.write_text(KEY)
+    assert typed("promote", f"{finished}@1", "--audit-key", key).exit_code == 0
+    assert typed("promote", finished, "--audit-key", key).exit_code == 0
+    in_use(broker, "pi-1", ModelInUse(run=run_of(finished), round=1, serial=5))
+    in_use(broker, "pi-2", ModelInUse(run="1234567890", round=9, serial=5))
+    in_use(broker, "pi-3", ModelInUse())  # keeps models and has none yet
+    asked = ["--broker", "mqtt://127.0.0.1", "--json"]
+    listed = json.loads(typed("versions", tmp_path, *asked).stdout)["versions"]
+    assert [(one["title"], one["used_by"]) for one in listed] == [
+        (f"{finished.name}@2", []),
+        (f"{finished.name}@1", ["pi-1"]),
+        ("12345678@9", ["pi-2"]),
+    ]
+    newest = listed[0]["publications"][-1]
+    assert newest["figure"]["metric"] == "accuracy"
+    assert newest["act"] == "promote"
+    shown = typed("versions", tmp_path)
+    assert f"{finished.name}@2" in shown.stdout
+    assert "accuracy" in shown.stdout
+    assert "in use on" not in shown.stdout, "no broker was asked"

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from covey.coordinator.commands import promote
-from covey.coordinator.deploy.log import FILE, Act, in_force, note
-from covey.coordinator.deploy.publish import Published
+from covey.coordinator.deploy.log import FILE, Act, Publication, note, publications
+from covey.coordinator.deploy.publish import InForce, Published
+from covey.coordinator.deploy.registry import Entry, Registry, registry
 from covey.coordinator.disk.versions import (
     BEST,
     ModelVersion,
@@ -59,10 +60,13 @@ def test_the_last_the_best_and_a_kept_round_are_found(finished: Path) -> None:
 
 
 def test_versions_that_cannot_be_published_are_refused_with_a_reason(finished: Path) -> None:
-    with pytest.raises(UserError, match="name two versions"):
-        promote.chosen(finished, 1, best=True)
+    nothing = Registry(finished.parent, ())
+    with pytest.raises(UserError, match="expected RUN@ROUND"):
+        promote.chosen(f"{finished}@last", nothing)
+    with pytest.raises(UserError, match="no run or version of this name"):
+        promote.chosen("candidate", nothing)
     with pytest.raises(UserError, match="not finished"):
-        promote.chosen(finished / "models", None, best=False)
+        promote.chosen(str(finished / "models"), nothing)
     last = last_version(finished)
     save_version(finished, round_name(9), replace(last, round=9, models=last.models[:1]))
     with pytest.raises(UserError, match="a cluster that has no model"):
@@ -77,27 +81,102 @@ def test_versions_that_cannot_be_published_are_refused_with_a_reason(finished: P
             last_version(finished)
 
 
+def test_a_person_names_a_run_by_its_folder_its_name_or_its_id(finished: Path) -> None:
+    (finished / "scenario.yaml").touch()
+    known = Registry(finished.parent, ())
+    run = last_version(finished).run
+    for name in (str(finished), finished.name, run):
+        assert promote.chosen(name, known).version.round == 2
+        assert promote.chosen(f"{name}@best", known).folder == finished
+        with pytest.raises(UserError, match="round 7 were not kept"):
+            promote.chosen(f"{name}@7", known)
+
+
+Line = tuple[
+    Act, str, int
+]  # what was done, and the version; a name that ends with ! is a candidate
+
+
+def known(*lines: Line, folder: Path = Path("runs")) -> Registry:
+    """A registry with these publications."""
+    entries = []
+    for serial, (act, run, number) in enumerate(lines, start=1):
+        devices = ("pi-1",) if run.endswith("!") else ()
+        name = run.removesuffix("!")
+        line = Publication("2026-01-01T00:00:00Z", act, number, serial, name, devices=devices)
+        entries.append(Entry(line, folder / name, name))
+    return Registry(folder, tuple(entries))
+
+
 @pytest.mark.parametrize(
-    ("acts", "expected"),
+    ("lines", "champion", "before"),
     [
-        ([("finish", 3), ("promote", 7)], [3, 7]),
-        ([("finish", 3), ("promote", 7), ("rollback", 3)], [3]),
-        ([("finish", 3), ("promote", 7), ("promote", 8), ("rollback", 7)], [3, 7]),
-        ([("finish", 3), ("finish", 3), ("promote", 3)], [3]),
-        ([("rollback", 3)], []),
+        ([("finish", "a", 3), ("promote", "a", 7)], "a@7", "a@3"),
+        ([("finish", "a", 3), ("promote", "a", 7), ("rollback", "a", 3)], "a@3", None),
+        ([("finish", "a", 3), ("finish", "b", 3)], "b@3", "a@3"),
+        ([("finish", "a", 3), ("finish", "b", 3), ("promote", "b", 1)], "b@1", "b@3"),
+        (
+            [("finish", "a", 3), ("finish", "b", 3), ("promote", "b", 1), ("rollback", "b", 3)],
+            "b@3",
+            "a@3",
+        ),
+        ([("finish", "a", 3), ("finish", "a", 3), ("promote", "a", 3)], "a@3", None),
+        ([("rollback", "a", 3)], "a@3", None),
+        ([("finish", "a", 3), ("promote", "b!", 9)], "a@3", "a@3"),
+        ([("finish", "a", 3), ("promote", "b!", 9), ("rollback", "a", 3)], "a@3", None),
+        ([("finish", "a", 3), ("promote", "b!", 9), ("promote", "b", 9)], "b@9", "a@3"),
+        ([("promote", "b!", 9)], None, None),
     ],
 )
-def test_a_rollback_takes_back_the_newest_publication(
-    tmp_path: Path, acts: Sequence[tuple[Act, int]], expected: list[int]
+def test_a_rollback_takes_back_the_newest_publication_of_any_run(
+    lines: Sequence[Line], champion: str | None, before: str | None
 ) -> None:
-    for serial, (act, number) in enumerate(acts, start=1):
-        version = ModelVersion("r1", number, {}, Layout((), 0), (), {}, {})
-        note(tmp_path, act, version, Published(serial, before=None))
-    assert [one.round for one in in_force(tmp_path)] == expected
-    if len(expected) < 2:
+    of = known(*lines)
+    assert (None if of.champion is None else str(of.champion)) == champion
+    if before is None:
         with pytest.raises(UserError, match="nothing to go back to"):
-            promote.before(tmp_path)
-    with (tmp_path / FILE).open("a") as file:
+            of.before()
+    else:
+        assert str(of.before()) == before
+
+
+def test_a_version_that_some_devices_try_is_the_candidate_until_the_next_publication_to_all() -> (
+    None
+):
+    trial = [("finish", "a", 3), ("promote", "b!", 9)]
+    assert str(known(*trial).candidate) == "b@9"  # type: ignore[arg-type]
+    assert known(*trial).names() == {("a", 3): ["champion"], ("b", 9): ["candidate"]}  # type: ignore[arg-type]
+    for act in ("promote", "finish", "rollback"):
+        assert known(*trial, (act, "a", 3)).candidate is None  # type: ignore[arg-type]
+
+
+def test_the_registry_has_the_publications_of_all_runs_of_a_federation_by_their_serials(
+    tmp_path: Path,
+) -> None:
+    for serial, (name, federation) in enumerate(
+        [("a", "north"), ("b", "south"), ("all/b/seed-1", "north"), ("a", "north")], start=1
+    ):
+        folder = tmp_path / name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "scenario.yaml").touch()
+        version = ModelVersion(name, serial, {}, Layout((), 0), (), {}, {})
+        published = Published(serial, InForce())
+        note(folder, "promote", version, published, federation, {}, "mine" if serial == 3 else "")
+    (tmp_path / "notes").mkdir()
+    of = registry(tmp_path, "north")
+    assert list(map(str, of.entries)) == ["a@1", "all/b/seed-1@3", "a@4"]
+    assert str(of.named("mine")) == "all/b/seed-1@3"
+    assert of.named("yours") is None
+    assert "@" in publications(tmp_path / "a")[0].who
+    assert registry(tmp_path / "nowhere", "north").champion is None
+    with (tmp_path / "a" / FILE).open("a") as file:
         file.write("{")
     with pytest.raises(UserError, match="damaged"):
-        in_force(tmp_path)
+        registry(tmp_path, "north")
+
+
+def test_a_run_whose_folder_is_gone_is_named_by_a_rollback() -> None:
+    line = Publication("", "finish", 3, 9, "b", before_run="a", before_round=20)
+    of = Registry(Path("runs"), (Entry(line, Path("runs/b"), "b"),))
+    with pytest.raises(UserError, match="round 20 of run a was in use before b@3"):
+        of.before()

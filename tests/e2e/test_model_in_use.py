@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import csv
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +26,9 @@ from covey.agent.training.predict import model_in_use, predict
 from covey.agent.worker.worker import answer
 from covey.coordinator.commands import promote, status
 from covey.coordinator.commands import run as command
+from covey.coordinator.commands.promote import Promoted, Wish
 from covey.coordinator.deploy.log import publications
+from covey.coordinator.deploy.registry import Registry, registry
 from covey.coordinator.disk.versions import last_version, round_name, save_version
 from covey.coordinator.record.notices import Notice
 from covey.coordinator.report.roster import roster_table
@@ -148,6 +150,17 @@ async def devices(folder: Path, url: BrokerUrl) -> AsyncIterator[Devices]:
         yield Devices(folder, url, stack)
 
 
+async def sent_to(urls: Sequence[BrokerUrl], version: str, *, force: bool = False) -> Promoted:
+    chosen = promote.chosen(version, Registry(Path("runs"), ()))
+    return await promote.send(chosen, urls, Wish(force=force, wait_s=20))
+
+
+async def rolled_back(urls: Sequence[BrokerUrl], runs: Path, *, force: bool = False) -> Promoted:
+    known = registry(runs, "default")
+    wish = Wish("rollback", force=force, wait_s=20, replaces=known.serial)
+    return await promote.send(promote.before(known), urls, wish)
+
+
 async def until(condition: Callable[[], Any], within_s: float = 20.0) -> None:
     async with asyncio.timeout(within_s):
         while not condition():  # noqa: ASYNC110  files have no event to wait for
@@ -182,8 +195,7 @@ async def test_a_model_is_delivered_used_replaced_rejected_and_rolled_back(tmp_p
             last = last_version(run)
             other = replace(last, round=7, models=tuple(2 * model for model in last.models))
             save_version(run, round_name(7), other)
-            version = promote.chosen(run, 7, best=False)
-            sent = await promote.send(run, version, "promote", [url], None, wait_s=20)
+            sent = await sent_to([url], f"{run}@7")
             assert sent.uptake.taken == ["late", *SITES]
             assert fleet.rounds() == [7] * len(SITES)
             assert fleet.index("north-1").pinned
@@ -191,22 +203,20 @@ async def test_a_model_is_delivered_used_replaced_rejected_and_rolled_back(tmp_p
             # rejected: the opposite is worse on every device
             wrong = replace(last, round=8, models=tuple(-model for model in last.models))
             save_version(run, round_name(8), wrong)
-            version = promote.chosen(run, 8, best=False)
-            sent = await promote.send(run, version, "promote", [url], None, wait_s=20)
+            sent = await sent_to([url], f"{run}@8")
             assert list(sent.uptake.rejected) == list(SITES)
             assert fleet.rounds() == [7] * len(SITES)
             assert fleet.predicted("south-1") == "ok"
             assert "rejected: run" in fleet.index("south-1").note
 
             # the operator insists
-            await promote.send(run, version, "promote", [url], None, force=True, wait_s=20)
+            await sent_to([url], f"{run}@8", force=True)
             assert fleet.rounds() == [8] * len(SITES)
             assert fleet.predicted("south-1") == "worn"
 
             # rolled back: first to the version before it, then to the run's own last round
             for expected in (7, ROUNDS):
-                back = promote.before(run)
-                await promote.send(run, back, "rollback", [url], None, wait_s=20)
+                await rolled_back([url], tmp_path)
                 assert fleet.rounds() == [expected] * len(SITES)
             shown = await status.from_broker(url, "default")
             models = {name: row["model"] for name, row in shown["roster"]["agents"].items()}
@@ -222,10 +232,7 @@ async def test_a_model_is_delivered_used_replaced_rejected_and_rolled_back(tmp_p
             options = Options(tmp_path / "next", broker=str(url), origin=run)
             await command.run(load(started_alike(tmp_path)), options, seen.append)
             await until(lambda: fleet.runs().isdisjoint({last.run}))
-            back = promote.before(tmp_path / "next")
-            sent = await promote.send(
-                tmp_path / "next", back, "rollback", [url], None, force=True, wait_s=20
-            )
+            sent = await rolled_back([url], tmp_path, force=True)
             assert (sent.run, sent.round) == (last.run, ROUNDS)
             assert sent.uptake.taken == ["late", *SITES]
     acts = [(one.act, one.round) for one in publications(run)]
@@ -235,6 +242,7 @@ async def test_a_model_is_delivered_used_replaced_rejected_and_rolled_back(tmp_p
         ("promote", 8),
         ("promote", 8),
         ("rollback", 7),
+        ("rollback", 3),
         ("rollback", 3),
     ]
     result = json.loads((run / "result.json").read_text())

@@ -32,6 +32,7 @@ def test_every_topic_that_is_built_is_parsed_back(federation: str, agent: str, p
     assert tree.parse(tree.coordinator_status) == PlainTopic("coordinator/status")
     assert tree.parse(tree.metrics) == PlainTopic("run/metrics")
     assert tree.parse(tree.control) == PlainTopic("control")
+    assert tree.parse(tree.candidate) == PlainTopic("deployment/candidate")
 
 
 @pytest.mark.parametrize(
