@@ -11,21 +11,29 @@ from typing import Any
 
 import numpy as np
 
+from covey.broker.programs.embedded import EmbeddedBroker
+from covey.broker.programs.options import Options
 from covey.shared.errors import DecodeError
 from covey.shared.mqtt.link import Message, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.wire.documents import AgentStatus, CoordinatorStatus
 from covey.shared.wire.messages import OrderMessage, Part, ReportContent, Work
 from covey.shared.wire.topics import Topics
+from tests.brokers import hosted
 from tests.processes import Program, free_port, program, until
 
 TOPICS = Topics("default")
 RUN = "rogue-run"
 
 
+def open_broker() -> contextlib.AbstractContextManager[str]:
+    """An open embedded broker in a thread, for as long as the block lasts; gives its address."""
+    return hosted(lambda: EmbeddedBroker(Options()))
+
+
 @contextlib.contextmanager
-def open_broker(folder: Path) -> Iterator[str]:
-    """An open embedded broker for as long as the block lasts; gives its address."""
+def broker_program(folder: Path) -> Iterator[str]:
+    """The same as a program, whose output is in the folder."""
     port = free_port()
     command = ["covey.broker.cli", "up", "--embedded", "--port", str(port)]
     log = folder / "broker.log"
@@ -36,8 +44,10 @@ def open_broker(folder: Path) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def victim(folder: Path, url: str, *more: str, name: str = "victim") -> Iterator[Program]:
-    """`agent start` with a small table of its own."""
+def victim(
+    folder: Path, url: str, *more: str, name: str = "victim", learner: str = "numpy"
+) -> Iterator[Program]:
+    """`agent start` with a small table of its own; numpy starts faster than torch."""
     data = folder / f"{name}.npz"
     rows = np.random.default_rng(1).normal(size=(20, 4)).astype(np.float32)
     np.savez(data, x=rows, y=np.arange(20) % 2)
@@ -53,6 +63,8 @@ def victim(folder: Path, url: str, *more: str, name: str = "victim") -> Iterator
         name,
         "--state",
         state,
+        "--learner",
+        learner,
     ]
     with program(*command, *more, log=folder / f"{name}.log") as agent:
         until(lambda: "connected" in agent.output, of=agent)

@@ -5,12 +5,16 @@ Before the rule, an order reached a shell on the device 7.7 s after it was publi
 
 from __future__ import annotations
 
+import importlib
 import json
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from typer.testing import CliRunner, Result
 
 from tests.attacks import rogue
 from tests.processes import program
@@ -38,7 +42,9 @@ def marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     library = tmp_path / "library"
     library.mkdir()
     (library / "weapon.py").write_text(WEAPON)
-    monkeypatch.setenv("PYTHONPATH", str(library))
+    monkeypatch.setenv("PYTHONPATH", str(library))  # of programs
+    monkeypatch.syspath_prepend(library)
+    monkeypatch.delitem(sys.modules, "weapon", raising=False)
     monkeypatch.setenv("COVEY_TEST_MARKER", str(tmp_path / "marker"))
     return tmp_path / "marker"
 
@@ -52,7 +58,7 @@ def test_an_order_that_names_code_runs_nothing_and_the_agent_gives_the_reason(
     tmp_path: Path, marker: Path
 ) -> None:
     order = rogue.order(task=weapon(tmp_path))
-    with rogue.open_broker(tmp_path) as url, rogue.victim(tmp_path, url) as agent:
+    with rogue.open_broker() as url, rogue.victim(tmp_path, url, learner="torch") as agent:
         heard = rogue.attack(
             url,
             {rogue.TOPICS.order("victim"): order.to_bytes()},
@@ -68,7 +74,7 @@ def test_a_status_whose_task_names_code_runs_nothing_and_keeps_the_agent_out(
     tmp_path: Path, marker: Path
 ) -> None:
     status = rogue.status(weapon(tmp_path))
-    with rogue.open_broker(tmp_path) as url, rogue.victim(tmp_path, url) as agent:
+    with rogue.open_broker() as url, rogue.victim(tmp_path, url, learner="torch") as agent:
         heard = rogue.attack(
             url, {rogue.TOPICS.coordinator_status: status.to_bytes()}, enough=lambda h: h.problems
         )
@@ -82,7 +88,10 @@ def test_a_status_whose_task_names_code_runs_nothing_and_keeps_the_agent_out(
 
 def test_code_that_the_devices_owner_allowed_is_run(tmp_path: Path, marker: Path) -> None:
     order = rogue.order(task=weapon(tmp_path))
-    with rogue.open_broker(tmp_path) as url, rogue.victim(tmp_path, url, "--allow", "weapon"):
+    with (
+        rogue.open_broker() as url,
+        rogue.victim(tmp_path, url, "--allow", "weapon", learner="torch"),
+    ):
         rogue.attack(
             url, {rogue.TOPICS.order("victim"): order.to_bytes()}, enough=lambda h: h.reports
         )
@@ -103,12 +112,10 @@ def test_a_model_file_that_names_code_runs_nothing_without_consent(
         "--out",
         str(tmp_path / "out.pt2"),
     ]
-    with program(*command, log=tmp_path / "log") as export:
-        assert export.process.wait(60) == 2, export.output
-    assert "--allow weapon" in export.output
+    assert "--allow weapon" in refused(command)
     assert not marker.exists()
-    with program(*command, "--allow", "weapon", log=tmp_path / "log") as export:
-        assert export.process.wait(60) == 0, export.output
+    done = typed([*command, "--allow", "weapon"])
+    assert done.exit_code == 0, done.output
     assert marker.exists()
 
 
@@ -156,7 +163,7 @@ COMMANDS = {
 def test_a_scenario_that_names_a_model_runs_nothing_without_consent(
     command: str, tmp_path: Path, marker: Path
 ) -> None:
-    output = refused(COMMANDS[command], SCENARIO % ("weapon:net", "digits"), tmp_path)
+    output = refused_with(COMMANDS[command], SCENARIO % ("weapon:net", "digits"), tmp_path)
     assert "--allow weapon" in output
     assert not marker.exists()
     assert not (tmp_path / "out").exists()
@@ -164,18 +171,29 @@ def test_a_scenario_that_names_a_model_runs_nothing_without_consent(
 
 @pytest.mark.parametrize("command", ["coordinator run --in-process", "agent fleet"])
 def test_a_scenario_names_no_data_of_code(command: str, tmp_path: Path, marker: Path) -> None:
-    refused(COMMANDS[command], SCENARIO % ("linear", "weapon:data"), tmp_path)
+    refused_with(COMMANDS[command], SCENARIO % ("linear", "weapon:data"), tmp_path)
     assert not marker.exists()
 
 
-def refused(command: list[str], text: str, folder: Path) -> str:
-    """What a command prints that ends with a user's mistake because of this scenario."""
+def typed(command: Sequence[str]) -> Result:
+    """A command in this process, where the weapon can be imported as in any other."""
+    app = importlib.import_module(f"{command[0]}.program").app
+    return CliRunner().invoke(app, list(command[1:]))
+
+
+def refused(command: Sequence[str]) -> str:
+    """What a command prints that ends with a user's mistake."""
+    done = typed(command)
+    assert done.exit_code == 2, done.output
+    return done.output
+
+
+def refused_with(command: Sequence[str], text: str, folder: Path) -> str:
+    """The same of a command that reads this scenario."""
     places = {"scenario": folder / "s.yaml", "compare": folder / "c.yaml", "out": folder / "out"}
     places["scenario"].write_text(text)
     places["compare"].write_text(text + "compare: {methods: [{name: fedavg}], seeds: [1]}\n")
-    with program(*(word.format_map(places) for word in command), log=folder / "log") as this:
-        assert this.process.wait(60) == 2, this.output
-    return this.output
+    return refused([word.format_map(places) for word in command])
 
 
 def test_a_run_and_its_resume_take_the_consent_from_the_command_line(

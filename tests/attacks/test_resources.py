@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import resource
 import socket
-import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -26,12 +25,6 @@ QUICK: dict[str, Any] = {
 }
 
 
-def rounds_per_s(folder: Path, seconds: float) -> float:
-    before, began = len(rows(folder)), time.monotonic()
-    time.sleep(seconds)
-    return (len(rows(folder)) - before) / (time.monotonic() - began)
-
-
 def megabytes(this: Program) -> float:
     return float(psutil.Process(this.process.pid).memory_info().rss) / 1e6
 
@@ -41,7 +34,7 @@ def roster(folder: Path) -> dict[str, Any]:
     return found
 
 
-def attack(folder: Path, port: int, kind: str, per_s: float, seconds: float = 4.0) -> Program:
+def attack(folder: Path, port: int, kind: str, per_s: float, seconds: float = 2.0) -> Program:
     command = ["tests.attacks.flood", str(port), kind, str(seconds), str(per_s)]
     return Program(command, folder / f"{kind}.log")
 
@@ -49,22 +42,21 @@ def attack(folder: Path, port: int, kind: str, per_s: float, seconds: float = 4.
 def test_a_flood_of_statuses_neither_fills_the_coordinators_memory_nor_stops_its_rounds(
     tmp_path: Path,
 ) -> None:
-    """Growth after 4 s of 4 MB statuses: 217 MB before, 0.1 MB after; of made-up agents with 16 KB each: 16 KB each before."""
+    """Growth after 4 s of 4 MB statuses, twice as many as here: 217 MB before, 0.1 MB after; of made-up agents with 16 KB each: 16 KB each before."""
     port, run = free_port(), tmp_path / "run"
-    with mosquitto(tmp_path, port), fleet(tmp_path, port, **QUICK):
-        this = coordinator(tmp_path, port, "--set", "strategy.name=fedavg", **QUICK)
+    # each job waits, so that the attack has the processor
+    calm = {**QUICK, "fleet": {"agents": 4, "faults": {"slow": 1.0, "slow_s": 0.2}}}
+    with mosquitto(tmp_path, port), fleet(tmp_path, port, **calm):
+        this = coordinator(tmp_path, port, "--set", "strategy.name=fedavg", **calm)
         try:
             until(lambda: len(rows(run)) >= 3, of=this)
-            calm, memory = rounds_per_s(run, 2.0), megabytes(this)
+            memory = megabytes(this)
             grown: dict[str, float] = {}
-            pace: dict[str, float] = {}
             sent: dict[str, int] = {}
             blamed: dict[str, int] = {}
             for kind, per_s in (("big", 40.0), ("small", 4000.0), ("stranger", 2000.0)):
                 rogue = attack(tmp_path, port, kind, per_s)
-                before = len(rows(run))
                 until(lambda: rogue.process.poll() is not None, of=rogue)  # noqa: B023 - called at once
-                pace[kind] = (len(rows(run)) - before) / 4.0 / max(calm, 0.1)
                 grown[kind] = megabytes(this) - memory
                 sent[kind] = int(rogue.output)
                 blamed = (
@@ -72,9 +64,7 @@ def test_a_flood_of_statuses_neither_fills_the_coordinators_memory_nor_stops_its
                     if kind == "small"
                     else blamed
                 )
-            print(
-                f"calm {calm:.1f} rounds/s, {memory:.0f} MB; pace {pace}; growth in MB {grown}; sent {sent}"
-            )
+            print(f"{memory:.0f} MB; growth in MB {grown}; sent {sent}")
             folded = len(rows(run))
             until(lambda: len(rows(run)) >= folded + 2, of=this)  # the run continues
         finally:
@@ -83,7 +73,7 @@ def test_a_flood_of_statuses_neither_fills_the_coordinators_memory_nor_stops_its
     assert refusals["too long"] > 0
     assert all(sent.values()), "every kind of flood was sent"
     assert blamed["rate"] > 200, "the flood is dropped, and its sender named"
-    assert max(grown.values()) < 100, grown
+    assert max(grown.values()) < 50, grown
     assert len(roster(run)["agents"]) < 1100
     assert (run / "audit.jsonl").stat().st_size < 2_000_000
 
@@ -91,7 +81,7 @@ def test_a_flood_of_statuses_neither_fills_the_coordinators_memory_nor_stops_its
 def test_sockets_at_the_metrics_neither_end_a_run_nor_hold_it_up(tmp_path: Path) -> None:
     """191 unfinished requests ended a coordinator with 200 descriptors before."""
     port, scrape, run = free_port(), free_port(), tmp_path / "run"
-    short = {**QUICK, "rounds": {**QUICK["rounds"], "count": 200}}
+    short = {**QUICK, "rounds": {**QUICK["rounds"], "count": 50}}
     with mosquitto(tmp_path, port), fleet(tmp_path, port, **short), ExitStack() as stack:
         this = coordinator(
             tmp_path, port, "--set", "strategy.name=fedavg", "--metrics", str(scrape), **short
@@ -104,7 +94,7 @@ def test_sockets_at_the_metrics_neither_end_a_run_nor_hold_it_up(tmp_path: Path)
                     client = stack.enter_context(socket.create_connection(("127.0.0.1", scrape)))
                     with suppress(ConnectionError):  # one too many
                         client.sendall(b"GET /metr")
-            assert len(rows(run)) < 200, "the attack came before the end"
+            assert len(rows(run)) < 50, "the attack came before the end"
             open_files = psutil.Process(this.process.pid).num_fds()
             until(lambda: this.process.poll() is not None, within_s=300.0)
         finally:

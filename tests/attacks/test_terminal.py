@@ -35,7 +35,7 @@ def test_coordinator_status_shows_escape_sequences_by_their_numbers(tmp_path: Pa
     roster = RosterMessage.model_construct(
         run="run-1", agents={"pi-7": row(TITLE + CLEAR)}, refusals={TITLE: 1}
     ).to_bytes()
-    with rogue.open_broker(tmp_path) as url:
+    with rogue.open_broker() as url:
         status = rogue.status(None).model_copy(update={"name": TITLE, "phase": CLEAR})
         messages = {rogue.TOPICS.roster: roster, rogue.TOPICS.coordinator_status: status.to_bytes()}
         rogue.attack(url, messages, within_s=3)
@@ -55,7 +55,7 @@ def test_coordinator_status_shows_escape_sequences_by_their_numbers(tmp_path: Pa
 
 def test_an_agent_shows_what_a_coordinator_named_by_its_numbers(tmp_path: Path) -> None:
     task = rogue.task(model={"name": f"my_pkg:{TITLE}", "options": {}})
-    with rogue.open_broker(tmp_path) as url, rogue.victim(tmp_path, url) as agent:
+    with rogue.open_broker() as url, rogue.victim(tmp_path, url) as agent:
         status = rogue.status(task)
         rogue.attack(
             url, {rogue.TOPICS.coordinator_status: status.to_bytes()}, enough=lambda h: h.problems
@@ -68,7 +68,7 @@ def test_an_agent_shows_what_a_coordinator_named_by_its_numbers(tmp_path: Path) 
 def test_a_broker_shows_the_names_of_its_clients_by_their_numbers(tmp_path: Path) -> None:
     """Before, a client id in a warning of the embedded broker renamed the window of the user who had started it."""
     shown = tmp_path / "broker.log"
-    with rogue.open_broker(tmp_path) as url, Raw(BrokerUrl.parse(url), TITLE) as client:
+    with rogue.broker_program(tmp_path) as url, Raw(BrokerUrl.parse(url), TITLE) as client:
         client.send(packet(0x80, b""))  # no SUBSCRIBE looks like that: a warning names the client
         until(lambda: "owned" in shown.read_text())
     assert "\\x1b]0;owned\\x07" in shown.read_text()

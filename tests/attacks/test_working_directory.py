@@ -80,7 +80,7 @@ def test_an_agent_started_among_planted_modules_imports_none(planted: Path, tmp_
     order = rogue.order()
     data = tmp_path / "data.csv"
     data.write_text("a,b,c,d,label\n" + "1,2,3,4,0\n5,6,7,8,1\n" * 10)
-    with rogue.open_broker(tmp_path) as url:
+    with rogue.open_broker() as url:
         words = [
             "start",
             "--data",

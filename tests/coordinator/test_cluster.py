@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from covey.coordinator.cluster import cell_task
+from covey.coordinator.cluster import cell_task, dask_cells
 from covey.coordinator.cluster.cell_task import CellOutcome, packed, this_place, unpack
 from covey.coordinator.cluster.dask_cells import run_on_dask
 from covey.coordinator.commands.compare import Request, compare, run_cells
@@ -101,7 +101,10 @@ def test_a_cell_that_fails_is_named_and_the_others_are_kept(cluster: str, tmp_pa
     assert not (tmp_path / bad.folder).exists()
 
 
-def test_a_scheduler_that_is_not_there_is_an_error_in_words(tmp_path: Path) -> None:
+def test_a_scheduler_that_is_not_there_is_an_error_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dask_cells, "CONNECT_WITHIN_S", 0.5)
     cells = grid(scenario())
     with pytest.raises(UserError, match=r"no Dask scheduler answers there.*dask scheduler"):
         run_on_dask("dask://127.0.0.1:9", cells, tmp_path, None, NO_CODE, lambda *_: None)

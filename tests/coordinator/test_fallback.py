@@ -148,11 +148,16 @@ class KilledError(Exception):
     pass
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run without a kill."""
+    return driver(tmp_path_factory.mktemp("whole") / "run").complete(SAMPLES)
+
+
 @pytest.mark.parametrize("at", range(2, 9))
 def test_a_kill_at_any_checkpoint_changes_neither_who_falls_back_nor_a_byte(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, whole: Run
 ) -> None:
-    whole = driver(tmp_path / "whole").complete(SAMPLES)
     first = driver(tmp_path / "killed")
     save, saves = Run._save, 0
 
@@ -172,8 +177,8 @@ def test_a_kill_at_any_checkpoint_changes_neither_who_falls_back_nor_a_byte(
     assert fingerprint(run) == fingerprint(whole)
     assert run.facts.fallen == whole.facts.fallen
     lines = [
-        [row for row in records.lines(tmp_path / name) if row["event"] == "fell_back"]
-        for name in ("whole", "killed")
+        [row for row in records.lines(folder) if row["event"] == "fell_back"]
+        for folder in (whole.folder, run.folder)
     ]
     assert lines[0] == lines[1]
 

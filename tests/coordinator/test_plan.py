@@ -17,6 +17,7 @@ from covey.shared.wire.messages import ModelContent, ReportContent, digest
 from covey.shared.wire.parts import split
 from covey.shared.wire.topics import Topics
 from tests.kit.scenes import Scenes
+from tests.methods import METHODS
 
 LENET = Layout(
     (
@@ -225,7 +226,9 @@ def test_without_a_simulated_fleet_the_agents_that_the_run_waits_for_are_counted
 def test_every_method_can_be_planned_shown_and_written_as_json(method: str, agents: int) -> None:
     figures = planned(
         scenario(
-            {"name": method}, fleet={"agents": agents}, rounds={"count": 6, "participation": 0.2}
+            {"name": method, **METHODS[method]},
+            fleet={"agents": agents},
+            rounds={"count": 6, "participation": 0.2},
         )
     )
     again = json.loads(json.dumps(figures.to_json()))
@@ -246,9 +249,10 @@ def test_rows_show_sizes_in_readable_units() -> None:
 
 def test_a_phase_for_the_drawn_agents_costs_as_many_agents_as_were_drawn() -> None:
     small = Layout((Tensor("fc1.weight", (3, 4)), Tensor("fc2.weight", (10, 3))), 2)
-    of = planned(scenario({"name": "fesem_ma", "matching": "fedma"}), small)
+    rounds = {"count": 20}
+    of = planned(scenario({"name": "fesem_ma", "matching": "fedma"}, rounds=rounds), small)
     assert [(phase(of, name).invited, phase(of, name).times) for name in ("train", "layer1")] == [
-        (10, 200)
+        (10, 20)
     ] * 2
 
 

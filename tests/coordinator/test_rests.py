@@ -220,6 +220,9 @@ def test_patience_is_never_longer_than_half_of_the_limit() -> None:
 # -- whole fleets, on a virtual clock ----------------------------------------------------------------------------
 
 
+ROUNDS = 64
+
+
 class OneIsSilent(Numpy):
     """The work of agent-3 never ends; the others take 2 s."""
 
@@ -257,10 +260,10 @@ def whole(folder: Path, silent: str, rounds: dict[str, Any]) -> tuple[Run, float
 @pytest.mark.parametrize("mode", ["synchronous", "buffered"])
 def test_one_silent_agent_leaves_at_least_half_of_the_calm_rate(tmp_path: Path, mode: str) -> None:
     """Before: a round of 2 s took 300 s, and 360 s until an agent's first work had an allowance of its own."""
-    rounds = {"count": 100, "mode": mode, "buffer": 3}
+    rounds = {"count": ROUNDS, "mode": mode, "buffer": 3}
     calm, usual_s = whole(tmp_path / "calm", "nobody", rounds)
     attacked, seconds = whole(tmp_path / "attacked", "agent-3", rounds)
-    assert calm.engine.round == attacked.engine.round == 100
+    assert calm.engine.round == attacked.engine.round == ROUNDS
     assert seconds <= 2 * usual_s, (usual_s, seconds)
 
 
