@@ -20,6 +20,7 @@ from covey.shared.numerics.vectors import Vector
 from covey.shared.numerics.votes import Vote
 from covey.shared.seeds import generator
 from covey.shared.strategies.fedclust import FedClust
+from covey.shared.wire import frames
 from covey.shared.wire.codec import Codec
 from covey.shared.wire.messages import ModelRef, ReportContent, digest
 from tests.agent.orders import order
@@ -79,8 +80,10 @@ def test_no_window_in_training_shares_rows_with_one_that_is_held_back() -> None:
 # -- the worker --------------------------------------------------------------------------------------------------------
 
 
-def evaluated(folder: Path, served: Vector, other: Vector) -> tuple[dict[str, Any], list[float]]:
-    """The numbers of the report of an order to compare two models, and the model that the device then uses."""
+def answered(
+    folder: Path, served: Vector, other: Vector, **of_order: Any
+) -> tuple[dict[str, Any], frames.Job, ModelDir]:
+    """The numbers of the report of an order with two models, the worker's answer, and the device's models."""
     folder.mkdir()
     refs: list[ModelRef] = []
     for key, vector in (("0", served), ("good-0", other)):
@@ -90,15 +93,12 @@ def evaluated(folder: Path, served: Vector, other: Vector) -> tuple[dict[str, An
     message = order(
         1,
         *refs,
-        phase="evaluate",
         round_=2,
-        strategy=FedClust().model_dump(mode="json"),
         task=TASK.for_agents(),
         layout=LAYOUT.to_wire(),
         sizes={},
         cluster=0,
-        numbers={"alternative": True},
-        evaluation={"tune_epochs": 0, "fallback": True},
+        **of_order,
     )
     models = ModelDir(folder / "models")
     done = answer(
@@ -116,10 +116,24 @@ def evaluated(folder: Path, served: Vector, other: Vector) -> tuple[dict[str, An
         }
     )
     assert done["failed"] is None
+    report = ReportContent.from_bytes((folder / "report").read_bytes(), verified=True)
+    return dict(report.numbers), done, models
+
+
+def evaluated(folder: Path, served: Vector, other: Vector) -> tuple[dict[str, Any], list[float]]:
+    """The numbers of the report of an order to compare two models, and the model that the device then uses."""
+    numbers, done, models = answered(
+        folder,
+        served,
+        other,
+        phase="evaluate",
+        strategy=FedClust().model_dump(mode="json"),
+        numbers={"alternative": True},
+        evaluation={"tune_epochs": 0, "fallback": True},
+    )
     version = Version.from_json(done["kept"]["version"])
     [kept] = read_model(models.folder / version.file).models
-    report = ReportContent.from_bytes((folder / "report").read_bytes(), verified=True)
-    return dict(report.numbers), LAYOUT.vector(kept).tolist()
+    return numbers, LAYOUT.vector(kept).tolist()
 
 
 def test_an_agent_reports_its_losses_and_is_served_and_uses_the_model_that_it_prefers(
@@ -151,3 +165,36 @@ def test_an_agent_trains_on_what_it_does_not_hold_back(
     perform(tmp_path, GOOD, models, evaluation=evaluation)
     report = ReportContent.from_bytes((tmp_path / "report").read_bytes(), verified=True)
     assert report.examples == trained
+
+
+@pytest.mark.parametrize(("better", "sign"), [(GOOD, 1), (BAD, -1)])
+def test_an_agent_votes_on_the_samples_that_it_holds_back_if_the_order_asks(
+    tmp_path: Path, single_thread: None, better: Vector, sign: int
+) -> None:
+    """A vote of Kin, in which neither average has the agent's own model in it."""
+    numbers, _, _ = answered(
+        tmp_path / "vote",
+        GOOD + BAD - better,
+        better,
+        phase="vote",
+        strategy={"name": "kin"},
+        numbers={"hold_back": 1, "question": "group", "share": [0.0, 0.0]},
+        evaluation={"tune_epochs": 0},
+    )
+    assert np.sign(numbers["gain"]) == [sign]
+    assert numbers["variance"][0] > 0
+
+
+def test_an_agent_whose_order_does_not_ask_holds_nothing_back_and_abstains(
+    tmp_path: Path, single_thread: None
+) -> None:
+    numbers, _, _ = answered(
+        tmp_path / "vote",
+        BAD,
+        GOOD,
+        phase="vote",
+        strategy={"name": "kin"},
+        numbers={"question": "group", "share": [0.0, 0.0]},
+        evaluation={"tune_epochs": 0},
+    )
+    assert numbers == {}

@@ -357,6 +357,14 @@ def test_over_a_broker_the_run_has_the_same_bytes(tmp_path: Path, labelling: Lab
     assert run.state.outcomes == alone.state.outcomes
 
 
+def test_in_buffered_rounds_those_before_the_last_vote_are_synchronous(tmp_path: Path) -> None:
+    plan = small_run.buffered("kin", rounds={"count": 9})
+    complete(tmp_path, swapped, plan)
+    lines = [row for row in records.lines(tmp_path) if row["event"] == "phase"]
+    reported = {row["round"] + 1: len(row["reported"]) for row in lines if row["phase"] == "train"}
+    assert [reported[number] for number in range(1, 10)] == [8] * 6 + [3] * 3
+
+
 class KilledError(Exception):
     pass
 
