@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from covey.shared.errors import DecodeError, PublicError
+from covey.shared.label_prior import prior_of, served, with_prior
 from covey.shared.numerics.figures import (
     Figures,
     baseline_figures,
@@ -132,6 +133,9 @@ def execute_order(
     if work is None:
         raise ValueError(f"order {order.step} of run {order.run} has no work")
     strategy, training = settings_of(work)
+    prior = prior_of(work, local, layout_of(work))
+    local = with_prior(local, prior)
+    held_back = held_back and with_prior(held_back, prior)
     job = _job(work, client, models, training, held_back)
     started = clock()
     report, state = _run_phase(strategy, job, local, client_state, work, noise)
@@ -394,10 +398,13 @@ def model_for_use(
     if work is None:
         return None
     strategy, training = settings_of(work)
+    prior = prior_of(work, local, layout_of(work))
+    local = with_prior(local, prior)
+    held_back = held_back and with_prior(held_back, prior)
     job = _job(work, client, models, training, held_back)
     if work.phase == EVALUATE:
         mixture, _ = _served(strategy, job, local, client_state)
-        return mixture
+        return served(mixture, prior)
     is_plain = type(strategy).personal in (Strategy.personal, ManyModels.personal)
     is_trained = work.phase == TRAIN and work.round > 0
     if not is_plain or not is_trained or len(models) != 1:
@@ -405,7 +412,7 @@ def model_for_use(
     model = models[0]
     if model.size != job.layout.size:
         return None
-    return ((1.0, model),)
+    return served(((1.0, model),), prior)
 
 
 # -- onto the wire -----------------------------------------------------------------------------------------------------

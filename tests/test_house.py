@@ -35,7 +35,7 @@ STAIRS = {
         "secure",
         "strategies mqtt",
         "scenario cli",
-        "order_settings",
+        "order_settings label_prior",
         "client",
         "proposal",
     ],

@@ -22,6 +22,7 @@ from covey.agent.policy import PolicyError, Rules
 from covey.agent.worker.sources import Source
 from covey.shared.client import decode_model, measure, model_for_use
 from covey.shared.errors import CoveyError
+from covey.shared.label_prior import own_prior, served, with_prior
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import ClientState, Local, Mixture, Training
@@ -30,7 +31,16 @@ from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.messages import OrderMessage
 
 # what a task asks does not depend on these keys: models that differ in them alone can be compared
-NOT_THE_QUESTION = {"model", "scale", "standardise", "init", "impute", "categories", "target_scale"}
+NOT_THE_QUESTION = {
+    "model",
+    "scale",
+    "standardise",
+    "init",
+    "impute",
+    "categories",
+    "target_scale",
+    "label_prior",
+}
 
 Answer = dict[str, Any]
 
@@ -168,12 +178,15 @@ def adopt(
     learner = load_learner(rules.learner, rules.allowed)
     generator = np.random.default_rng(0)
     local = learner.local(dataset, checked, layout, Training(), generator, rules)
+    prior = None
+    if checked.label_prior == "on":
+        prior = own_prior(checked.outputs, local, layout)
     number = 0
     if len(models) > 1:
-        number = lowest_loss(models, local)
+        number = lowest_loss(models, with_prior(local, prior))
     cluster = clusters[number] if len(deployment.models) > 1 else None
     version = Version(deployment.run, deployment.round, cluster, deployment.origin)
-    mixture = ((1.0, models[number]),)
+    mixture = served(((1.0, models[number]),), prior)
     force = deployment.force and rules.policy.forced_models == "taken"
     return keep(
         Candidate(version, task, mixture, layout), local, dataset, place, rules, force=force

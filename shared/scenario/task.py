@@ -155,6 +155,12 @@ class Task(Section):
         "federated, where agents send sums before round 0 and use the means and deviations of the whole fleet. The "
         "default sends nothing.",
     )
+    label_prior: Literal["auto", "on", "off"] = Field(
+        "auto",
+        description="Whether each agent adds the logarithm of its own shares of the classes to the outputs of a model, in "
+        "training, evaluation and use; the shares are never sent. on: with every method. auto: the method decides: kin does if "
+        "labels differ, others do not. off: never.",
+    )
     init: str | None = Field(
         None,
         description="An .npz file with the array theta0 (float32): the first initial model, or one row for each initial "
@@ -235,6 +241,8 @@ class Task(Section):
         for name, category in self.categories.items():
             if wrong := wrong_vocabulary(name, category):
                 raise ValueError(wrong)
+        if self.label_prior == "on" and self.classes is None:
+            raise ValueError("label_prior is for classes; remove it from a regression")
         if self.target_scale != "none" and self.classes is not None:
             raise ValueError("target_scale is for a regression; remove it, or remove classes")
         if not self.columns:

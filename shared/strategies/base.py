@@ -128,6 +128,9 @@ ALTERNATIVE = (
 # Number of an order: leave out of the training what the agent holds back for votes, a tenth of its samples.
 HOLD_BACK = "hold_back"
 
+# Number of an order: compute with the agent's label prior, if task.label_prior is auto.
+PRIOR = "prior"
+
 # Client state: the whole model (d,) after the client's latest local training in any phase. Mode
 # E-last measures it. The client's runner sets it where a method does not.
 LAST_MODEL = "held"

@@ -4,6 +4,7 @@ Method. The project's own; docs/kin.md has its idea, its formulas and what it is
 
 1. Phase `signature`: each agent sends a card of its data, before any training.
 2. Three tests on the cards (numerics/kinship.py). If none fires, the run is FedAvg, to the byte.
+   If labels differ, agents compute with their label prior (`shared.label_prior`) from round 1 on.
 3. Otherwise agents hold back a tenth of their training samples, and the first third of the rounds
    is FedAvg. In its last round the averages of the groups of up to two cuts are made too: a cut of
    the distances in inputs, and one of the distances in labels, each if a test of its kind fired.
@@ -39,6 +40,7 @@ from covey.shared.strategies.base import (
     LARGEST,
     LAST_MODEL,
     MODEL,
+    PRIOR,
     SIGNATURE,
     TRAIN,
     VOTE,
@@ -222,23 +224,25 @@ class Kin(ManyModels[KinState]):
             return Order(numbers={CARD: 1, SQUARES: 1}, whole=True)
         order = self.serve(state, client)
         if phase.name == VOTE:
-            asks = {QUESTION: state.question, HOLD_BACK: 1}
+            order = _with(order, {QUESTION: state.question, HOLD_BACK: 1})
             if state.question == OWN_OR_GROUP:
-                return replace(order, numbers=asks)
+                return order
             keys = (KEY, *_keys(state, client))
             shares = state.shares.get(client, {})
-            return Order(keys, {**asks, SHARE: [shares.get(key, 0.0) for key in keys]})
+            averages = replace(order, models=keys, cluster=None)
+            return _with(averages, {SHARE: [shares.get(key, 0.0) for key in keys]})
         if state.finishes_alone:
-            return replace(order, numbers={ALONE: 1})
-        return replace(order, numbers={HOLD_BACK: 1}) if state.votes_follow else order
+            return _with(order, {ALONE: 1})
+        return _with(order, {HOLD_BACK: 1}) if state.votes_follow else order
 
     def model(self, state: KinState, key: str) -> Vector:
         return state.averages[key] if key in state.averages else super().model(state, key)
 
     def serve(self, state: KinState, client: ClientId) -> Order:
+        order = super().serve(state, client)
         if client in state.owners:
-            return Order(cluster=state.assign.get(client))
-        return super().serve(state, client)
+            order = replace(order, models=())
+        return _with(order, {PRIOR: 1}) if LABELS in state.shift else order
 
     # -- the client half --------------------------------------------------------------------------
 
@@ -330,6 +334,10 @@ class Kin(ManyModels[KinState]):
         return PrivacyFacet(
             refusal="kin sends cards, which hold counts and sums of the data without noise"
         )
+
+
+def _with(order: Order, numbers: Mapping[str, Any]) -> Order:
+    return replace(order, numbers={**order.numbers, **numbers})
 
 
 # -- the votes of one agent ---------------------------------------------------------------------------
