@@ -10,6 +10,8 @@ The state of a client is a mapping of arrays that it keeps between orders. Its k
   set it itself. It takes 4 bytes per value of the model, from the first phase in which the agent trains.
 - `ERROR_FEEDBACK` + the name of a vector: what the codec topk has not sent yet. A strategy never sees these keys.
 - `PRIVACY_LEDGER`: the training steps with noise so far.
+
+Where only a part of the model travels, `part_local` stands between the strategy and the data.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from covey.shared.numerics.figures import (
 )
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.numerics.votes import LEAST, Vote
-from covey.shared.order_settings import layout_of, settings_of
+from covey.shared.order_settings import layout_of, settings_of, split_of
 from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import LOCAL, AgentPrivacy, noised
 from covey.shared.seeds import generator
@@ -57,6 +59,7 @@ from covey.shared.strategies.base import (
     TrainingResult,
 )
 from covey.shared.strategies.bases.hard import ManyModels
+from covey.shared.strategies.part_local import OWN, PartLocal, of_whole, on_part, tuned
 from covey.shared.wire.codec import Codec, decode, encode
 from covey.shared.wire.messages import Encoded, ModelContent, OrderMessage, ReportContent, Work
 
@@ -136,7 +139,7 @@ def execute_order(
     prior = prior_of(work, local, layout_of(work))
     local = with_prior(local, prior)
     held_back = held_back and with_prior(held_back, prior)
-    job = _job(work, client, models, training, held_back)
+    job, local = _job(work, client, models, training, local, client_state, held_back)
     started = clock()
     report, state = _run_phase(strategy, job, local, client_state, work, noise)
     seconds = clock() - started
@@ -159,9 +162,26 @@ def execute_order(
 
 
 def _job(
-    work: Work, client: str, models: Sequence[Vector], training: Training, held_back: Local | None
-) -> Job:
-    return Job(
+    work: Work,
+    client: str,
+    models: Sequence[Vector],
+    training: Training,
+    local: Local,
+    client_state: ClientState,
+    held_back: Local | None,
+) -> tuple[Job, Local]:
+    """The order as the strategy gets it, and the data that it trains on: whole models, or the part that travels."""
+    split = split_of(work)
+    layout = layout_of(work)
+    if split is not None and work.phase != MOMENTS:
+        own = None
+        if work.models and work.models[-1].key.partition(".")[0] == OWN:
+            *models, own = models
+        local = on_part(local, split, client_state, own, client)
+        if held_back is not None:
+            held_back = on_part(held_back, split, client_state, own, client)
+        layout = split.shared
+    job = Job(
         phase=work.phase,
         round=work.round,
         client=client,
@@ -169,10 +189,12 @@ def _job(
         models=tuple(models),
         numbers=work.numbers,
         cluster=work.cluster,
-        layout=layout_of(work),
+        layout=layout,
         training=training,
         held_back=held_back,
+        split=split,
     )
+    return job, local
 
 
 def _run_phase(
@@ -218,6 +240,16 @@ def _train(
     strategy: Strategy[Any], job: Job, local: Local, before: ClientState, *, track: bool
 ) -> tuple[Report, ClientState]:
     """The strategy's own work, and the model for mode E-last. `track`: measure that model too."""
+    if not isinstance(local, PartLocal):
+        return _train_on(strategy, job, local, before, track=track)
+    seen = local.seen(before)
+    report, state = _train_on(strategy, job, cast(Local, local), seen, track=track)
+    return report, local.stored(state, seen, before)
+
+
+def _train_on(
+    strategy: Strategy[Any], job: Job, local: Local, before: ClientState, *, track: bool
+) -> tuple[Report, ClientState]:
     visible = _without_error_feedback(before)
     recorder = _TrainingRecorder(local)
     report, state = strategy.work(job, cast(Local, recorder), visible)
@@ -313,15 +345,16 @@ def _evaluate(
 ) -> Report:
     """Figures in the modes E-server, E-tuned and E-last, those of the baseline, and the agent's vote if it is asked for."""
     mixture, vote = _served(strategy, job, local, client_state)
-    numbers: dict[str, Any] = {"server": measure(mixture, local)}
+    on_whole = of_whole(local)
+    numbers: dict[str, Any] = {"server": measure(mixture, on_whole)}
     if vote is not None:
         numbers[VOTE] = vote.to_wire()
     epochs = int(evaluation.get("tune_epochs", 0))
     if epochs > 0:
-        tuned = [(weight, local.train(model, epochs=epochs).end) for weight, model in mixture]
-        numbers["tuned"] = measure(tuple(tuned), local)
+        fine_tuned = [(weight, tuned(local, model, epochs)) for weight, model in mixture]
+        numbers["tuned"] = measure(tuple(fine_tuned), on_whole)
     if LAST_MODEL in client_state:
-        numbers["last"] = measure(((1.0, client_state[LAST_MODEL]),), local)
+        numbers["last"] = measure(((1.0, client_state[LAST_MODEL]),), on_whole)
     if numbers["server"]["n"]:
         numbers["baseline"] = baseline_figures(local.targets("train"), local.targets("test"))
     return Report({}, local.examples, numbers)
@@ -330,17 +363,24 @@ def _evaluate(
 def _served(
     strategy: Strategy[Any], job: Job, local: Local, client_state: ClientState
 ) -> tuple[Mixture, Vote | None]:
-    """The mixture that the order of an evaluation serves the agent, and the agent's vote.
+    """The mixture of whole models that the order of an evaluation serves the agent, and the agent's vote.
 
     An order with an alternative names it last. The agent takes it if its vote is against the other model: its test data
     have no say in that.
     """
     visible = _without_error_feedback(client_state)
+    part = local if isinstance(local, PartLocal) else None
+    if part is not None:
+        visible = part.seen(visible)
     if ALTERNATIVE not in job.numbers:
-        return strategy.personal(job, local, visible), None
+        mixture = strategy.personal(job, local, visible)
+        return (mixture if part is None else part.whole_mixture(mixture)), None
     *models, alternative = job.models
     own = strategy.personal(replace(job, models=tuple(models)), local, visible)
-    held_back = job.held_back
+    if part is not None:
+        own = part.whole_mixture(own)
+        alternative = part.whole(alternative)
+    held_back = None if job.held_back is None else of_whole(job.held_back)
     if held_back is None or len(own) != 1 or held_back.examples < LEAST:
         return own, None
     [(_, served)] = own
@@ -401,18 +441,22 @@ def model_for_use(
     prior = prior_of(work, local, layout_of(work))
     local = with_prior(local, prior)
     held_back = held_back and with_prior(held_back, prior)
-    job = _job(work, client, models, training, held_back)
+    job, local = _job(work, client, models, training, local, client_state, held_back)
     if work.phase == EVALUATE:
         mixture, _ = _served(strategy, job, local, client_state)
         return served(mixture, prior)
     is_plain = type(strategy).personal in (Strategy.personal, ManyModels.personal)
     is_trained = work.phase == TRAIN and work.round > 0
-    if not is_plain or not is_trained or len(models) != 1:
+    if not is_plain or not is_trained or len(job.models) != 1:
         return None
-    model = models[0]
+    model = job.models[0]
     if model.size != job.layout.size:
         return None
-    return served(((1.0, model),), prior)
+    if not isinstance(local, PartLocal):
+        return served(((1.0, model),), prior)
+    if local.split.keeps and LAST_MODEL not in client_state:
+        return None  # what the agent keeps has not trained yet
+    return served(local.whole_mixture(((1.0, model),)), prior)
 
 
 # -- onto the wire -----------------------------------------------------------------------------------------------------

@@ -10,8 +10,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from covey.shared.consent import AllowedCode, consent
 from covey.shared.errors import PublicError
+from covey.shared.numerics.split import Patterns, Split
 from covey.shared.numerics.vectors import Layout
-from covey.shared.scenario.task import Task
+from covey.shared.scenario.task import SPLIT, Task
 from covey.shared.strategies.base import Strategy, Training
 from covey.shared.strategies.registry import AnyStrategy
 from covey.shared.wire.messages import Work
@@ -31,6 +32,42 @@ def settings_of(work: Work) -> Settings:
 def layout_of(work: Work) -> Layout:
     """The layout of the models. Raises DecodeError("layout") if it is malformed, or too large."""
     return _layout(_packed(work.layout))
+
+
+def split_of(work: Work) -> Split | None:
+    """Which part of the model travels; None: all of it. Raises PublicError if the model has no such part."""
+    patterns = [work.task.get(key, ()) for key in SPLIT]
+    return _split(_packed([work.strategy, patterns, work.layout]), consent())
+
+
+def split_by(
+    strategy: Strategy[Any],
+    layout: Layout,
+    share: Patterns = (),
+    keep: Patterns = (),
+    freeze: Patterns = (),
+) -> Split | None:
+    """Which part of a model travels: what the task names, or else the method; None: all of it.
+
+    Args:
+        strategy: the method.
+        layout: of the whole model.
+        share, keep, freeze: of the task.
+
+    Raises:
+        PublicError: the model has no such part.
+    """
+    split = strategy.split(layout)
+    if share or keep or freeze:
+        split = Split.by_patterns(layout, share, keep, freeze)
+    if split is None or split.is_whole:
+        return None
+    if not split.shared.size:
+        raise PublicError(
+            "the scenario leaves nothing of the model to share; let task.share, task.keep and task.freeze, or the layers "
+            "that the method keeps, leave at least one tensor, or choose the method local, which sends nothing"
+        )
+    return split
 
 
 def task_of(work: Work) -> Task:
@@ -57,6 +94,12 @@ def _settings(packed: bytes, allowed: AllowedCode) -> Settings:
         problem = f"the order's {error.title} is not valid: {key}: {first['msg']}"
         raise PublicError(problem) from None
     return strategy, training
+
+
+@lru_cache(KEPT)
+def _split(packed: bytes, allowed: AllowedCode) -> Split | None:
+    strategy, patterns, layout = msgpack.unpackb(packed)
+    return split_by(_strategy.validate_python(strategy), Layout.from_wire(layout), *patterns)
 
 
 @lru_cache(KEPT)

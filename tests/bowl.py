@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from covey.shared.numerics import kinship
+from covey.shared.numerics.split import Mask
 from covey.shared.numerics.vectors import Layout, Tensor, Vector
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import (
@@ -87,7 +88,7 @@ class Trainer(Local, ABC):
         steps: int | None = None,
         weights: npt.NDArray[np.float32] | None = None,
         contrast: Contrast | None = None,  # no part of these models depends on it: gradient 0
-        frozen: int = 0,
+        trained: Mask | None = None,
         velocity: Vector | None = None,
         at_home: bool = False,
     ) -> TrainingResult:
@@ -108,10 +109,12 @@ class Trainer(Local, ABC):
             loss, g = self._batch(w, rows, sample_weights[rows])
             g = g + t.weight_decay * w
             if correction.anchor is not None:
-                g = g + correction.mu * (w - correction.anchor)
+                pull = correction.mu * (w - correction.anchor)
+                g = g + (pull if correction.on is None else pull * correction.on)
             if correction.drift is not None:
                 g = g + correction.drift
-            g[:frozen] = 0
+            if trained is not None:
+                g[~trained] = 0
             v = t.momentum * v + g
             w = w - t.lr * v
             losses.append(loss)
@@ -306,6 +309,12 @@ def perceptron_client(labels: tuple[int, ...], *, seed: int, n: int = 24) -> Per
     """The same client with hidden units."""
     plain = softmax_client(labels, seed=seed, n=n)
     return Perceptron(plain.x, plain.y, plain.classes)
+
+
+def normed_client(labels: tuple[int, ...], *, seed: int, n: int = 24) -> Softmax:
+    """The same client, whose bias has the name of a statistic of batch norm."""
+    plain = softmax_client(labels, seed=seed, n=n)
+    return replace(plain, names=("out.weight", "norm.running_mean"))
 
 
 def softmax_client(

@@ -15,9 +15,12 @@ import numpy as np
 
 from covey.shared.seeds import entropy, generator
 from covey.shared.strategies.base import (
+    LAST_MODEL,
+    MODEL,
     ClientId,
     ClientState,
     Job,
+    Local,
     Mixture,
     Order,
     Phase,
@@ -26,6 +29,7 @@ from covey.shared.strategies.base import (
     Strategy,
     View,
 )
+from covey.shared.strategies.part_local import PartLocal, divided
 from covey.shared.strategies.reading import folded
 from tests.bowl import Drop, Trainer
 
@@ -87,7 +91,11 @@ class Run:
     round: int = 0
 
     def __post_init__(self) -> None:
-        self.state = frozen(self.strategy.init(self.setup))
+        split = self.strategy.split(self.setup.layout)
+        if split is not None and split.is_whole:
+            split = None
+        self.part = divided(self.setup, split, self.strategy)  # the setup that the method gets
+        self.state = frozen(self.strategy.init(self.part))
 
     def rounds(self, count: int) -> Run:
         """Continue until `count` rounds are folded in all. Raises AssertionError for a run that hangs."""
@@ -105,7 +113,11 @@ class Run:
 
     def personal(self, client: ClientId) -> Mixture:
         job = self.job("evaluate", client, self.strategy.serve(self.state, client))
-        return self.strategy.personal(job, self.local(job), self.client_states.get(client, {}))
+        state = self.client_states.get(client, {})
+        local = self.local(job)
+        if not isinstance(local, PartLocal):
+            return self.strategy.personal(job, local, state)
+        return local.whole_mixture(self.strategy.personal(job, local, local.seen(state)))
 
     def phase(self, attempt: int) -> bool:
         """One attempt at the phase that comes next; whether it counts."""
@@ -117,9 +129,7 @@ class Run:
         for client in generator(self.shuffle, "arrival").permutation(list(phase.cohort)).tolist():
             if not self.drop(phase.name, self.round, client):
                 job = self.job(phase.name, client, self.strategy.order(self.state, phase, client))
-                done[client] = self.strategy.work(
-                    job, self.local(job), self.client_states.get(client, {})
-                )
+                done[client] = self._work(job)
                 _promised(done[client][0], phase)
         if len(done) < max(phase.quorum * len(phase.cohort), 1) and not phase.may_be_empty:
             return False
@@ -132,6 +142,17 @@ class Run:
         self.phases.append((phase, tuple(sorted(done))))
         self.round += phase.ends_round
         return True
+
+    def _work(self, job: Job) -> tuple[Report, ClientState]:
+        local = self.local(job)
+        before = self.client_states.get(job.client, {})
+        if not isinstance(local, PartLocal):
+            return self.strategy.work(job, local, before)
+        seen = local.seen(before)
+        report, after = self.strategy.work(job, local, seen)
+        if MODEL in report.vectors:  # as the runner of a client does
+            after = {**after, LAST_MODEL: report.vectors[MODEL]}
+        return report, local.stored(after, seen, before)
 
     def _cohort(self, phase: Phase, attempt: int) -> tuple[ClientId, ...]:
         present = self.present()
@@ -149,9 +170,14 @@ class Run:
         models = tuple(self.strategy.model(self.state, key) for key in order.models)
         numbers = msgpack.unpackb(msgpack.packb(dict(order.numbers)))
         training = self.setup.training.in_round(self.round, self.setup.rounds)
-        plain = (numbers, order.cluster, self.setup.layout, training)
+        plain = (numbers, order.cluster, self.part.layout, training, self.part.split)
         return Job(phase, self.round, client, self.setup.seed, models, *plain)
 
-    def local(self, job: Job) -> Trainer:
+    def local(self, job: Job) -> Local:
         seed = entropy(job.seed, "job", job.phase, job.round, job.client)
-        return replace(self.locals[job.client], training=job.training, seed=seed)
+        local = replace(self.locals[job.client], training=job.training, seed=seed)
+        if job.split is None:
+            return local
+        state = self.client_states.get(job.client, {})
+        part: Any = PartLocal(local, job.split, state, self.part.rest, job.client)
+        return part  # type: ignore[no-any-return]

@@ -10,6 +10,10 @@ from typing import Any
 
 from covey.shared.strategies.registry import BUILT_IN
 
+# methods that share some layers and keep others: a model with one layer alone has nothing left
+LAYERED = {"fedbabu", "fedrep"}
+NORMED = {"fedbn"}  # keep layers that normalise
+
 # for rules that every method keeps (tests/shared/test_strategy_every.py): one run per set of options
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "cfl": [
@@ -79,7 +83,8 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "feddane": [{}, {"mu": 0.5, "resample": True}],
     "feddist": [{}, {"anneal": "linear", "epsilon": 1.0}],
     "fednova": [{}, {"mu": 0.1}, {"server_momentum": 0.5}],
-    "lg": [{"shared_layers": 1}, {"shared_layers": 0}],
+    "lg": [{"shared_layers": 1}, {"shared_layers": 1, "weights": "uniform"}],
+    "fedrep": [{}, {"head": "last", "head_epochs": 1}, {"head": "joint", "head_layers": 2}],
     "perfedavg": [
         {},
         {"variant": "hf", "beta": 0.1, "weights": "uniform", "adapt_epochs": 1},
@@ -139,6 +144,10 @@ SMALL: dict[str, dict[str, Any]] = {
     "feddws": {"anneal": "linear"},
     "perfedavg": {"alpha": 0.05, "beta": 0.1},
     "lg": {"shared_layers": 1},
+    "fedrep": {},
+    "fedrep-fedper": {"name": "fedrep", "head": "joint"},
+    "fedbabu": {},
+    "fedbn": {},
     "fesem": {"n_clusters": 2},
     "fesem_ma": {"n_clusters": 2},
     "fesem_ma-own": {"name": "fesem_ma", "n_clusters": 2, "warmup_start": "own"},

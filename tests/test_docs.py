@@ -203,6 +203,7 @@ def test_every_method_has_a_paragraph_with_idea_cost_use_leakage_and_errors_of_p
     sections = (ROOT / "docs" / "methods.md").read_text("utf-8").split("\n## ")[1:]
     told = {section.split("\n", 1)[0]: section for section in sections}
     assert "FedAvgM" in told.pop("The server's optimiser")
+    assert "FedPer" in told.pop("Share, keep, freeze")
     assert set(told) == {str(options.get("name", method)) for method, options in METHODS.items()}
     for section in told.values():
         parts = re.findall(r"^\*\*(.+)\.\*\*", section, re.MULTILINE)

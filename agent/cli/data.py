@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import covey
 from covey.agent.cli.options import Data, command_group
 from covey.shared.cli import Json
+from covey.shared.consent import NO_CODE
 from covey.shared.errors import UserError
+
+if TYPE_CHECKING:
+    from covey.shared.numerics.split import Part
 
 commands = command_group()
 
@@ -57,8 +62,36 @@ def check(
         raise UserError("--also needs --propose: check the data of each device by itself")
     from covey.agent.data.check_report import show
 
-    if not show(data, label, scenario, as_json=as_json):
+    parts = () if scenario is None else _parts_of_model(scenario)
+    if not show(data, label, scenario, as_json=as_json, parts=parts):
         raise typer.Exit(2)
+
+
+def _parts_of_model(scenario: Path) -> Sequence[Part]:
+    """What travels of a scenario's model, what stays here and what does not train; empty if all of it travels.
+
+    Raises:
+        UserError: the model has no such part, or cannot be built here.
+    """
+    from covey.agent.learner_choice import learner_name
+    from covey.agent.learning import load_learner
+    from covey.shared.order_settings import split_by
+    from covey.shared.scenario.load import load_without_files
+    from covey.shared.strategies.base import Strategy
+
+    loaded = load_without_files(scenario)
+    task = loaded.task
+    is_own = ":" in task.model.name  # code of the user's own needs consent
+    divides = (
+        task.share or task.keep or task.freeze or type(loaded.strategy).split is not Strategy.split
+    )
+    if is_own or not divides:
+        return ()
+    learner = load_learner(learner_name(None), NO_CODE)
+    split = split_by(
+        loaded.strategy, learner.layout(task, NO_CODE), task.share, task.keep, task.freeze
+    )
+    return () if split is None else split.parts()
 
 
 @commands.command()

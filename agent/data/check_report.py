@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from rich.table import Table
@@ -16,6 +16,7 @@ from covey.agent.data.load import tables_at
 from covey.agent.data.proposal_data import describe
 from covey.shared import json_text
 from covey.shared.errors import DataError, UserError
+from covey.shared.numerics.split import Part
 from covey.shared.proposal.proposal import checked, propose
 from covey.shared.scenario.load import load_without_files
 from covey.shared.scenario.task import Task
@@ -23,8 +24,22 @@ from covey.shared.sentences import some
 from covey.shared.terminal import Terminal
 
 
-def show(data: str, label: str | None, scenario: Path | None, *, as_json: bool) -> bool:
+def show(
+    data: str,
+    label: str | None,
+    scenario: Path | None,
+    *,
+    as_json: bool,
+    parts: Sequence[Part] = (),
+) -> bool:
     """Print what was found; False if something keeps the data out of a run.
+
+    Args:
+        data: a path.
+        label: the column to predict.
+        scenario: whose task the data is compared with.
+        as_json: for programs.
+        parts: of the scenario's model: what travels, what stays, what does not train.
 
     Raises:
         UserError: the data cannot be read. As JSON, that is a problem like others.
@@ -41,9 +56,12 @@ def show(data: str, label: str | None, scenario: Path | None, *, as_json: bool) 
         print(json_text.dumps(problem))
         return False
     if as_json:
-        print(json_text.dumps(finding.to_json()))
+        content = finding.to_json()
+        if parts:
+            content["parts"] = [asdict(part) for part in parts]
+        print(json_text.dumps(content))
     else:
-        _print(finding, scenario)
+        _print(finding, scenario, parts)
     return not finding.problems
 
 
@@ -114,11 +132,13 @@ def show_proposal(sources: Sequence[str], target: str | None, *, as_json: bool) 
         remarks.print(remark)
 
 
-def _print(finding: Finding, scenario: Path | None) -> None:
+def _print(finding: Finding, scenario: Path | None, parts: Sequence[Part]) -> None:
     """A table, then notes and problems, one a line."""
     table = Table(title=finding.source, show_header=False, title_justify="left")
     for name, value in _rows(finding).items():
         table.add_row(name, value)
+    for part in parts:
+        table.add_row(part.role, str(part))
     out = Terminal(soft_wrap=True)
     out.print(table)
     for note in finding.notes:

@@ -18,6 +18,7 @@ from covey.agent.light.dense_net import DenseNet, layout_of_task
 from covey.agent.policy import NO_CODE_RULES, Rules
 from covey.shared.consent import AllowedCode
 from covey.shared.errors import PublicError
+from covey.shared.numerics.split import Mask
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import Budget, LocalPrivacy
@@ -42,22 +43,23 @@ class NumpySgd:
         net: the model to train; its gradient is changed in place by each step.
         training: rate, momentum and weight decay.
         correction: terms that bend the gradient; its vectors are (d,).
-        frozen: the first `frozen` parameters never change.
-        velocity: (d - frozen,) from an earlier training, or None.
+        trained: the values that may change (d,); None: all.
+        velocity: (d,) from an earlier training, or None.
     """
 
-    velocity: Vector | None  # (d - frozen,); None without momentum
+    velocity: Vector | None  # (d,); None without momentum
 
     def __init__(
         self,
         net: DenseNet,
         training: Training,
         correction: GradientCorrection,
-        frozen: int,
+        trained: Mask | None,
         velocity: Vector | None,
     ) -> None:
-        self._weights = net.state[frozen:]
-        self._gradient = net.gradient[frozen:]
+        self._weights = net.state
+        self._gradient = net.gradient
+        self._fixed = None if trained is None else ~trained
         # float32 scalars: a Python float is cast in the same way, but the intent is easier to see
         self._lr = np.float32(training.lr)
         self._momentum = np.float32(training.momentum)
@@ -65,10 +67,11 @@ class NumpySgd:
         self._mu = np.float32(correction.mu)
         self._anchor = None
         if correction.mu and correction.anchor is not None:
-            self._anchor = correction.anchor[frozen:].astype(np.float32)
+            self._anchor = correction.anchor.astype(np.float32)
+        self._on = correction.on
         self._drift = None
         if correction.drift is not None:
-            self._drift = correction.drift[frozen:].astype(np.float32)
+            self._drift = correction.drift.astype(np.float32)
         self.velocity = None
         if training.momentum:
             self.velocity = np.zeros_like(self._weights)
@@ -81,9 +84,12 @@ class NumpySgd:
         if self._decay:
             gradient += self._decay * self._weights
         if self._anchor is not None:
-            gradient += self._mu * (self._weights - self._anchor)
+            pull = self._mu * (self._weights - self._anchor)
+            gradient += pull if self._on is None else pull * self._on
         if self._drift is not None:
             gradient += self._drift
+        if self._fixed is not None:
+            gradient[self._fixed] = 0
         direction = gradient
         if self.velocity is not None:
             self.velocity *= self._momentum
@@ -249,7 +255,7 @@ class NumpyLocal(DataOfLocal):
         steps: int | None = None,
         weights: Float32 | None = None,
         contrast: Contrast | None = None,
-        frozen: int = 0,
+        trained: Mask | None = None,
         velocity: Vector | None = None,
         at_home: bool = False,
     ) -> TrainingResult:
@@ -273,7 +279,7 @@ class NumpyLocal(DataOfLocal):
         weights = self._weights(weights)
         net = self._net
         net.load(start)
-        sgd = NumpySgd(net, self._training, correction, frozen, velocity)
+        sgd = NumpySgd(net, self._training, correction, trained, velocity)
         batches = chain.from_iterable(self._batching.batches(epochs))
         losses: list[float] = []
         with np.errstate(all="ignore"):  # a diverged model is reported as such

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from covey.agent.training.models import BATCH_NORMS, layout_of, tensors_of
 from covey.shared.errors import PublicError
+from covey.shared.numerics.split import Mask
 from covey.shared.numerics.vectors import Layout, Vector
 
 SEEDS = 2**63  # torch accepts seeds below this
@@ -50,6 +51,7 @@ class FlatModule:
                 f"{len(layout.tensors)}; install the same version on both machines"
             )
         self.module = module
+        self._layout = layout
         self.state = torch.empty(layout.size, device=device)
         self.parameters = self.state[: layout.parameters]
         self.gradient = torch.zeros(layout.parameters, device=device)
@@ -93,6 +95,43 @@ class FlatModule:
         """Put the module into training mode, unless it is: each layer takes time."""
         if not self.module.training:
             self.module.train()
+
+    @contextmanager
+    def training(self, trained: Mask | None) -> Iterator[None]:
+        """Training mode. Tensors of which no value is trained cost no gradient, and running statistics of them stay.
+
+        Args:
+            trained: the values that may change (d,); None: all.
+        """
+        self.train()
+        if trained is None:
+            yield
+            return
+        fixed = [
+            entry for entry, span in self._layout.spans() if entry.size and not trained[span].any()
+        ]
+        tensors = tensors_of(self.module)
+        parameters: list[Tensor] = []
+        if trained.any():  # a loss that depends on nothing that trains has no gradient at all
+            parameters = [
+                tensors[entry.name] for entry in fixed if tensors[entry.name].requires_grad
+            ]
+        modules = [
+            self.module.get_submodule(entry.module)
+            for entry in fixed
+            if not isinstance(tensors[entry.name], nn.Parameter)
+        ]
+        for parameter in parameters:
+            parameter.requires_grad_(False)
+        for module in modules:
+            module.training = False  # of this module alone, whatever it contains
+        try:
+            yield
+        finally:
+            for parameter in parameters:
+                parameter.requires_grad_(True)
+            for module in modules:
+                module.training = True
 
     def vector(self) -> Vector:
         """A copy of the state (d,) float32, on the CPU."""

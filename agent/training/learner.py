@@ -36,6 +36,7 @@ from covey.agent.training.objective import (
 from covey.agent.training.sgd import Sgd
 from covey.shared.consent import AllowedCode
 from covey.shared.errors import PublicError
+from covey.shared.numerics.split import Mask
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import (
@@ -293,7 +294,7 @@ class TorchLocal(DataOfLocal):
         steps: int | None = None,
         weights: Float32 | None = None,
         contrast: Contrast | None = None,
-        frozen: int = 0,
+        trained: Mask | None = None,
         velocity: Vector | None = None,
         at_home: bool = False,
     ) -> TrainingResult:
@@ -319,16 +320,15 @@ class TorchLocal(DataOfLocal):
             if steps is None:
                 steps = self._private.steps(epochs)
             return self._train_with_dp_sgd(
-                self._private, start, correction, steps, frozen, velocity
+                self._private, start, correction, steps, trained, velocity
             )
         weights = self._weights(weights)
         net = self._net
         net.load(start)
-        net.train()
-        sgd = Sgd(net, self._training, correction, frozen, velocity)
+        sgd = Sgd(net, self._training, correction, trained, velocity)
         objective = self._objective(contrast)
         losses: list[Tensor] = []
-        with net.seeded(self._rng):
+        with net.training(trained), net.seeded(self._rng):
             batches = chain.from_iterable(self._epoch(weights) for _ in range(epochs))
             for inputs, targets, weight in islice(batches, steps):
                 net.gradient.zero_()
@@ -348,14 +348,14 @@ class TorchLocal(DataOfLocal):
         start: Vector,
         correction: GradientCorrection,
         steps: int,
-        frozen: int,
+        trained: Mask | None,
         velocity: Vector | None,
     ) -> TrainingResult:
         """DP-SGD: each batch is a Poisson sample; what bends the gradient afterwards does not see the data."""
         net = self._private_net
         net.load(start)
         net.train()
-        sgd = Sgd(net, self._training, correction, frozen, velocity)
+        sgd = Sgd(net, self._training, correction, trained, velocity)
         private.spend(steps)
         with net.seeded(self._rng):
             for _ in range(steps):

@@ -341,8 +341,8 @@ def write_start(scenario: Scenario, out: Path, allowed: AllowedCode = NO_CODE) -
     """
     task = scenario.task
     strategy = scenario.strategy
-    if strategy.head:
-        headed(build(task, scenario.seed, allowed), strategy.head)
+    if strategy.projection_head:
+        headed(build(task, scenario.seed, allowed), strategy.projection_head)
     starts: list[Vector] = []
     for start in range(strategy.starts):
         vector, layout = initial(task, entropy(scenario.seed, "init", start), start, allowed)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from covey.agent.training.flat_module import FlatModule
+from covey.shared.numerics.split import Mask
 from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import GradientCorrection, Training
 
@@ -22,36 +23,44 @@ class Sgd:
         net: the module to train; its gradient (P,) is changed in place by each step.
         training: rate, momentum and weight decay.
         correction: terms that bend the gradient; its vectors are (P,) or (d,).
-        frozen: the first `frozen` parameters never change.
-        velocity: (P - frozen,) float32 from an earlier training, or None.
+        trained: the values that may change (d,); None: all.
+        velocity: (P,) float32 from an earlier training, or None.
     """
 
-    _weights: Tensor  # (P - frozen,) view of the net's parameters
-    _gradient: Tensor  # (P - frozen,) view of the net's gradient
-    _anchor: Tensor | None  # (P - frozen,); None without a proximal term
-    _drift: Tensor | None  # (P - frozen,); None without a control variate
-    _velocity: Tensor | None  # (P - frozen,); None without momentum
+    _weights: Tensor  # (P,) the net's parameters
+    _gradient: Tensor  # (P,) the net's gradient
+    _anchor: Tensor | None  # (P,); None without a proximal term
+    _on: Tensor | None  # (P,) bool, what the proximal term pulls; None: all
+    _drift: Tensor | None  # (P,); None without a control variate
+    _fixed: Tensor | None  # (P,) bool, what never changes; None: nothing
+    _velocity: Tensor | None  # (P,); None without momentum
 
     def __init__(
         self,
         net: FlatModule,
         training: Training,
         correction: GradientCorrection,
-        frozen: int,
+        trained: Mask | None,
         velocity: Vector | None,
     ) -> None:
-        trained = slice(frozen, len(net.parameters))
+        size = len(net.parameters)
         self._training = training
-        self._weights = net.parameters[trained]
-        self._gradient = net.gradient[trained]
+        self._weights = net.parameters
+        self._gradient = net.gradient
         device = self._weights.device
         self._mu = correction.mu
         self._anchor = None
         if correction.mu and correction.anchor is not None:
-            self._anchor = _copied(correction.anchor[trained], device)
+            self._anchor = _copied(correction.anchor[:size], device)
+        self._on = None
+        if correction.on is not None:
+            self._on = torch.from_numpy(correction.on[:size]).to(device)
+        self._fixed = None
+        if trained is not None:
+            self._fixed = torch.from_numpy(~trained[:size]).to(device)
         self._drift = None
         if correction.drift is not None:
-            self._drift = _copied(correction.drift[trained], device)
+            self._drift = _copied(correction.drift[:size], device)
         self._velocity = None
         if training.momentum:
             self._velocity = torch.zeros_like(self._weights)
@@ -60,7 +69,7 @@ class Sgd:
 
     @property
     def velocity(self) -> Vector | None:
-        """(P - frozen,) float32 on the CPU; None without momentum."""
+        """(P,) float32 on the CPU; None without momentum."""
         if self._velocity is None:
             return None
         return cast(Vector, self._velocity.cpu().numpy())
@@ -73,9 +82,14 @@ class Sgd:
         if training.weight_decay:
             gradient.add_(weights, alpha=training.weight_decay)
         if self._anchor is not None:
-            gradient.add_(weights - self._anchor, alpha=self._mu)
+            pull = weights - self._anchor
+            if self._on is not None:
+                pull.mul_(self._on)
+            gradient.add_(pull, alpha=self._mu)
         if self._drift is not None:
             gradient.add_(self._drift)
+        if self._fixed is not None:
+            gradient.masked_fill_(self._fixed, 0)
         direction = gradient
         if self._velocity is not None:
             direction = self._velocity.mul_(training.momentum).add_(gradient)

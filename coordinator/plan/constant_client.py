@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from covey.shared.numerics import kinship
+from covey.shared.numerics.split import Mask
 from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import (
     Contrast,
@@ -72,7 +73,7 @@ class ConstantClient:
         steps: int | None = None,
         weights: npt.NDArray[np.float32] | None = None,
         contrast: Contrast | None = None,
-        frozen: int = 0,
+        trained: Mask | None = None,
         velocity: Vector | None = None,
         at_home: bool = False,
     ) -> TrainingResult:

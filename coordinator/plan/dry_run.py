@@ -29,6 +29,7 @@ from covey.shared.strategies.base import (
     Setup,
     View,
 )
+from covey.shared.strategies.part_local import OWN, model_of, whole_models, with_own
 from covey.shared.strategies.reading import folded, order_of_evaluation
 
 DRY_AGENTS = 8
@@ -73,6 +74,7 @@ class DryRun:
         self.sample = min(agents, drawn)  # real agents that a round draws
         self._scale = agents / made_up  # real agents for each of the made-up ones
         self._client_states: dict[ClientId, ClientState] = {}  # empty before the first work
+        self._owners: set[ClientId] = set()  # agents that have got what does not travel
 
     def __repr__(self) -> str:
         return f"DryRun({self.scenario.name!r}, agents={self.agents})"
@@ -116,7 +118,8 @@ class DryRun:
         orders = []
         for client in self.clients:
             fallback = self.scenario.evaluation.fallback
-            orders.append(order_of_evaluation(self.strategy, self.state, client, fallback=fallback))
+            order = order_of_evaluation(self.strategy, self.state, client, fallback=fallback)
+            orders.append(with_own(order, self.setup, client, self._owners))
         reports = [EMPTY_REPORT] * len(orders)
         return replace(self._cost(EVALUATION, self.agents, orders, reports), times=times)
 
@@ -131,7 +134,7 @@ class DryRun:
             outgoing = max(outgoing, phase.published_bytes)
         checkpoint = _state_bytes(self.state, frozenset(self.clients), self._scale, set())
         exported = 0
-        for model in self.strategy.clusters(self.state):
+        for model in whole_models(self.strategy, self.state, self.setup):
             exported += model.nbytes
         return spool + outgoing + 2 * checkpoint + exported
 
@@ -151,12 +154,13 @@ class DryRun:
             orders = []
             for client in names:
                 order = self.strategy.order(self.state, phase, client)
-                orders.append(order)
+                orders.append(with_own(order, self.setup, client, self._owners))
             reports = []
             for client, order in zip(names, orders, strict=True):
                 reports.append(self._work(phase, view, client, order))
             if names:
                 yield self._cost(phase, invited, orders, reports)
+            self._owners.update(names)
             done = replace(phase, cohort=names)
             by_client = list(zip(names, reports, strict=True))
             self.state = folded(
@@ -196,7 +200,7 @@ class DryRun:
         """The client's half of the strategy, on constants."""
         setup = self.setup
         task = self.scenario.task
-        models = [self.strategy.model(self.state, key) for key in order.models]
+        models = [self.strategy.model(self.state, key) for key in order.models if key != OWN]
         job = Job(
             phase.name,
             view.round,
@@ -207,6 +211,7 @@ class DryRun:
             order.cluster,
             setup.layout,
             setup.training,
+            setup.split,
         )
         number = self.clients.index(client) + 1
         local = ConstantClient(number, setup.layout.size, task.outputs, math.prod(task.features))
@@ -223,7 +228,7 @@ class DryRun:
         lengths: dict[str, int] = {}  # of each model that an order names
         for order in orders:
             for key in order.models:
-                lengths[key] = self.strategy.model(self.state, key).size
+                lengths[key] = model_of(self.strategy, self.state, key, self.setup).size
         prices = {}
         for key, length in lengths.items():
             prices[key] = self.prices.model(key, length)

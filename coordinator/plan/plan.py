@@ -12,6 +12,7 @@ from typing import Any
 
 from covey.coordinator.plan.cost import PhaseCost, merged
 from covey.coordinator.plan.dry_run import EVALUATION, DryRun
+from covey.shared.numerics.split import Part
 from covey.shared.numerics.vectors import BLOCK
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import Setup
@@ -27,13 +28,14 @@ class Plan:
     method: str
     agents: int
     rounds: int
-    values: int  # length of a model's vector
+    values: int  # length of a model's vector, as far as it travels
     models: int  # K, that the server keeps
     phases: tuple[PhaseCost, ...]
     round_down_bytes: int
     round_up_bytes: int
     memory_bytes: int  # of the coordinator, for models
     disk_bytes: int  # of the coordinator, at most at a time
+    parts: tuple[Part, ...] = ()  # of the model; empty where all of it travels
 
     @property
     def down_bytes(self) -> int:
@@ -63,6 +65,7 @@ class Plan:
             ("agents, rounds", f"{self.agents}, {self.rounds}"),
             ("model", f"{self.values} values, {model}; {self.models} kept"),
         ]
+        rows += [(part.role, str(part)) for part in self.parts]
         for phase in self.phases:
             traffic = _both_ways(phase.down_bytes, phase.up_bytes)
             times = "once" if phase.times == 1 else f"{phase.times} times"
@@ -120,6 +123,7 @@ def plan(scenario: Scenario, setup: Setup, agents: int | None = None) -> Plan:
         round_up_bytes=sum(phase.total_up for phase in last_round),
         memory_bytes=_memory_bytes(values, models, sums),
         disk_bytes=dry.disk_bytes(kinds),
+        parts=() if setup.split is None else setup.split.parts(),
     )
 
 

@@ -37,7 +37,7 @@ class Prices:
     def model(self, key: str, length: int) -> int:
         """Bytes of one model, or of a part of one, with `length` values, on its way to one agent."""
         empty = Encoded(codec=self._down.name, length=length, data=b"")
-        envelope = len(ModelContent(layout=self._setup.layout.digest, vector=empty).to_bytes())
+        envelope = len(ModelContent(layout=self._setup.whole.digest, vector=empty).to_bytes())
         payload = _growth(self._down.payload_bytes(length, based=False))
         return self._packets(self._topics.model(key), envelope + payload)
 

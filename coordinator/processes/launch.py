@@ -29,8 +29,10 @@ from covey.shared.files import write_atomically
 from covey.shared.mqtt.broker_url import BrokerUrl, environment_of
 from covey.shared.mqtt.credentials import COORDINATOR, FLEET
 from covey.shared.numerics.vectors import Layout
+from covey.shared.order_settings import split_by
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import Setup
+from covey.shared.strategies.part_local import divided
 
 READY_WITHIN_S = 60.0
 START_POLL_S = 0.05  # how often to look for the initial models that a fleet builds
@@ -242,8 +244,17 @@ def _given(scenario: Scenario, path: Path) -> bool:
 
 
 def setup_of(scenario: Scenario, starts: Sequence[np.ndarray], layout: Layout) -> Setup:
-    """The setup that a scenario gives its strategy; `starts` are its initial models, float32 (d,) each."""
-    return Setup(
+    """The setup that a scenario gives its strategy.
+
+    Args:
+        scenario: what to run.
+        starts: the initial models, float32 (d,) each.
+        layout: of a whole model.
+
+    Raises:
+        PublicError: the model cannot be split as the scenario asks.
+    """
+    setup = Setup(
         tuple(starts),
         layout,
         scenario.seed,
@@ -252,6 +263,9 @@ def setup_of(scenario: Scenario, starts: Sequence[np.ndarray], layout: Layout) -
         scenario.training,
         private=scenario.privacy is not None,
     )
+    task = scenario.task
+    split = split_by(scenario.strategy, layout, task.share, task.keep, task.freeze)
+    return divided(setup, split, scenario.strategy)
 
 
 def tail(path: Path, lines: int = 12, since: int = 0) -> str:

@@ -23,6 +23,7 @@ from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import ClientId, Order, Phase, Setup, Training
+from covey.shared.strategies.part_local import model_of, with_own
 from covey.shared.strategies.phase_names import EVALUATE, MOMENTS
 from covey.shared.strategies.reading import order_of_evaluation
 from covey.shared.wire.brief_work import brief_of, shared_of
@@ -216,7 +217,7 @@ class OrderBook:
 
     def _decoded(self, send: SendModel) -> Vector:
         """A model (d,) as agents see it."""
-        return decode_model(self._room.write(send.path.read_bytes), self._setup.layout)
+        return decode_model(self._room.write(send.path.read_bytes), self._setup.whole)
 
     def keys(self) -> Sequence[str]:
         """The keys of the models that orders of this state name."""
@@ -296,7 +297,7 @@ class OrderBook:
             strategy=self._strategy.model_dump(mode="json"),
             training=training.model_dump(mode="json"),
             task=scenario.task.for_agents(),
-            layout=self._setup.layout.to_wire(),
+            layout=self._setup.whole.to_wire(),
             scaling=self._facts.scaling,
             models=models,
             numbers=dict(order.numbers),
@@ -318,8 +319,10 @@ class OrderBook:
             return Order()
         if phase.name == EVALUATE:
             fallback = self._scenario.evaluation.fallback
-            return order_of_evaluation(self._strategy, state, client, fallback=fallback)
-        return self._strategy.order(state, phase, client)
+            order = order_of_evaluation(self._strategy, state, client, fallback=fallback)
+        else:
+            order = self._strategy.order(state, phase, client)
+        return with_own(order, self._setup, client, self._facts.owners)
 
     def _model(self, key: str, step: int, state: Any) -> SendModel:
         if key not in self._models:
@@ -327,7 +330,7 @@ class OrderBook:
         return self._models[key]
 
     def _encoded(self, key: str, step: int, state: Any) -> SendModel:
-        model = self._strategy.model(state, key)
+        model = model_of(self._strategy, state, key, self._setup)
         content = self._content(key, model)
         path = self._folder / key
         # a coordinator that starts again encodes its models again
@@ -339,7 +342,7 @@ class OrderBook:
         wire = self._scenario.wire
         codec = Codec(wire.down, block=wire.block)
         rng = generator(self._scenario.seed, "down", self._engine.round, key)
-        return encode_model(model, self._setup.layout.digest, codec, rng)
+        return encode_model(model, self._setup.whole.digest, codec, rng)
 
     def _ref(self, key: str, content: bytes) -> ModelRef:
         """The reference to an encoded model in an order."""
@@ -352,7 +355,7 @@ class OrderBook:
 
     def make(self, client: ClientId, number: int, phase: Phase, state: Any) -> None:
         """Make an order of the agent's own, on the newest models."""
-        order = self._strategy.order(state, phase, client)
+        order = self._strategy_order(client, phase, state)
         models = [self._version(key, number, state).ref for key in order.models]
         kind = (phase.name, order.models, order.cluster)
         work = self._newest.get(kind)
@@ -369,7 +372,7 @@ class OrderBook:
         known = self._present.get(key)
         if known is not None:
             return known
-        model = self._strategy.model(state, key)
+        model = model_of(self._strategy, state, key, self._setup)
         content = self._content(key, model)
         ref = self._ref(version_key(key, content), content)
         send = SendModel(ref, self._folder / ref.key, about=number, values=model.size)
@@ -420,7 +423,9 @@ class OrderBook:
 
     def restore(self) -> None:
         """Take up the own orders that an earlier process has left in files."""
-        self.own.restore(self._engine.pace.numbers(), self._setup.layout.size)
+        setup = self._setup
+        own = 0 if setup.rest is None else setup.rest.size
+        self.own.restore(self._engine.pace.numbers(), setup.layout.size, own)
 
 
 def asked_of(send: SendOrder) -> Work | BriefWork | None:

@@ -40,6 +40,11 @@ class Origin:
             UserError: the method cannot be continued.
         """
         strategy: Strategy[Any] = scenario.strategy
+        if setup.split is not None and setup.split.keeps:
+            raise UserError(
+                f"--from {self.folder}: {scenario.strategy.name} keeps a part of its models on the devices, where a new run "
+                "starts from nothing"
+            )
         fresh = strategy.init(setup)
         state = Checkpoint(self.folder / "checkpoint").state(type(fresh))
         try:

@@ -16,6 +16,7 @@ from covey.coordinator.engine.pace import Pace
 from covey.coordinator.run.effects import DropModel, SendModel
 from covey.shared.errors import DecodeError
 from covey.shared.files import write_atomically
+from covey.shared.strategies.part_local import OWN
 from covey.shared.wire.messages import ModelRef, OrderMessage, Work, digest
 
 PREFIX = "order-"  # of the files with orders
@@ -76,15 +77,22 @@ class OwnOrders:
 
     def keys_of(self, number: int) -> list[str]:
         """The strategy's keys of the models that an order names: a version's key ends with a dot and its digest."""
-        return [ref.key.rpartition(".")[0] for ref in self.works[number].models]
+        keys = [ref.key.rpartition(".")[0] for ref in self.works[number].models]
+        return [key for key in keys if key != OWN]  # it is the last one
 
     def start_of(self, number: int, key: str) -> SendModel:
         """The model behind one of these keys, as the agent of this order has it."""
         place = self.keys_of(number).index(key)
         return self.versions[self.works[number].models[place].key]
 
-    def restore(self, needed: Collection[int], values: int) -> None:
-        """Take up the orders that an earlier process has left in files, on models of this many values."""
+    def restore(self, needed: Collection[int], values: int, own: int) -> None:
+        """Take up the orders that an earlier process has left in files.
+
+        Args:
+            needed: their numbers.
+            values: of each model that they name.
+            own: values of the model with the key `OWN`.
+        """
         for number in sorted(needed):
             order = _saved_order(self._folder, number)
             assert order is not None  # noqa: S101 - the others were found to be lost
@@ -92,7 +100,10 @@ class OwnOrders:
             self.works[number] = order.work
             for ref in order.work.models:
                 path = self._folder / ref.key
-                self.versions[ref.key] = SendModel(ref, path, about=number, values=values)
+                is_own = ref.key.partition(".")[0] == OWN
+                self.versions[ref.key] = SendModel(
+                    ref, path, about=number, values=own if is_own else values
+                )
 
 
 def version_key(key: str, content: bytes) -> str:

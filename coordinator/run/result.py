@@ -264,9 +264,9 @@ def write_models(run: Run) -> None:
     """
     models = run.folder / "models"
     models.mkdir(exist_ok=True)
-    layout = run.setup.layout
+    layout = run.setup.whole
     facts = {"task": run.task_of_models}
-    for k, model in enumerate(run.strategy.clusters(run.state)):
+    for k, model in enumerate(run.models):
         save_arrays(model_file(models, k), layout.named(model), facts)
 
 

@@ -60,10 +60,12 @@ from covey.coordinator.run.own_orders import lost_orders
 from covey.coordinator.run.run_state import AcceptedSteps, RunState, note_outcome
 from covey.shared.errors import DecodeError
 from covey.shared.journal import Journal
+from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.fleet_statistics import resolved
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId, Phase, Reports, Setup, View
-from covey.shared.strategies.phase_names import EVALUATE, TRAIN
+from covey.shared.strategies.part_local import whole_models
+from covey.shared.strategies.phase_names import EVALUATE, MOMENTS, TRAIN
 from covey.shared.strategies.reading import forgotten
 from covey.shared.wire.messages import ReportContent, digest
 
@@ -384,6 +386,8 @@ class Run:
     def failed(self, client: ClientId, step: int, why: str, now: float) -> Effects:
         """An agent reports that it could not do its work."""
         self.audit.blame("failed", client, f"step {step}: {why}")
+        # perhaps the values that it keeps are lost: the next order brings initial ones
+        self.facts.owners.pop(client, None)
         # people count from one; after the last round agents are evaluated
         self.facts.count_failure(client, min(self.engine.round + 1, self.engine.rules.rounds), why)
         effects = self.handle(events.Failed(client, step, why), now)
@@ -576,11 +580,16 @@ class Run:
             run=self.facts.run,
             round=self.engine.round,
             task=self.task_of_models,
-            layout=self.setup.layout,
-            models=tuple(self.strategy.clusters(self.state)),
+            layout=self.setup.whole,
+            models=self.models,
             assignment=dict(assignment),
             figure=figure,
         )
+
+    @property
+    def models(self) -> tuple[Vector, ...]:
+        """The models (d,), one per cluster; empty where they never leave the devices."""
+        return whole_models(self.strategy, self.state, self.setup)
 
     @property
     def task_of_models(self) -> dict[str, Any]:
@@ -684,6 +693,8 @@ class Run:
         note_outcome(
             self.facts, self.scenario, phase, self.engine.round, reports, outcome, circumstances
         )
+        if self.setup.rest is not None and phase.name not in (MOMENTS, EVALUATE):
+            self.facts.owners |= dict.fromkeys([client for client, _ in reports], self.engine.round)
 
     def _folded(self, folded: FoldedStep, reports: Reports) -> Performed:
         """The state has the reports. Once the engine knows it, record and checkpoint follow, and the spool is emptied."""

@@ -53,6 +53,10 @@ class RunState:
     # The newest training round of each agent that was drawn for one; the others are missing.
     trained: Steps = field(default_factory=dict)
 
+    # The agents that have values of their own since a report was folded: their orders need not bring the initial ones.
+    # Empty where the whole model travels.
+    owners: Steps = field(default_factory=dict)
+
     # The figures of each agent's newest evaluation, by mode.
     evaluation: dict[ClientId, Json] = field(default_factory=dict)
 
@@ -104,7 +108,8 @@ class RunState:
 
     def forget(self, client: ClientId) -> None:
         """Forget all about an agent but its newest accepted step, which orders repeat should it come back."""
-        for kept in (self.evaluation, self.fallen, self.tracked, self.trained, self.devices):
+        kept_of_agents = (self.evaluation, self.fallen, self.tracked, self.trained)
+        for kept in (*kept_of_agents, self.owners, self.devices):
             kept.pop(client, None)
 
     def count_failure(self, client: ClientId, round_: int, why: str) -> None:
@@ -134,7 +139,7 @@ class RunState:
             key = name
             if name == "clock" and value is None:
                 continue
-            if name in ("events", "fallen", "trains_on") and not value:
+            if name in ("events", "fallen", "owners", "trains_on") and not value:
                 continue
             if name == "incarnation":
                 key = "again"

@@ -401,7 +401,7 @@ class Aggregators:
             phase=json.dumps(phase),
             state=manifest,
             arrays=arrays,
-            layout=run.setup.layout.to_wire(),
+            layout=run.setup.whole.to_wire(),
             bases=run.orders.bases() if needs_bases else {},
         )
         return task.to_bytes()

@@ -227,7 +227,7 @@ class Scenario(Section):
         """Check now that models have the heads that methods need, not hours into the comparison."""
         for method in self._compared:
             model = self.task_of(method).model
-            clusters = method.strategy.head
+            clusters = method.strategy.projection_head
             is_built_in = ":" not in model.name
             if clusters and is_built_in and model.options.get("head") != clusters:
                 raise ValueError(

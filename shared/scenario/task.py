@@ -6,7 +6,14 @@ import hashlib
 import math
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from covey.shared import json_text
 from covey.shared.plain_name import OrItsName
@@ -29,10 +36,15 @@ from covey.shared.scenario.section import Section, repeated
 DIGEST_BYTES = 8
 MIN_CLASSES = 2
 MAX_CLASSES = 1_000_000  # a model has an output for each
+SPLIT = ("share", "keep", "freeze")  # keys that divide the tensors of a model
+MAX_PATTERN = 200  # characters of a pattern of tensor names
 IMAGE_AXES = 3  # channels, height, width
 IMAGE_CHANNELS = (1, 3)  # grey, RGB
 # Agents get all other keys only if they are set, so that orders without them stay as they were before these keys existed.
 ALWAYS_SENT = ("features", "classes", "model", "scale", "standardise")
+
+
+TensorPattern = Annotated[str, Field(min_length=1, max_length=MAX_PATTERN)]
 
 
 class Model(Section):
@@ -168,6 +180,34 @@ class Task(Section):
         "is accepted as well (models/cluster-0.safetensors of a run), or a folder of them for a method with several initial "
         "models. null: the seed determines the initial models.",
     )
+
+    share: tuple[TensorPattern, ...] = Field(
+        (),
+        max_length=MAX_COLUMNS,
+        description="Tensors of the model that train and travel: names of tensors or modules, with * and ? as wildcards. The "
+        "first pattern that matches a tensor decides, and ! in front of it takes the tensor out. Everything that is not shared "
+        "or kept is frozen then. The default shares all that keep and freeze do not name.",
+    )
+    keep: tuple[TensorPattern, ...] = Field(
+        (),
+        max_length=MAX_COLUMNS,
+        description="Tensors that train on each agent and stay there, as patterns like those of share, for example [fc3] for "
+        "an own last layer, or [fc3.bias] for own levels. keep is stronger than share.",
+    )
+    freeze: tuple[TensorPattern, ...] = Field(
+        (),
+        max_length=MAX_COLUMNS,
+        description="Tensors that neither train nor travel, as patterns like those of share. They have the values of init, or "
+        "those that the seed gives them.",
+    )
+
+    @model_serializer(mode="wrap")
+    def _split_only_where_it_is_set(
+        self, serialize: SerializerFunctionWrapHandler
+    ) -> dict[str, Any]:
+        """A task that shares all of its model keeps the digest that its runs have stored."""
+        settings: dict[str, Any] = serialize(self)
+        return {key: value for key, value in settings.items() if value or key not in SPLIT}
 
     @field_validator("classes")
     @classmethod

@@ -68,6 +68,7 @@ from pydantic import (
 from covey.shared.numerics.averages import Average
 from covey.shared.numerics.clustering import Linkage
 from covey.shared.numerics.kinship import Card
+from covey.shared.numerics.split import Mask, Split
 from covey.shared.numerics.vectors import Layout, Vector
 
 # `as` with the same name: authors of methods import these from here
@@ -121,6 +122,9 @@ INDIVIDUAL = (
     "its models are made of single reports, and not of a mean that the server could move to"
 )
 
+# why values that agents keep are not for methods that send gradients
+GRADIENTS = "agents send gradients of the shared part, and what they keep would never train"
+
 ALTERNATIVE = (
     "alternative"  # number of an order to evaluate: compare the last model with the others
 )
@@ -148,6 +152,17 @@ class Setup:
     training: Training  # the run's settings of local SGD
     private: bool = False  # the scenario has a privacy section
 
+    # Where only a part of the model travels, `starts` and `layout` are that part, and models (d,)
+    # everywhere in a method are too. `rest` holds the initial values of all others, which agents
+    # get once; it is the first start's.
+    split: Split | None = None
+    rest: Vector | None = None
+
+    @property
+    def whole(self) -> Layout:
+        """The layout of the whole model."""
+        return self.layout if self.split is None else self.split.whole
+
 
 @dataclass(frozen=True)
 class TaskData:
@@ -157,7 +172,7 @@ class TaskData:
     regression: bool
 
 
-Settings = Average | Server | Training | TaskData
+Settings = Average | Server | Split | Training | TaskData
 
 
 @dataclass(frozen=True)
@@ -258,6 +273,12 @@ class Job:
     held_back: Local | None = (
         None  # samples on which the client compares models; None: it has no vote
     )
+    split: Split | None = None  # None: the whole model travels, and `layout` is that of it
+
+    @property
+    def outputs(self) -> int:
+        """Outputs of the whole model."""
+        return self.layout.outputs if self.split is None else self.split.whole.outputs
 
 
 @dataclass(frozen=True)
@@ -294,6 +315,7 @@ class GradientCorrection:
     anchor: Vector | None = None  # None: without the proximal term
     mu: float = 0.0
     drift: Vector | None = None  # None: without this term
+    on: Mask | None = None  # (d,): the values that the proximal term pulls; None: all
 
 
 @dataclass(frozen=True)
@@ -314,7 +336,7 @@ class TrainingResult:
     end: Vector  # the trained model (d,)
     steps: int
     loss: float  # mean over the steps
-    velocity: Vector | None = None  # momentum's (P,) without frozen parameters; None without it
+    velocity: Vector | None = None  # momentum's (P,); None without it
 
 
 def trained_report(
@@ -420,7 +442,7 @@ class Local(Protocol):
         steps: int | None = None,
         weights: npt.NDArray[np.float32] | None = None,
         contrast: Contrast | None = None,
-        frozen: int = 0,
+        trained: Mask | None = None,
         velocity: Vector | None = None,
         at_home: bool = False,
     ) -> TrainingResult:
@@ -434,8 +456,9 @@ class Local(Protocol):
             weights: factor on the loss of each sample (n_i,). The mean of a batch still divides by
                 the size of the batch.
             contrast: a contrastive loss to add.
-            frozen: keep this many parameters at the front of the model as they are, whatever
-                weight decay and correction do.
+            trained: the values that may change (d,), of the model or, where agents keep a part of
+                it, of the whole one (`Job.split`). Neither steps nor weight decay nor a correction
+                changes the others. None: all that train.
             velocity: momentum's velocity to begin with; None: zero.
             at_home: the result stays on the device and in no report: it needs no noise under
                 `privacy.local`, and takes nothing of its budget.
@@ -540,12 +563,23 @@ class Strategy(BaseModel, Generic[S]):
         return 1
 
     @property
-    def head(self) -> int:
+    def projection_head(self) -> int:
         """The clusters of the projection head that the model must have; 0: no head.
 
         A scenario sets it as task.model.options.head.
         """
         return 0
+
+    def split(self, layout: Layout) -> Split | None:
+        """The part of the model that the method shares, where the task names none; None: all of it.
+
+        Args:
+            layout: of the whole model.
+
+        Raises:
+            PublicError: the model has no such part.
+        """
+        return None
 
     # -- the server half ---------------------------------------------------------------------------
 
@@ -660,7 +694,7 @@ class Strategy(BaseModel, Generic[S]):
 
         Args:
             settings: a rule of the section `aggregation`, the server's optimiser, the training
-                section, or the form of the task's data.
+                section, the form of the task's data, or a split of the model.
         """
         if isinstance(settings, Server):
             return self.no_server or (INDIVIDUAL if self.individual else "")

@@ -18,9 +18,11 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from covey.shared.numerics.split import Split
 from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.strategies.base import (
     GRADIENT,
+    GRADIENTS,
     ClientId,
     ClientState,
     Job,
@@ -29,6 +31,7 @@ from covey.shared.strategies.base import (
     Report,
     Reports,
     Schedule,
+    Settings,
     Setup,
     Sums,
     Terms,
@@ -61,6 +64,11 @@ class FedSgd(SingleModel[SgdState]):
         description="The samples in a client's gradient: all of them, or this many, drawn again in "
         "each round.",
     )
+
+    def refuses(self, settings: Settings) -> str:
+        if isinstance(settings, Split) and settings.keeps:
+            return GRADIENTS
+        return super().refuses(settings)
 
     def init(self, setup: Setup) -> SgdState:
         return SgdState(setup.starts[0], setup.training.lr, setup.training.schedule(setup.rounds))

@@ -242,11 +242,14 @@ class FesemMa(MultiCentre[FesemMaState]):
         else:
             start = random_start(job.layout, generator(job.seed, "own start", job.client))
             base = None
+        trained = None
+        if frozen := job.numbers.get("frozen"):
+            trained = np.arange(start.size) >= frozen
         result = local.train(
             start,
             pull(start, job.numbers.get("mu")),
             epochs=job.numbers.get("epochs"),
-            frozen=job.numbers.get("frozen", 0),
+            trained=trained,
         )
         numbers = self._class_counts(job, local)
         return trained_report(result, local, numbers, base=base), client_state

@@ -136,7 +136,7 @@ class Fuzzy(Strategy[FuzzyState]):
         return self
 
     @property
-    def head(self) -> int:
+    def projection_head(self) -> int:
         if self.n_clusters == 1 or self.variant == "fedavg+clusteredFL":
             return 0
         return self.n_clusters
@@ -259,7 +259,7 @@ class Fuzzy(Strategy[FuzzyState]):
 
     def _contrast(self) -> Contrast | None:
         """The contrastive loss; None without weight, so that training is exactly FedAvg's."""
-        if self.beta == 0 or self.head == 0:
+        if self.beta == 0 or self.projection_head == 0:
             return None
         return Contrast(self.n_clusters, self.beta, self.temperature, self.kappa, self.contrast)
 

@@ -26,10 +26,12 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
+from covey.shared.numerics.split import Split
 from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.strategies.base import (
     CHOICE,
     GRADIENT,
+    GRADIENTS,
     LARGEST,
     Buffering,
     ClientId,
@@ -187,6 +189,8 @@ class Ifca(ManyModels[Hypotheses]):
                 return "agents send gradients, and the step is training.lr (averaging: gradient)"
             if self.shared_trunk:
                 return "all hypotheses move the shared trunk (shared_trunk)"
+        if isinstance(settings, Split) and settings.keeps and self.averaging == "gradient":
+            return GRADIENTS
         return super().refuses(settings)
 
     @property

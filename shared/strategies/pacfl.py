@@ -241,7 +241,7 @@ class Pacfl(ClusteredOnce[PacflState]):
 
         Labels and counts then say nothing of the agent's data.
         """
-        classes = job.layout.outputs
+        classes = job.outputs
         own_labels: list[int] = report.numbers["labels"]
         flat_vectors = report.vectors[SIGNATURE]
         vectors = flat_vectors.reshape(len(own_labels), -1)

@@ -22,8 +22,10 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from covey.shared.numerics.split import Split
 from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.strategies.base import (
+    GRADIENTS,
     MODEL,
     ClientId,
     ClientState,
@@ -36,6 +38,7 @@ from covey.shared.strategies.base import (
     Reports,
     SampleIndices,
     Schedule,
+    Settings,
     Setup,
     Sums,
     Terms,
@@ -82,6 +85,11 @@ class PerFedAvg(SingleModel[PerFedAvgState]):
     weights: Literal["samples", "uniform"] = Field(
         "samples", description="The weights of the clients in the mean."
     )
+
+    def refuses(self, settings: Settings) -> str:
+        if isinstance(settings, Split) and settings.keeps:
+            return GRADIENTS
+        return super().refuses(settings)
 
     def init(self, setup: Setup) -> PerFedAvgState:
         return PerFedAvgState(setup.starts[0], setup.training.schedule(setup.rounds))

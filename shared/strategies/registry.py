@@ -20,6 +20,8 @@ from covey.shared.strategies.base import Strategy
 from covey.shared.strategies.cfl import Cfl
 from covey.shared.strategies.ditto import Ditto
 from covey.shared.strategies.fedavg import FedAvg
+from covey.shared.strategies.fedbabu import FedBabu
+from covey.shared.strategies.fedbn import FedBn
 from covey.shared.strategies.fedclust import FedClust
 from covey.shared.strategies.feddane import FedDane
 from covey.shared.strategies.feddist import FedDist
@@ -27,6 +29,7 @@ from covey.shared.strategies.feddws import FedDws
 from covey.shared.strategies.fedem import FedEm
 from covey.shared.strategies.fednova import FedNova
 from covey.shared.strategies.fedprox import FedProx
+from covey.shared.strategies.fedrep import FedRep
 from covey.shared.strategies.fedsgd import FedSgd
 from covey.shared.strategies.fedsoft import FedSoft
 from covey.shared.strategies.fesem import Fesem
@@ -45,6 +48,8 @@ BuiltIn = Annotated[
     Cfl
     | Ditto
     | FedAvg
+    | FedBabu
+    | FedBn
     | FedClust
     | FedDane
     | FedDist
@@ -52,6 +57,7 @@ BuiltIn = Annotated[
     | FedEm
     | FedNova
     | FedProx
+    | FedRep
     | FedSgd
     | FedSoft
     | Fesem

@@ -28,10 +28,12 @@ from pydantic import Field
 from covey.shared.errors import PublicError
 from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.clustering import euclidean, nearest
+from covey.shared.numerics.split import Split
 from covey.shared.numerics.trimmed import Trim, ball, robust_mean, trimmed_kmeans, trimmed_mean
 from covey.shared.numerics.vectors import Vector, combine, dot, mean
 from covey.shared.strategies.base import (
     GRADIENT,
+    GRADIENTS,
     MODEL,
     TRAIN,
     ClientState,
@@ -151,6 +153,8 @@ class Robust(ClusteredOnce[RobustState]):
                 return "strategy.features: logreg needs classes, and the task is a regression; use full"
             case Average() if settings.single:
                 return "it has robust means of its own: strategy.trim, beta and round_beta"
+            case Split(keeps=True) if self.averaging == "gradient":
+                return GRADIENTS
         return super().refuses(settings)
 
     @property

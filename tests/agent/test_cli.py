@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -380,3 +381,24 @@ def test_an_idle_agent_imports_no_heavy_module() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"numpy", "torch", "rich", "yaml", "sklearn", "scipy"} & set(done.stdout.split())
+
+
+def test_check_shows_which_part_of_the_model_travels(tmp_path: Path) -> None:
+    def found(**task: Any) -> list[dict[str, Any]]:
+        path = SCENES.written(tmp_path, task={"features": [4], "classes": 2, **task})
+        line = run("check", "--data", data(tmp_path), "--scenario", path, "--json")
+        parts: list[dict[str, Any]] = json.loads(line).get("parts", [])
+        return parts
+
+    assert found() == []
+    [shared, kept] = found(keep=["fc.bias"])
+    assert (shared["role"], shared["tensors"]) == ("share", ["fc.weight"])
+    assert (kept["role"], kept["tensors"], kept["bytes"]) == (
+        "keep",
+        ["fc.bias"],
+        4 * kept["parameters"],
+    )
+    path = SCENES.written(tmp_path, task={"keep": ["fc9"]})
+    assert "'fc9' matches no tensor" in refusal(
+        "check", "--data", data(tmp_path), "--scenario", path
+    )

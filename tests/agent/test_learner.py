@@ -132,18 +132,33 @@ def test_nothing_moves_the_parameters_that_are_frozen_and_the_rest_learns_as_if_
     (frozen,) = {
         span.stop for tensor, span in layout.spans() if tensor.name == layout.tensors[1].name
     }
+    behind = np.arange(layout.size) >= frozen
     anchor, drift = np.ones_like(start), np.ones_like(start)
     local, *_ = local_of(TABLE, momentum=0.9, weight_decay=0.1, epochs=3)
-    end = local.train(start, GradientCorrection(anchor, 0.3, drift), frozen=frozen).end
+    end = local.train(start, GradientCorrection(anchor, 0.3, drift), trained=behind).end
     assert np.array_equal(end[:frozen], start[:frozen])
     assert np.all(end[frozen:] != start[frozen:])
     one_step: dict[str, Any] = {"batch": 100, "momentum": 0.9, "weight_decay": 0.1}
     ends = [
-        local_of(TABLE, **one_step)[0].train(start, GradientCorrection(anchor, 0.3), frozen=n).end
-        for n in (0, frozen)
+        local_of(TABLE, **one_step)[0].train(start, GradientCorrection(anchor, 0.3), trained=of).end
+        for of in (None, behind)
     ]
     assert np.array_equal(ends[0][frozen:], ends[1][frozen:])
-    assert np.array_equal(local_of(TABLE)[0].train(start, frozen=layout.parameters).end, start)
+    nothing = np.zeros(layout.size, np.bool_)
+    assert np.array_equal(local_of(TABLE)[0].train(start, trained=nothing).end, start)
+
+
+def test_a_correction_pulls_the_values_that_it_names_alone() -> None:
+    start, layout = initial(TABLE, 3)
+    first = np.arange(layout.size) < 10
+    anchor = start + 5
+    ends = {
+        name: local_of(TABLE, batch=100)[0].train(start, GradientCorrection(anchor, 0.3, on=on)).end
+        for name, on in (("none", np.zeros_like(first)), ("first", first), ("all", None))
+    }
+    assert np.array_equal(ends["first"][first], ends["all"][first])
+    assert np.array_equal(ends["first"][~first], ends["none"][~first])
+    assert not np.array_equal(ends["all"], ends["none"])
 
 
 def test_a_gradient_correction_of_zero_changes_no_bit() -> None:

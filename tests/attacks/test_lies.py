@@ -103,7 +103,7 @@ def asked(run: Run) -> list[SendOrder]:
 def honest(run: Run, people: dict[ClientId, Any], order: SendOrder) -> ReportContent:
     assert order.order.work is not None
     models = [
-        decode_model(run.orders.content_of(ref.key), run.setup.layout)
+        decode_model(run.orders.content_of(ref.key), run.setup.whole)
         for ref in order.order.work.models
     ]
     local = local_for(people)(order.client, order.order)
@@ -221,7 +221,7 @@ def final(
             assert order.order.work is not None
             client = order.client
             models = [
-                decode_model(run.orders.content_of(ref.key), run.setup.layout)
+                decode_model(run.orders.content_of(ref.key), run.setup.whole)
                 for ref in order.order.work.models
             ]
             local = local_for(people)(client, order.order)

@@ -371,7 +371,6 @@ IS_LOCAL: list[dict[str, Any]] = [
     {"name": "pacfl", "beta": -1.0},
     {"name": "fedclust", "lambda": -1.0},
     {"name": "fedsoft", "lambda": 0.0, "n_clusters": 2},
-    {"name": "lg", "shared_layers": 0},
 ]
 
 

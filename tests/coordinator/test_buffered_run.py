@@ -21,7 +21,13 @@ from tests.kit import small_run
 from tests.kit.small_run import fingerprint
 
 PLAIN_IFCA = {"initial": "warmup", "warmup_rounds": 1, "shared_trunk": False}
-METHODS: dict[str, dict[str, Any]] = {"fedavg": {}, "ifca": PLAIN_IFCA, "fesem": {}, "pacfl": {}}
+METHODS: dict[str, dict[str, Any]] = {
+    "fedavg": {},
+    "ifca": PLAIN_IFCA,
+    "fesem": {},
+    "pacfl": {},
+    "fedrep": {},
+}
 
 
 def lines_of(run: Run) -> list[dict[str, Any]]:

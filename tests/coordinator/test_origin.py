@@ -19,18 +19,16 @@ from covey.shared.scenario.scenario import Scenario
 from tests.kit import small_run
 from tests.methods import METHODS
 
-PERSONAL = {"fedsoft", "lg", "local"}
+PERSONAL = {"fedbabu", "fedbn", "fedrep", "fedsoft", "local"}
 
 
 def finish(folder: Path, scene: Scenario) -> Run:
     """A finished run, as the commands leave it."""
     folder.mkdir()
-    setup = small_run.setup(scene)
+    starts, _ = small_run.starts(scene)
     write_atomically(folder / "scenario.yaml", dump(scene).encode())
     np.savez(
-        folder / "start.npz",
-        starts=np.stack(setup.starts),
-        layout=np.array(small_run.layout_text(scene)),
+        folder / "start.npz", starts=np.stack(starts), layout=np.array(small_run.layout_text(scene))
     )
     run = small_run.in_process(folder, scene)
     write_models(run)

@@ -56,7 +56,7 @@ def summing(run: Run, agents: Mapping[ClientId, int | None]) -> Summing:
     step = run.engine.step
     assert step is not None
     this = Summing("s1")
-    layout = run.setup.layout
+    layout = run.setup.whole
     bases = run.orders.bases()
     number = step.number
     this.begin(OpenStep("r1", number, run.scenario, step.phase, run.state, layout, bases))
@@ -87,7 +87,7 @@ def in_single_reports(folder: Path, method: str = "fedavg", **sections: Any) -> 
 # -- the same bytes ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedsgd", "lg", "ifca"])
+@pytest.mark.parametrize("method", ["fedavg", "fedsgd", "fedrep", "ifca"])
 def test_any_division_in_any_order_gives_the_bytes_of_single_reports(
     method: str, tmp_path: Path
 ) -> None:

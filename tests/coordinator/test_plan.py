@@ -2,22 +2,23 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from covey.coordinator.plan.cost import PhaseCost
 from covey.coordinator.plan.plan import Plan, plan
+from covey.coordinator.processes.launch import setup_of
 from covey.shared.numerics.vectors import Layout, Tensor
 from covey.shared.scenario.describe import methods
 from covey.shared.scenario.scenario import Scenario
-from covey.shared.strategies.base import Setup, Training
 from covey.shared.wire.codec import Codec, encode
 from covey.shared.wire.messages import ModelContent, ReportContent, digest
 from covey.shared.wire.parts import split
 from covey.shared.wire.topics import Topics
 from tests.kit.scenes import Scenes
-from tests.methods import METHODS
+from tests.methods import METHODS, NORMED
 
 LENET = Layout(
     (
@@ -46,14 +47,11 @@ scenario = Scenes.of(
 
 
 def planned(given: Scenario, layout: Layout = LENET) -> Plan:
+    if given.strategy.name in NORMED:
+        layout = replace(layout, tensors=(*layout.tensors, Tensor("norm.running_mean", (6,))))
     start = np.zeros(layout.size, np.float32)
     starts = (start,) * given.strategy.starts
-    return plan(
-        given,
-        Setup(
-            starts, layout, given.seed, given.rounds.count, given.rounds.participation, Training()
-        ),
-    )
+    return plan(given, setup_of(given, starts, layout))
 
 
 def phase(of: Plan, name: str) -> PhaseCost:
@@ -259,3 +257,14 @@ def test_a_phase_for_the_drawn_agents_costs_as_many_agents_as_were_drawn() -> No
 def test_a_phase_that_takes_place_once_is_not_named_in_the_plural() -> None:
     rows = dict(planned(scenario({"name": "fedclust"})).rows())
     assert "signature, once" in rows
+
+
+def test_a_plan_shows_what_travels_what_stays_and_what_does_not_train() -> None:
+    task = {"share": ["fc*"], "keep": ["fc3.bias"]}
+    figures = planned(scenario("fedavg", task=task))
+    parts = {part.role: (part.parameters, part.bytes) for part in figures.parts}
+    assert parts == {"share": (41_844, 167_376), "keep": (10, 40), "freeze": (2_572, 10_288)}
+    assert sum(values for values, _ in parts.values()) == VALUES
+    assert dict(figures.rows())["keep"] == "1 tensor, 10 values, 0.04 kB: fc3.bias"
+    first, later = [one for one in figures.phases if one.name == "train"]
+    assert (first.down_values, first.up_values, later.down_values) == (VALUES, 41_844, 41_844)

@@ -46,11 +46,11 @@ def orders_in(effects: list[Effect]) -> dict[ClientId, OrderMessage]:
 def report_of(run: Run, client: ClientId, order: OrderMessage) -> bytes:
     assert order.work is not None
     models = [
-        decode_model(run.orders.content_of(ref.key), run.setup.layout) for ref in order.work.models
+        decode_model(run.orders.content_of(ref.key), run.setup.whole) for ref in order.work.models
     ]
-    return execute_order(order, models, local_for(clients())(client, order), {}, client=client)[
-        0
-    ].to_bytes()
+    return execute_order(
+        order, models, local_for(clients(scene=run.scenario))(client, order), {}, client=client
+    )[0].to_bytes()
 
 
 def half_reported(

@@ -108,8 +108,7 @@ def test_a_run_survives_reports_with_any_numbers_and_so_does_its_resumption(
             )
         else:
             models = [
-                decode_model(run.orders.content_of(ref.key), run.setup.layout)
-                for ref in work.models
+                decode_model(run.orders.content_of(ref.key), run.setup.whole) for ref in work.models
             ]
             honest, kept = execute_order(
                 first.order, models, local, client_states.get(first.client, {}), client=first.client

@@ -51,7 +51,7 @@ def opened(folder: Path, **sections: Any) -> tuple[Run, dict[ClientId, Any]]:
 
 def answer(run: Run, client: ClientId, order: Any) -> ReportContent:
     models = [
-        decode_model(run.orders.content_of(ref.key), run.setup.layout) for ref in order.work.models
+        decode_model(run.orders.content_of(ref.key), run.setup.whole) for ref in order.work.models
     ]
     return execute_order(order, models, local_for(clients())(client, order), {}, client=client)[0]
 
@@ -91,6 +91,7 @@ STOPS: dict[str, Any] = {"stop": "assignments", "stop_after": 1}
         ("fedavg", {"server": {"name": "adam", "lr": 0.1}}, set()),
         ("ifca", {"server": {"name": "sgd", "momentum": 0.9}, "shared_trunk": False}, set()),
         ("fedclust", {"server": {"name": "yogi", "lr": 0.1}}, set()),
+        ("fedrep", {}, {"agent-7"}),
     ],
 )
 def test_a_kill_between_any_two_reports_changes_no_byte_and_no_count(
@@ -114,7 +115,7 @@ def test_a_kill_between_any_two_reports_changes_no_byte_and_no_count(
         first = waiting[0]
         assert first.order.work is not None
         models = [
-            decode_model(run.orders.content_of(ref.key), run.setup.layout)
+            decode_model(run.orders.content_of(ref.key), run.setup.whole)
             for ref in first.order.work.models
         ]
         local = local_for(people)(first.client, first.order)

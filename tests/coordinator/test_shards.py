@@ -39,7 +39,8 @@ class ShardedFleet(Fleet):
     def __init__(self, folder: Path, scene: Scenario, shards: int = SHARDS, **changes: Any) -> None:
         self.brokers = [MemoryBroker(seed) for seed in range(shards)]
         self.moved: dict[str, int] = {}  # agents that live elsewhere than by the rule
-        super().__init__(folder, scene, rules(scene, **changes), self.brokers[0], clients())
+        people = clients(scene=scene)
+        super().__init__(folder, scene, rules(scene, **changes), self.brokers[0], people)
 
     def shard(self, client: str) -> int:
         return self.moved.get(client, shard_of(client, len(self.brokers)))
@@ -95,7 +96,7 @@ async def phase_opens(fleet: Fleet, number: int) -> None:
         await asyncio.sleep(0.05)
 
 
-@pytest.mark.parametrize("method", ["fedclust", "lg"])
+@pytest.mark.parametrize("method", ["fedclust", "fedrep"])
 def test_a_run_over_four_brokers_has_the_bytes_of_one_over_one_broker(
     method: str, tmp_path: Path
 ) -> None:

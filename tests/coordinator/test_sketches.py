@@ -133,7 +133,7 @@ def answered(
     for client, order in work.items():
         assert order.work is not None
         models = [
-            decode_model(run.orders.content_of(ref.key), run.setup.layout)
+            decode_model(run.orders.content_of(ref.key), run.setup.whole)
             for ref in order.work.models
         ]
         report, client_states[client] = execute_order(

@@ -94,7 +94,7 @@ class Course:
             whole = {"run": "r", "step": order.step, "client": client, "numbers": told, **plain}
             return ReportContent.model_validate(whole), self.memories.get(client, {})
         models = [
-            decode_model(self.run.orders.content_of(ref.key), self.run.setup.layout)
+            decode_model(self.run.orders.content_of(ref.key), self.run.setup.whole)
             for ref in work.models
         ]
         local = local_for(self.people)(client, order)

@@ -41,7 +41,7 @@ class LocalClients:
     def work(self, run: Run, client: ClientId, order: OrderMessage) -> ReportContent:
         """The client's half of this order."""
         assert order.work is not None  # the driver has looked
-        layout = run.setup.layout
+        layout = run.setup.whole
         report, self._kept[client] = execute_order(
             order,
             [decode_model(run.orders.content_of(ref.key), layout) for ref in order.work.models],

@@ -6,7 +6,7 @@ The scenario has all knobs: methods and options, synchronous or buffered rounds,
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,17 +21,18 @@ from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import Driver
 from covey.shared.client import shuffle
+from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import ClientId, Local, Setup, Training
 from covey.shared.wire.messages import OrderMessage
-from tests.bowl import Softmax, Trainer, perceptron_client, softmax_client
+from tests.bowl import Softmax, Trainer, normed_client, perceptron_client, softmax_client
 from tests.kit.local_clients import HeldBackFor, LocalClients, LocalFor, local_driver
 from tests.kit.scenes import VECTORS, Scenes, changed
-from tests.methods import METHODS
+from tests.methods import LAYERED, METHODS, NORMED
 
-# These modes are about hidden layers; for all others a single layer is enough.
-DEEP = {"fesem_ma-fedma", "fesem_ma-own"}
+# These are about several layers; for all others a single one is enough.
+DEEP = {"fesem_ma-fedma", "fesem_ma-own", "fedrep-fedper", *LAYERED}
 # The task of these is called images of one column.
 IMAGES = {"fuzzy"}
 
@@ -42,12 +43,12 @@ DURATIONS = {"median_s": 1.0, "sigma": 1.0}
 
 def clients(count: int = AGENTS, scene: Scenario | None = None) -> dict[ClientId, Softmax]:
     """Two planted groups with disjoint labels, agents taking turns, with the scenario's kind of model."""
-    client = perceptron_client if scene is not None and _deep(scene) else softmax_client
+    client: Callable[..., Softmax] = softmax_client
+    if scene is not None and scene.task.model.name == "mlp":
+        client = perceptron_client
+    if scene is not None and scene.strategy.name in NORMED:
+        client = normed_client
     return {f"agent-{i}": client(GROUPS[i % 2], seed=i) for i in range(count)}
-
-
-def _deep(scene: Scenario) -> bool:
-    return scene.task.model.name == "mlp"
 
 
 def scenario(method: str, **sections: Any) -> Scenario:
@@ -79,18 +80,23 @@ def buffered(method: str, **sections: Any) -> Scenario:
     return scenario(method, **shared)
 
 
-def setup(scene: Scenario) -> Setup:
+def starts(scene: Scenario) -> tuple[list[Vector], Layout]:
+    """The initial models, whole, and their layout."""
     layout = clients(1, scene)["agent-0"].layout
-    starts = [
+    drawn = [
         generator(scene.seed, "init", j).normal(0, 0.1, layout.size).astype(np.float32)
         for j in range(scene.strategy.starts)
     ]
-    return setup_of(scene, starts, layout)
+    return drawn, layout
+
+
+def setup(scene: Scenario) -> Setup:
+    return setup_of(scene, *starts(scene))
 
 
 def layout_text(scene: Scenario) -> str:
     """The layout of the scenario's models, as a `start.npz` has it."""
-    return json.dumps(setup(scene).layout.to_wire())
+    return json.dumps(setup(scene).whole.to_wire())
 
 
 def rules(scene: Scenario, **changes: Any) -> Rules:
@@ -170,7 +176,4 @@ def in_process(
 def fingerprint(run: Run) -> list[bytes]:
     """The bytes of all cluster models, and who is in which cluster."""
     assignment = repr(sorted(run.strategy.assignment(run.state).items())).encode()
-    return [
-        *(np.ascontiguousarray(model).tobytes() for model in run.strategy.clusters(run.state)),
-        assignment,
-    ]
+    return [*(np.ascontiguousarray(model).tobytes() for model in run.models), assignment]

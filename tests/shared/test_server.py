@@ -31,7 +31,6 @@ REFUSE: dict[str, dict[str, Any]] = {
     "feddane": {},
     "feddist": {},
     "feddws": {},
-    "lg": {},
     "local": {},
     "cfl": {},
     "fesem": {},

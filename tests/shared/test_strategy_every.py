@@ -1,6 +1,7 @@
 """Rules that every method keeps. A method joins by its line in the registry; tests/methods.py has options to try."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,9 @@ from pydantic import TypeAdapter, ValidationError
 from covey.shared.strategies.base import Phase, Setup, Strategy, Training
 from covey.shared.strategies.reading import forgotten
 from covey.shared.strategies.registry import BUILT_IN, AnyStrategy
-from tests.bowl import Softmax, softmax_client
+from tests.bowl import Softmax, normed_client, perceptron_client, softmax_client
 from tests.drive import Run, fingerprint, leaves
-from tests.methods import METHODS, OPTIONS
+from tests.methods import LAYERED, METHODS, NORMED, OPTIONS
 
 registry: TypeAdapter[Any] = TypeAdapter(AnyStrategy)
 MEMBERS: tuple[type[Strategy[Any]], ...] = tuple(BUILT_IN.values())
@@ -21,9 +22,12 @@ CASES = [{"name": name, **options} for name in NAMES for options in OPTIONS.get(
 every = pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case.values())))
 
 
-def fleet() -> dict[str, Softmax]:
+def fleet(name: str = "fedavg") -> dict[str, Softmax]:
     owned = [(0, 1), (2, 3)] * 4
-    return {f"c{i}": softmax_client(labels, seed=i, n=12 + 2 * i) for i, labels in enumerate(owned)}
+    client: Callable[..., Softmax] = perceptron_client if name in LAYERED else softmax_client
+    if name in NORMED:
+        client = normed_client
+    return {f"c{i}": client(labels, seed=i, n=12 + 2 * i) for i, labels in enumerate(owned)}
 
 
 def lossy(phase: str, round_: int, client: str) -> bool:
@@ -35,7 +39,7 @@ def lossy(phase: str, round_: int, client: str) -> bool:
 def a_run(
     case: dict[str, Any], *, shuffle: int = 0, seed: int = 5, participation: float = 0.6
 ) -> Run:
-    locals_ = fleet()
+    locals_ = fleet(case["name"])
     layout = locals_["c0"].layout
     strategy = registry.validate_python(case)
     draw = np.random.default_rng(1)
@@ -109,7 +113,7 @@ def test_a_cluster_in_the_assignment_is_a_cluster_with_a_model(case: dict[str, A
     end = a_run(case).rounds(5)
     models, assignment = end.strategy.clusters(end.state), end.strategy.assignment(end.state)
     assert all(
-        model.shape == end.setup.starts[0].shape and model.dtype == np.float32 for model in models
+        model.shape == end.part.starts[0].shape and model.dtype == np.float32 for model in models
     )
     assert set(assignment.values()) <= set(range(len(models)))
     for client, k in assignment.items():

@@ -1,0 +1,229 @@
+"""Whole runs in which a part of the model travels, a part stays with each agent, and a part does not train."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from covey.coordinator.run.run import Run
+from covey.coordinator.run.versions import last_version
+from covey.coordinator.simulate.in_process import local_driver
+from covey.shared.client import execute_order
+from covey.shared.errors import PublicError, UserError
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.strategies.base import LAST_MODEL, ClientId, ClientState
+from tests.kit import small_run
+from tests.kit.small_fleet import over_the_wire
+from tests.kit.small_run import clients, fingerprint, local_for, rules, setup
+
+MLP = {"model": {"name": "mlp"}}  # fc1, fc2 and out
+HEAD = {"keep": ["out"]}
+BOTH = {"share": ["fc*", "out"], "keep": ["out.bias"], "freeze": ["fc1"]}
+ALL = {"participation": 1.0}
+
+# send gradients, have no head that the split names, or no norm
+WITHOUT = {"fedsgd", "perfedavg", "fedbabu", "fedbn", "fedrep", "fedrep-fedper"}
+
+Ended = tuple[Run, Mapping[ClientId, ClientState]]
+
+
+def scene_of(method: str, split: Mapping[str, Any] = HEAD, **sections: Any) -> Scenario:
+    return small_run.scenario(method, task={**MLP, **split}, **sections)
+
+
+def ended(folder: Path, scene: Scenario) -> Ended:
+    """A run to its end, with the states of its agents."""
+    people = clients(scene=scene)
+    driver = local_driver(folder, scene, setup(scene), rules(scene), local_for(people))
+    run = driver.complete(dict.fromkeys(people, (24, 24)))
+    return run, driver.clients.memories
+
+
+def tensors(run: Run, model: Any) -> dict[str, Any]:
+    return run.setup.whole.named(model)
+
+
+@pytest.mark.parametrize("method", sorted(set(small_run.METHODS) - WITHOUT - {"fesem_ma-fedma"}))
+def test_a_method_trains_what_is_shared_and_kept_and_leaves_the_rest_as_it_was(
+    tmp_path: Path, method: str
+) -> None:
+    scene = scene_of(method, BOTH, rounds=ALL)
+    run, states = ended(tmp_path, scene)
+    starts, layout = small_run.starts(scene)
+    start = layout.named(starts[0])
+    lasts = [tensors(run, state[LAST_MODEL]) for state in states.values()]
+    assert len(lasts) == 8
+    for last in lasts:
+        assert np.array_equal(last["fc1.weight"], start["fc1.weight"])
+        assert not np.array_equal(last["fc2.weight"], start["fc2.weight"])
+    assert len({last["out.bias"].tobytes() for last in lasts}) == 8
+    for model in run.models:
+        assert np.array_equal(tensors(run, model)["out.bias"], start["out.bias"])
+    assert all(np.isfinite(one["tuned"]["loss"]) for one in run.facts.evaluation.values())
+
+
+@pytest.mark.parametrize("method", ["fedclust", "ifca", "fesem", "fedrep"])
+def test_over_a_misbehaving_broker_a_split_run_has_the_bytes_of_the_run_without_one(
+    tmp_path: Path, method: str
+) -> None:
+    split = {} if method == "fedrep" else BOTH
+    scene = scene_of(method, split, wire={"part_bytes": 1024})
+    calm, _ = ended(tmp_path / "calm", scene)
+    wired = over_the_wire(tmp_path / "wire", scene, duplicate=0.2, reorder=0.2)
+    assert fingerprint(wired) == fingerprint(calm)
+    assert wired.facts.evaluation == calm.facts.evaluation  # kept values survived as well
+
+
+def test_shared_values_alone_travel_and_all_others_once(tmp_path: Path) -> None:
+    scene = scene_of("fedavg", BOTH, rounds={**ALL, "count": 3})
+    run, _ = ended(tmp_path, scene)
+    setting = run.setup
+    assert setting.split is not None
+    shared, rest = setting.layout.size, setting.whole.size - setting.layout.size
+    assert shared == setting.split.values("share")
+    assert run.traffic["up_vectors"] == 8 * 3 * shared
+    # the evaluation takes the shared part too
+    assert run.traffic["down_vectors"] == 8 * ((3 + 1) * shared + rest)
+
+
+def test_fedper_is_fedavg_that_keeps_its_last_layer(tmp_path: Path) -> None:
+    by_task, states = ended(tmp_path / "task", scene_of("fedavg"))
+    by_method, others = ended(tmp_path / "method", scene_of("fedrep-fedper", {}))
+    assert fingerprint(by_task) == fingerprint(by_method)
+    trained = [client for client, state in states.items() if LAST_MODEL in state]
+    assert len(trained) == len(by_task.facts.owners) == 7
+    for client in trained:
+        assert np.array_equal(states[client][LAST_MODEL], others[client][LAST_MODEL])
+
+
+def test_the_head_of_fedrep_trains_before_or_after_the_body_and_that_of_fedbabu_never(
+    tmp_path: Path,
+) -> None:
+    models = {}
+    for name, sections in {
+        "first": {"head": "first"},
+        "last": {"head": "last"},
+        "joint": {"head": "joint"},
+    }.items():
+        scene = scene_of("fedrep", {}, strategy=sections, rounds=ALL)
+        run, states = ended(tmp_path / name, scene)
+        models[name] = fingerprint(run)[0]
+        assert len({state[LAST_MODEL].tobytes() for state in states.values()}) == 8
+    assert len(set(models.values())) == 3
+    scene = scene_of("fedbabu", {}, rounds=ALL)
+    run, states = ended(tmp_path / "fedbabu", scene)
+    starts, layout = small_run.starts(scene)
+    for state in states.values():
+        head = layout.named(state[LAST_MODEL])["out.weight"]
+        assert np.array_equal(head, layout.named(starts[0])["out.weight"])
+    figures = run.facts.evaluation.values()
+    assert all(one["tuned"]["loss"] < one["server"]["loss"] for one in figures)
+
+
+@pytest.mark.parametrize(
+    "wire", [{"codec": "int8"}, {"codec": "topk", "keep": 0.5}, {"down": "float16"}]
+)
+def test_a_part_of_a_model_can_be_the_base_of_a_difference(
+    tmp_path: Path, wire: dict[str, Any]
+) -> None:
+    run, _ = ended(tmp_path, scene_of("fedclust", BOTH, wire={"delta": True, **wire}))
+    assert len(run.facts.evaluation) == 8
+    assert all(np.isfinite(model).all() for model in run.models)
+
+
+def test_clipping_and_noise_concern_the_shared_part_alone(tmp_path: Path) -> None:
+    privacy = {"client": {"noise_multiplier": 1.0, "clip": 0.5}}
+    run, states = ended(tmp_path, scene_of("fedavg", BOTH, privacy=privacy, rounds=ALL))
+    starts, layout = small_run.starts(run.scenario)
+    frozen = layout.named(starts[0])["fc1.weight"]
+    assert np.array_equal(tensors(run, run.models[0])["fc1.weight"], frozen)
+    assert run.privacy is not None
+    assert len(states) == 8
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedclust"])
+def test_buffered_rounds_take_any_split(tmp_path: Path, method: str) -> None:
+    scene = small_run.buffered(method, task={**MLP, **BOTH}, rounds={"count": 4})
+    run = small_run.complete(tmp_path, scene)
+    assert run.engine.round == 4
+    assert len(run.facts.evaluation) == 8
+    assert set(run.facts.owners) <= set(clients())
+
+
+def test_an_agent_that_has_lost_what_it_kept_gets_initial_values_again(tmp_path: Path) -> None:
+    scene = scene_of("fedavg", rounds={**ALL, "count": 3})
+    people = clients(scene=scene)
+    driver = local_driver(tmp_path, scene, setup(scene), rules(scene), local_for(people))
+    report = driver.clients.report
+    failures = []
+
+    def forgetful(run: Run, client: ClientId, order: Any) -> bytes:
+        if client == "agent-3" and order.work.round == 1:
+            driver.clients.memories.pop(client, None)
+            try:
+                return report(run, client, order)
+            except UserError as error:
+                failures.append(str(error))
+                raise
+        return report(run, client, order)
+
+    driver.clients.report = forgetful  # type: ignore[method-assign]
+    with pytest.raises(UserError, match="values that it keeps are missing"):
+        driver.complete(dict.fromkeys(people, (24, 24)))
+    run = driver.run
+    run.failed("agent-3", run.engine.number, failures[0], 0.0)
+    assert "agent-3" not in run.facts.owners
+    assert "agent-4" in run.facts.owners
+
+
+def test_exported_models_are_whole(tmp_path: Path) -> None:
+    from tests.coordinator.test_origin import finish
+
+    scene = scene_of("fedclust", BOTH)
+    run = finish(tmp_path / "run", scene)
+    version = last_version(tmp_path / "run")
+    assert version.layout == run.setup.whole
+    for stored, model in zip(version.models, run.models, strict=True):
+        assert np.array_equal(stored, model)
+
+
+@pytest.mark.parametrize(
+    ("method", "split", "why"),
+    [
+        ("fedavg", {"keep": ["fc9"]}, "'fc9' matches no tensor"),
+        ("fedsgd", HEAD, "not for fedsgd: agents send gradients"),
+        ("perfedavg", HEAD, "not for perfedavg: agents send gradients"),
+        ("fedrep", {"freeze": ["fc1"]}, "not for fedrep: it needs a head"),
+    ],
+)
+def test_a_split_that_cannot_work_is_refused_before_the_run(
+    method: str, split: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(PublicError, match=why):
+        setup(scene_of(method, split))
+
+
+def test_an_agent_whose_model_has_other_names_fails_with_a_message(tmp_path: Path) -> None:
+    scene = scene_of("fedavg", rounds=ALL)
+    people = clients(scene=scene)
+    driver = local_driver(tmp_path, scene, setup(scene), rules(scene), local_for(people))
+    order = None
+
+    def first(run: Run, client: ClientId, asked: Any) -> bytes:
+        nonlocal order
+        order = asked
+        raise KeyboardInterrupt
+
+    driver.clients.report = first  # type: ignore[method-assign, assignment]
+    with pytest.raises(KeyboardInterrupt):
+        driver.complete(dict.fromkeys(people, (24, 24)))
+    assert order is not None
+    tensors_of = [["other.weight", [4, 5]]]
+    layout = {"trainable": 1, "tensors": tensors_of}
+    renamed = order.model_copy(update={"work": order.work.model_copy(update={"layout": layout})})
+    with pytest.raises(PublicError, match="'out' matches no tensor of the model"):
+        execute_order(renamed, [], people["agent-0"], {}, client="agent-0")
