@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import msgpack
 import numpy as np
 
+from covey.shared.order_settings import split_by
 from covey.shared.seeds import entropy, generator
 from covey.shared.strategies.base import (
     LAST_MODEL,
@@ -91,10 +92,10 @@ class Run:
     round: int = 0
 
     def __post_init__(self) -> None:
-        split = self.strategy.split(self.setup.layout)
-        if split is not None and split.is_whole:
-            split = None
-        self.part = divided(self.setup, split, self.strategy)  # the setup that the method gets
+        self.part = self.setup  # as the method gets it
+        if self.setup.split is None:
+            split = split_by(self.strategy, self.setup.layout)
+            self.part = divided(self.setup, split, self.strategy)
         self.state = frozen(self.strategy.init(self.part))
 
     def rounds(self, count: int) -> Run:

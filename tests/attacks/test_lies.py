@@ -240,11 +240,15 @@ BY_SAMPLES = {
     "cfl",
     "ditto",
     "fedavg",
+    "fedbabu",
+    "fedbn",
     "fedclust",
     "feddane",
     "fedem",
     "fednova",
     "fedprox",
+    "fedrep",
+    "fedrep-fedper",
     "fedsoft",
 } | {*("fuzzy", "ifca", "lg", "pacfl", "perfedavg")}
 

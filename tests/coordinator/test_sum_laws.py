@@ -44,7 +44,7 @@ STEP = 1
 def folds_of(method: str) -> list[tuple[Any, Phase, Reports]]:
     """State, phase and reports of each fold of a small run."""
     scene = scenario(method)
-    return list(Run(scene.strategy, setup(scene), clients()).rounds(3).folds)
+    return list(Run(scene.strategy, setup(scene), clients(scene=scene)).rounds(3).folds)
 
 
 def on_arrival(folding: Folding, spool: Spool, state: Any, reports: Reports) -> None:
