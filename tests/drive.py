@@ -171,8 +171,9 @@ class Run:
         models = tuple(self.strategy.model(self.state, key) for key in order.models)
         numbers = msgpack.unpackb(msgpack.packb(dict(order.numbers)))
         training = self.setup.training.in_round(self.round, self.setup.rounds)
-        plain = (numbers, order.cluster, self.part.layout, training, self.part.split)
-        return Job(phase, self.round, client, self.setup.seed, models, *plain)
+        plain = (numbers, order.cluster, self.part.layout, training)
+        split = self.part.split
+        return Job(phase, self.round, client, self.setup.seed, models, *plain, split=split)
 
     def local(self, job: Job) -> Local:
         seed = entropy(job.seed, "job", job.phase, job.round, job.client)

@@ -211,7 +211,7 @@ class DryRun:
             order.cluster,
             setup.layout,
             setup.training,
-            setup.split,
+            split=setup.split,
         )
         number = self.clients.index(client) + 1
         local = ConstantClient(number, setup.layout.size, task.outputs, math.prod(task.features))

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from covey.coordinator.disk.versions import last_version
 from covey.coordinator.run.run import Run
-from covey.coordinator.run.versions import last_version
-from covey.coordinator.simulate.in_process import local_driver
 from covey.shared.client import execute_order
 from covey.shared.errors import PublicError, UserError
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import LAST_MODEL, ClientId, ClientState
 from tests.kit import small_run
 from tests.kit.small_fleet import over_the_wire
-from tests.kit.small_run import clients, fingerprint, local_for, rules, setup
+from tests.kit.small_run import clients, fingerprint, samples_of, setup
+from tests.methods import METHODS
 
 MLP = {"model": {"name": "mlp"}}  # fc1, fc2 and out
 HEAD = {"keep": ["out"]}
@@ -37,9 +37,8 @@ def scene_of(method: str, split: Mapping[str, Any] = HEAD, **sections: Any) -> S
 
 def ended(folder: Path, scene: Scenario) -> Ended:
     """A run to its end, with the states of its agents."""
-    people = clients(scene=scene)
-    driver = local_driver(folder, scene, setup(scene), rules(scene), local_for(people))
-    run = driver.complete(dict.fromkeys(people, (24, 24)))
+    driver = small_run.driver(folder, scene)
+    run = driver.complete(samples_of(clients(scene=scene)))
     return run, driver.clients.memories
 
 
@@ -47,7 +46,7 @@ def tensors(run: Run, model: Any) -> dict[str, Any]:
     return run.setup.whole.named(model)
 
 
-@pytest.mark.parametrize("method", sorted(set(small_run.METHODS) - WITHOUT - {"fesem_ma-fedma"}))
+@pytest.mark.parametrize("method", sorted(set(METHODS) - WITHOUT - {"fesem_ma-fedma"}))
 def test_a_method_trains_what_is_shared_and_kept_and_leaves_the_rest_as_it_was(
     tmp_path: Path, method: str
 ) -> None:
@@ -148,7 +147,7 @@ def test_clipping_and_noise_concern_the_shared_part_alone(tmp_path: Path) -> Non
 @pytest.mark.parametrize("method", ["fedavg", "fedclust"])
 def test_buffered_rounds_take_any_split(tmp_path: Path, method: str) -> None:
     scene = small_run.buffered(method, task={**MLP, **BOTH}, rounds={"count": 4})
-    run = small_run.complete(tmp_path, scene)
+    run = small_run.in_process(tmp_path, scene)
     assert run.engine.round == 4
     assert len(run.facts.evaluation) == 8
     assert set(run.facts.owners) <= set(clients())
@@ -157,8 +156,8 @@ def test_buffered_rounds_take_any_split(tmp_path: Path, method: str) -> None:
 def test_an_agent_that_has_lost_what_it_kept_gets_initial_values_again(tmp_path: Path) -> None:
     scene = scene_of("fedavg", rounds={**ALL, "count": 3})
     people = clients(scene=scene)
-    driver = local_driver(tmp_path, scene, setup(scene), rules(scene), local_for(people))
-    report = driver.clients.report
+    driver = small_run.driver(tmp_path, scene, people)
+    report: Callable[..., bytes] = driver.clients.report
     failures = []
 
     def forgetful(run: Run, client: ClientId, order: Any) -> bytes:
@@ -173,7 +172,7 @@ def test_an_agent_that_has_lost_what_it_kept_gets_initial_values_again(tmp_path:
 
     driver.clients.report = forgetful  # type: ignore[method-assign]
     with pytest.raises(UserError, match="values that it keeps are missing"):
-        driver.complete(dict.fromkeys(people, (24, 24)))
+        driver.complete(samples_of(people))
     run = driver.run
     run.failed("agent-3", run.engine.number, failures[0], 0.0)
     assert "agent-3" not in run.facts.owners
@@ -210,7 +209,7 @@ def test_a_split_that_cannot_work_is_refused_before_the_run(
 def test_an_agent_whose_model_has_other_names_fails_with_a_message(tmp_path: Path) -> None:
     scene = scene_of("fedavg", rounds=ALL)
     people = clients(scene=scene)
-    driver = local_driver(tmp_path, scene, setup(scene), rules(scene), local_for(people))
+    driver = small_run.driver(tmp_path, scene, people)
     order = None
 
     def first(run: Run, client: ClientId, asked: Any) -> bytes:
@@ -220,7 +219,7 @@ def test_an_agent_whose_model_has_other_names_fails_with_a_message(tmp_path: Pat
 
     driver.clients.report = first  # type: ignore[method-assign, assignment]
     with pytest.raises(KeyboardInterrupt):
-        driver.complete(dict.fromkeys(people, (24, 24)))
+        driver.complete(samples_of(people))
     assert order is not None
     tensors_of = [["other.weight", [4, 5]]]
     layout = {"trainable": 1, "tensors": tensors_of}
