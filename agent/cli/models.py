@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,18 +16,34 @@ from covey.agent.cli.options import Device, LearnerOption, command_group
 from covey.shared.cli import Allow, Json
 from covey.shared.errors import UserError
 
+if TYPE_CHECKING:
+    from covey.agent.policy import Rules
+    from covey.agent.training.predict import Predictor
+    from covey.agent.training.serve import Models
+
+WATCH_S = 1.0  # between two looks at a folder
+
 commands = command_group()
 
 
 @commands.command()
 def predict(
     data: Annotated[
-        Path,
+        Path | None,
         typer.Option(
-            help="new samples: a table, an .npz file, an image or a folder of images, with or without targets"
+            help="new samples: a table, an .npz file, an image or a folder of images, with or without targets; - reads CSV "
+            "from standard input",
+            show_default=False,
         ),
-    ],
+    ] = None,
     *,
+    watch: Annotated[
+        Path | None,
+        typer.Option(
+            help="predict each table or .npz file that comes into this folder, until Ctrl-C; --out is a folder then",
+            show_default=False,
+        ),
+    ] = None,
     model_dir: Annotated[
         Path | None,
         typer.Option(
@@ -41,8 +61,26 @@ def predict(
     label: Annotated[
         str | None, typer.Option(help="the column of a table that holds targets; it is left out")
     ] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="<column>",
+            help="a column of the table that the predictions should have, such as an id or a time; repeatable",
+            show_default=False,
+        ),
+    ] = None,
+    score: Annotated[
+        bool,
+        typer.Option(
+            "--score",
+            help="compare with the targets of the file, and print how good the predictions are instead of them",
+        ),
+    ] = False,
     out: Annotated[
-        Path | None, typer.Option(help="the file to write  [default: print]", show_default=False)
+        Path | None,
+        typer.Option(
+            help="the file to write  [default: print]; with --watch, a folder", show_default=False
+        ),
     ] = None,
     device: Device = None,
     learner: LearnerOption = None,
@@ -53,31 +91,144 @@ def predict(
 
     Prints a table with the columns row, prediction and, for classes, probability. Images have the column file too.
     """
-    from covey.agent.learner_choice import learner_name
-    from covey.agent.policy import DEFAULT, Rules
-    from covey.agent.training.predict import as_csv, as_json_lines, model_in_use
-    from covey.agent.training.predict import predict as predicted
-    from covey.shared.consent import AllowedCode
+    from covey.agent.training.predict import as_csv, as_json_lines
+    from covey.agent.training.serve import Models
+    from covey.shared import json_text
     from covey.shared.files import write_atomically
     from covey.shared.printable import printable_lines
 
-    if model is None and model_dir is None:
+    models = Models(*_model(model, model_dir), _rules(device, learner, allow))
+    if (data is None) == (watch is None):
+        raise UserError("name the new samples with --data, or their folder with --watch")
+    if watch is not None and (out is None or score):
         raise UserError(
-            "no model: name the agent's folder with --model-dir, or a file with --model"
+            "--watch writes a file for each new one: name a folder with --out, without --score"
         )
-    file = model
-    if file is None and model_dir is not None:
-        file = model_in_use(model_dir)
-    assert file is not None  # noqa: S101 - one of the two was given
-    policy = DEFAULT if device is None else DEFAULT.with_limits([f"device={device}"])
-    rules = Rules(policy, AllowedCode.parse(allow), learner_name(learner))
-    predictions = predicted(file, data, label, rules)
-    text = as_json_lines(predictions) if as_json else as_csv(predictions)
+    if score and (out is not None or keep):
+        raise UserError("--score prints figures and no predictions: omit --out and --keep")
+
+    def text_for(path: Path, predictor: Predictor) -> str:
+        predictions = predictor.predict(path, label, keep or ())
+        return as_json_lines(predictions) if as_json else as_csv(predictions)
+
+    if watch is not None and out is not None:
+        with suppress(KeyboardInterrupt):
+            _watch(watch, out, models, text_for, ".jsonl" if as_json else ".csv")
+        return
+    assert data is not None  # noqa: S101 - one of the two was given
+    with _whole_file(data) as path, models.ready() as predictor:
+        if score:
+            found = predictor.score(path, label)
+            print(json_text.dumps(found.to_json()) if as_json else found.sentence)
+            return
+        text = text_for(path, predictor)
     if out is None:
         # names of classes come with the model, which others made
         print(printable_lines(text) if sys.stdout.isatty() else text, end="")
         return
     write_atomically(out, text.encode())
+
+
+def _model(model: Path | None, folder: Path | None) -> tuple[Path | None, Path]:
+    """A model's file and a folder of models, of which one is given. UserError without both."""
+    if model is None and folder is None:
+        raise UserError(
+            "no model: name the agent's folder with --model-dir, or a file with --model"
+        )
+    return model, folder or Path()
+
+
+def _rules(device: str | None, learner: str | None, allow: list[str] | None) -> Rules:
+    from covey.agent.learner_choice import learner_name
+    from covey.agent.policy import DEFAULT, Rules
+    from covey.shared.consent import AllowedCode
+
+    policy = DEFAULT if device is None else DEFAULT.with_limits([f"device={device}"])
+    return Rules(policy, AllowedCode.parse(allow), learner_name(learner))
+
+
+@contextmanager
+def _whole_file(data: Path) -> Iterator[Path]:
+    """The file with the samples: a temporary one for what comes by standard input."""
+    if str(data) != "-":
+        yield data
+        return
+    with tempfile.TemporaryDirectory(prefix="covey-") as folder:
+        path = Path(folder) / "standard-input.csv"
+        path.write_bytes(sys.stdin.buffer.read())
+        yield path
+
+
+def _watch(
+    folder: Path, out: Path, models: Models, text_for: Callable[[Path, Predictor], str], suffix: str
+) -> None:
+    """Predict each new file of a folder. One that does not fit is named, and the others follow."""
+    from covey.agent.training.watch import seen, whole
+    from covey.shared.errors import CoveyError
+    from covey.shared.files import write_atomically
+
+    if not folder.is_dir() or folder.resolve() == out.resolve():
+        raise UserError(f"--watch {folder}: expected a folder, and another one than --out")
+    out.mkdir(parents=True, exist_ok=True)
+    done = {
+        path: stamp for path, stamp in seen(folder).items() if (out / (path.name + suffix)).exists()
+    }
+    before = dict(done)
+    while True:
+        now = seen(folder)
+        for path in whole(now, before, done):
+            done[path] = now[path]
+            try:
+                with models.ready() as predictor:
+                    text = text_for(path, predictor)
+                write_atomically(out / (path.name + suffix), text.encode())
+                print(
+                    f"{path.name}: {len(text.splitlines()) - (suffix == '.csv')} predictions",
+                    flush=True,
+                )
+            except CoveyError as error:
+                print(f"{path.name}: {error}", file=sys.stderr, flush=True)
+        before = now
+        time.sleep(WATCH_S)
+
+
+@commands.command()
+def serve(
+    *,
+    model_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="folder of `agent start --model-dir`: serve the model in use, also after it changes",
+            envvar="COVEY_MODEL_DIR",
+            show_default=False,
+        ),
+    ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            help="one model file, such as models/cluster-0.safetensors of a run", show_default=False
+        ),
+    ] = None,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="port on 127.0.0.1; 0 takes any free one")
+    ] = 8471,
+    device: Device = None,
+    learner: LearnerOption = None,
+    allow: Allow = None,
+) -> None:
+    """Answer the predictions that other programs of this machine ask for over HTTP, until Ctrl-C.
+
+    POST /predict takes a table as CSV, or {"rows": [{column: value}]} as JSON; ?keep=COLUMN copies a column. Each answer
+    has the run, round and cluster of the model. GET /model describes the model alone.
+    """
+    from covey.agent.training.serve import Models, PredictionServer
+
+    models = Models(*_model(model, model_dir), _rules(device, learner, allow))
+    with models.ready():
+        pass  # a model that cannot be used is named now
+    with PredictionServer(models, port) as server, suppress(KeyboardInterrupt):
+        print(f"http://127.0.0.1:{server.port}/predict", flush=True)
+        server.serve_forever()
 
 
 @commands.command()

@@ -1,7 +1,8 @@
 """New samples without targets, read and prepared exactly as training samples are.
 
 The samples pass the loaders and `fit` of training with a stand-in for their targets. A target column that a table has is
-not read: predictions must not depend on it, and new data may hold values that no class has.
+not read, unless predictions are to be compared with it: they must not depend on it, and new data may hold values that no
+class has.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ from pathlib import Path
 import numpy as np
 
 from covey.agent.data.arrays import ALIASES, read_npz
+from covey.agent.data.bad_cells import BadCells
 from covey.agent.data.dataset import Array, Dataset, RawColumns, dataset
 from covey.agent.data.fit import fit
 from covey.agent.data.image_reader import Form, ImageReader
 from covey.agent.data.images import is_image_name, new_images
 from covey.agent.data.load import TABLES, load, only_file
 from covey.agent.data.parquet_images import image_column, pixels_of, read_rows
+from covey.agent.data.table_columns import spelled
+from covey.agent.data.table_rows import listed, open_table
 from covey.agent.data.tables import read_table
 from covey.shared import plugins
 from covey.shared.consent import AllowedCode
@@ -34,12 +38,14 @@ class Samples:
 
     data: Dataset  # its targets mean nothing; a single sample is in it twice, because a data set has two or more
     rows: Sequence[int]  # the number of each sample in its file, from 1
-    files: Sequence[
-        str
-    ] = ()  # of images: their names below the folder, one per sample; empty for other data
+    # of images: their names below the folder, one per sample; empty for other data
+    files: Sequence[str] = ()
+    targets: Sequence[str] = ()  # as the file spells them, one per sample, if they were asked for
 
 
-def load_unlabelled(path: Path, task: Task, label: str | None = None) -> Samples:
+def load_unlabelled(
+    path: Path, task: Task, label: str | None = None, *, with_targets: bool = False
+) -> Samples:
     """Read the samples of a file, or the images of a folder.
 
     Args:
@@ -48,9 +54,10 @@ def load_unlabelled(path: Path, task: Task, label: str | None = None) -> Samples
         task: what the model was trained for.
         label: the column to leave out; None: if the table has more columns than the task has features, the task's
             target, or the one that is called like a target, or else the last one.
+        with_targets: also read the targets of a table, or of an .npz file with `y`.
 
     Raises:
-        DataError: the file cannot be read, or its samples do not fit the task.
+        DataError: the file cannot be read, its samples do not fit the task, or it has no targets and they are needed.
     """
     if not path.exists() and plugins.data_code(str(path)) is not None:
         loaded = load(path, allowed=AllowedCode.for_data(str(path)))
@@ -65,13 +72,22 @@ def load_unlabelled(path: Path, task: Task, label: str | None = None) -> Samples
         rows = range(1, len(features) + 1)
         return _samples(features, rows, task, str(place))
     if place.suffix.lower() in TABLES:
-        table = read_table(place, label, task, label_needed=False)
+        table = read_table(place, label, task, label_needed=with_targets)
         columns = table.raw_columns if task.has_own_columns else None
-        return _samples(table.features, table.rows, task, str(place), columns)
+        samples = _samples(table.features, table.rows, task, str(place), columns)
+        return replace(samples, targets=table.spelled)
     if place.suffix.lower() == ".npz":
-        x = _features_of(place)
+        x = _array_of(place, "x")
         rows = range(1, len(x) + 1)
-        return _samples(x, rows, task, str(place))
+        samples = _samples(x, rows, task, str(place))
+        if not with_targets:
+            return samples
+        return replace(samples, targets=[spelled(one) for one in _array_of(place, "y").tolist()])
+    if with_targets:
+        raise DataError(
+            f"{path}: targets are read from a table or an .npz file with y only; predict without them",
+            public="data without targets",
+        )
     if place.is_dir() or is_image_name(place):
         return _images(place, task)
     raise DataError(
@@ -97,13 +113,42 @@ def _images(place: Path, task: Task) -> Samples:
     return replace(_samples(features, rows, task, str(place)), files=files)
 
 
-def _features_of(path: Path) -> Array:
-    """The samples in an .npz file."""
+def cells_of(path: Path, task: Task, rows: Sequence[int], names: Sequence[str]) -> list[list[str]]:
+    """The cells of some columns of a table, for some of its rows: one list for each row.
+
+    Args:
+        path: the table.
+        task: its notation.
+        rows: their numbers, from 1.
+        names: the columns.
+
+    Raises:
+        DataError: it is no table, or has no such column.
+    """
+    place = (only_file(path) or path) if path.is_dir() else path
+    if place.suffix.lower() not in TABLES:
+        raise DataError(f"{path}: no table; only a table has columns to keep", public="no table")
+    found: dict[int, list[str]] = {}
+    with open_table(place, names, 1, task.read) as file:
+        unknown = [name for name in names if name not in file.positions]
+        if unknown:
+            raise DataError(
+                f"{place}: no column {listed(unknown)}; the columns are {listed(file.columns)}",
+                public="a column is missing",
+            )
+        for block in file.blocks(names, BadCells(place)):
+            columns = [map(spelled, block.cells[name]) for name in names]
+            found.update(zip(block.rows, map(list, zip(*columns, strict=True)), strict=True))
+    return [found[row] for row in rows]
+
+
+def _array_of(path: Path, name: str) -> Array:
+    """The samples (x) or targets (y) in an .npz file."""
     arrays = read_npz(path)
-    for name in ALIASES["x"]:
-        if name in arrays:
-            return arrays[name]
-    raise DataError(f"{path}: no array x; expected the samples under this name", public="no x")
+    for alias in ALIASES[name]:
+        if alias in arrays:
+            return arrays[alias]
+    raise DataError(f"{path}: no array {name}; expected it under this name", public=f"no {name}")
 
 
 def _samples(

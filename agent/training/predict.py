@@ -1,31 +1,33 @@
-"""Predictions of a kept model for new samples, on the device and without a broker."""
+"""Predictions of a kept model for new samples, on the device and without a broker, and how good they are."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from covey.agent.data.unlabelled import load_unlabelled
+from covey.agent.data.unlabelled import Samples, cells_of, load_unlabelled
 from covey.agent.kept.model_dir import INDEX, read_index
 from covey.agent.kept.model_file import ModelFile, read_model
 from covey.agent.learner_choice import TORCH
 from covey.agent.learning import SAME_VERSION, load_learner
 from covey.agent.policy import NO_CODE_RULES, Rules
 from covey.shared import json_text
-from covey.shared.errors import PublicError, UserError
+from covey.shared.errors import DataError, PublicError, UserError
 from covey.shared.numerics.figures import softmax, weighted_mean
 from covey.shared.numerics.vectors import Layout
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import Training
 
 Outputs = npt.NDArray[Any]
+OWN_COLUMNS = ("row", "file", "prediction", "probability")
 DIGITS = 6  # of a probability, decimal places; of a value, significant digits
 
 
@@ -39,12 +41,14 @@ class Prediction:
     )  # a class by name, or its number if it has none; a value for a regression task
     probability: float | None = None  # of that class; None for a regression task
     file: str | None = None  # of an image: its name below the folder
+    kept: Mapping[str, str] = field(default_factory=dict)  # cells of the sample's row, by column
 
     def to_json(self) -> dict[str, Any]:
-        """Its row, its file if it is an image, its prediction, and the probability if it has one."""
+        """Its row, its file if it is an image, kept columns, its prediction, and the probability if it has one."""
         content: dict[str, Any] = {"row": self.row}
         if self.file is not None:
             content["file"] = self.file
+        content.update(self.kept)
         content["prediction"] = self.prediction
         if self.probability is not None:
             content["probability"] = self.probability
@@ -65,35 +69,138 @@ def model_in_use(folder: Path) -> Path:
     return folder / kept.version.file
 
 
-def predict(
-    model: Path, data: Path, label: str | None = None, rules: Rules = NO_CODE_RULES
-) -> list[Prediction]:
-    """The predictions for all samples of a file, or for all images of a folder.
+@dataclass(frozen=True)
+class Score:
+    """How good predictions are. A regression has errors in the units of the data, and classes have shares."""
+
+    n: int
+    figures: Mapping[str, float]
+    # of a constant prediction: the most frequent class of the file, or the mean of its targets
+    constant: Mapping[str, float]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"n": self.n, **self.figures, "constant": dict(self.constant)}
+
+    @property
+    def sentence(self) -> str:
+        """For a person."""
+        words = [f"{name} {value:.4g}" for name, value in self.figures.items()]
+        rest = [f"{name} {value:.4g}" for name, value in self.constant.items()]
+        what = "the mean" if "RMSE" in self.figures else "the most frequent class"
+        return f"{self.n} samples: {', '.join(words)}; always {what}: {', '.join(rest)}"
+
+
+class Predictor:
+    """A model, ready to predict.
 
     Args:
         model: a kept model, or a model that a run left in its folder.
-        data: a table, an .npz file, an image or a folder of images, with or without targets.
-        label: the column of a table that holds targets; it is left out.
         rules: the code that may be imported for the model.
 
     Raises:
         UserError: the model cannot be used here.
-        DataError: the samples cannot be read, or do not fit the model's task.
     """
-    file = read_model(model)
-    layout = _layout(file, rules)
-    samples = load_unlabelled(data, file.task, label)
-    learner = load_learner(rules.learner, rules.allowed)
-    generator = np.random.default_rng(0)
-    local = learner.local(samples.data, file.task, layout, Training(), generator, rules)
-    outputs: list[Outputs] = []
-    for named in file.models:
-        raw = local.predict(layout.vector(named), "train")
-        outputs.append(raw[: len(samples.rows)].astype(np.float64))
-    found = _predictions(outputs, samples.rows, file)
-    if samples.files:
-        return _with_files(found, samples.files)
-    return found
+
+    def __init__(self, model: Path, rules: Rules = NO_CODE_RULES) -> None:
+        self.file = read_model(model)
+        self._rules = rules
+        self._layout = _layout(self.file, rules)
+        self._learner = load_learner(rules.learner, rules.allowed)
+
+    def __repr__(self) -> str:
+        return f"<Predictor {self.file.path}>"
+
+    def predict(
+        self, data: Path, label: str | None = None, keep: Sequence[str] = ()
+    ) -> list[Prediction]:
+        """The predictions for all samples of a file, or for all images of a folder.
+
+        Args:
+            data: a table, an .npz file, an image or a folder of images, with or without targets.
+            label: the column of a table that holds targets; it is left out.
+            keep: columns of a table whose cells the predictions should have.
+
+        Raises:
+            UserError: a column to keep has the name of another one of the predictions.
+            DataError: the samples cannot be read, or do not fit the model's task.
+        """
+        taken = [name for name in keep if name in OWN_COLUMNS]
+        if taken:
+            raise UserError(f"--keep {taken[0]}: predictions have a column of this name already")
+        found, samples = self._predicted(data, label)
+        if samples.files:
+            return _with_files(found, samples.files)
+        if not keep:
+            return found
+        rows = cells_of(data, self.file.task, samples.rows, keep)
+        return [
+            replace(one, kept=dict(zip(keep, cells, strict=True)))
+            for one, cells in zip(found, rows, strict=True)
+        ]
+
+    def score(self, data: Path, label: str | None = None) -> Score:
+        """How good the predictions for a file with targets are.
+
+        Raises:
+            DataError: as `predict` does, or the file has no targets.
+        """
+        found, samples = self._predicted(data, label, with_targets=True)
+        if self.file.task.classes is None:
+            return _errors([float(one.prediction) for one in found], samples.targets, data)
+        return _shares([str(one.prediction) for one in found], samples.targets)
+
+    def _predicted(
+        self, data: Path, label: str | None, *, with_targets: bool = False
+    ) -> tuple[list[Prediction], Samples]:
+        samples = load_unlabelled(data, self.file.task, label, with_targets=with_targets)
+        local = self._learner.local(
+            samples.data,
+            self.file.task,
+            self._layout,
+            Training(),
+            np.random.default_rng(0),
+            self._rules,
+        )
+        outputs: list[Outputs] = []
+        for named in self.file.models:
+            raw = local.predict(self._layout.vector(named), "train")
+            outputs.append(raw[: len(samples.rows)].astype(np.float64))
+        return _predictions(outputs, samples.rows, self.file), samples
+
+
+def _errors(values: Sequence[float], targets: Sequence[str], data: Path) -> Score:
+    try:
+        truth = np.array(targets, np.float64)
+    except ValueError as error:
+        raise DataError(f"{data}: a target is no number ({error})", public="no number") from None
+    off = np.asarray(values) - truth
+    spread = float(np.mean((truth - truth.mean()) ** 2))
+    squared = float(np.mean(off**2))
+    figures = {"RMSE": math.sqrt(squared), "MAE": float(np.mean(np.abs(off)))}
+    if spread:
+        figures["R2"] = 1 - squared / spread
+    return Score(len(truth), figures, {"RMSE": math.sqrt(spread)})
+
+
+def _shares(predicted: Sequence[str], targets: Sequence[str]) -> Score:
+    hits: dict[str, list[bool]] = {}
+    for one, truth in zip(predicted, targets, strict=True):
+        hits.setdefault(truth, []).append(one == truth)
+    n = len(targets)
+    recalls = [sum(own) / len(own) for own in hits.values()]
+    most = max(len(own) for own in hits.values())
+    figures = {
+        "accuracy": sum(sum(own) for own in hits.values()) / n,
+        "macro recall": sum(recalls) / len(recalls),
+    }
+    return Score(n, figures, {"accuracy": most / n, "macro recall": 1 / len(hits)})
+
+
+def predict(
+    model: Path, data: Path, label: str | None = None, rules: Rules = NO_CODE_RULES
+) -> list[Prediction]:
+    """The predictions of a model file, as `Predictor` makes them."""
+    return Predictor(model, rules).predict(data, label)
 
 
 def _layout(file: ModelFile, rules: Rules) -> Layout:

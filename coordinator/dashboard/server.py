@@ -30,9 +30,9 @@ from pydantic import ValidationError
 
 from covey.coordinator.dashboard.hub import Hub, Update
 from covey.coordinator.dashboard.sections import sections
-from covey.coordinator.serve.bounded_http import Bounded
 from covey.coordinator.view import theme
 from covey.shared import json_text
+from covey.shared.bounded_http import Bounded
 from covey.shared.errors import UserError
 from covey.shared.wire.documents import Control
 

@@ -18,9 +18,9 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from covey.coordinator.serve.bounded_http import Bounded
 from covey.coordinator.serve.service import Service
 from covey.coordinator.view.lines import averages, macro, phase_line
+from covey.shared.bounded_http import Bounded
 from covey.shared.errors import UserError
 from covey.shared.numerics.measures import SHOWN_OF_REGRESSION
 

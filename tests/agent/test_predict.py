@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from covey.agent.cli.program import app
 from covey.agent.kept.model_dir import ModelDir
 from covey.agent.kept.model_file import save_model
 from covey.agent.kept.versions import Version
 from covey.agent.policy import Policy, Rules
-from covey.agent.training.predict import predict
+from covey.agent.training.predict import Predictor, predict
 from covey.shared.errors import DataError, UserError
 from covey.shared.scenario.task import Model, Standardise, Task
 from tests.agent.test_kept import BAD, GOOD, LAYOUT, TASK
@@ -242,3 +242,72 @@ def test_all_refused_images_are_in_one_message(tmp_path: Path, brightness: Path)
 def empty(folder: Path) -> Path:
     folder.mkdir()
     return folder
+
+
+def predicted(*words: object) -> Result:
+    return CliRunner().invoke(app, ["predict", *map(str, words), "--learner", "numpy"])
+
+
+def test_ids_and_times_are_kept_next_to_the_predictions(tmp_path: Path, model: Path) -> None:
+    path = tmp_path / "new.csv"
+    path.write_text("sensor,a,b,time\ns-7,1.5,0,31.12.2025 10:00\n0042,-2,1,\n")
+    task = TASK.model_copy(update={"columns": ("a", "b"), "ignore": ("sensor", "time")})
+    save_model(model, Version("r1", 3, 0), task.for_agents(), ((1.0, GOOD),), LAYOUT)
+    given = ["--data", path, "--model", model, "--keep", "sensor", "--keep", "time"]
+    lines = predicted(*given).stdout.splitlines()
+    assert lines[0] == "row,sensor,time,prediction,probability"
+    assert lines[1].startswith("1,s-7,31.12.2025 10:00,yes,")
+    assert lines[2].startswith("2,0042,,no,")
+    row = json.loads(predicted(*given, "--json").stdout.splitlines()[1])
+    assert row["sensor"] == "0042"
+    wrong = predicted("--data", path, "--model", model, "--keep", "place")
+    assert wrong.exit_code == 2
+    assert "no column 'place'; the columns are" in wrong.stderr
+    taken = predicted("--data", path, "--model", model, "--keep", "row")
+    assert "predictions have a column of this name" in taken.stderr
+    np.savez(tmp_path / "new.npz", x=np.array(ROWS, np.float32))
+    save_model(model, Version("r1", 3, 0), TASK.for_agents(), ((1.0, GOOD),), LAYOUT)
+    arrays = predicted("--data", tmp_path / "new.npz", "--model", model, "--keep", "time")
+    assert "no table" in arrays.stderr
+
+
+def test_a_score_compares_the_predictions_with_the_targets_of_the_file(
+    tmp_path: Path, model: Path
+) -> None:
+    path = table(tmp_path / "new.csv", "yes", "yes", "yes", header="a,b,state")
+    shown = predicted("--data", path, "--model", model, "--label", "state", "--score")
+    assert shown.stdout == (
+        "3 samples: accuracy 0.6667, macro recall 0.6667; "
+        "always the most frequent class: accuracy 1, macro recall 1\n"
+    )
+    np.savez(tmp_path / "new.npz", x=np.array(ROWS, np.float32), y=np.array(["yes", "no", "no"]))
+    found = json.loads(
+        predicted("--data", tmp_path / "new.npz", "--model", model, "--score", "--json").stdout
+    )
+    assert found == {
+        "n": 3,
+        "accuracy": pytest.approx(2 / 3),
+        "macro recall": 0.75,
+        "constant": {"accuracy": pytest.approx(2 / 3), "macro recall": 0.5},
+    }
+    without = predicted("--data", table(tmp_path / "x.csv"), "--model", model, "--score")
+    assert without.exit_code == 2
+    both = predicted("--data", path, "--model", model, "--score", "--out", tmp_path / "out.csv")
+    assert "omit --out" in both.stderr
+
+
+def test_a_score_of_a_regression_is_in_the_units_of_the_target(tmp_path: Path) -> None:
+    from covey.agent.training.models import initial
+
+    task = Task(features=(2,), classes=None, model=Model(name="linear", options={}))
+    _, layout = initial(task, 0)
+    model = tmp_path / "values.safetensors"
+    vector = np.array([2, 0, 1], np.float32)  # 2 x0 + 1: 4, -3, 2
+    save_model(model, Version("r1", 3), task.for_agents(), ((1.0, vector),), layout)
+    path = table(tmp_path / "new.csv", "5", "-3", "4", header="a,b,level")
+    found = Predictor(model).score(path)
+    assert found.figures["RMSE"] == pytest.approx(np.sqrt(5 / 3))
+    assert found.figures["MAE"] == pytest.approx(1.0)
+    assert found.constant["RMSE"] == pytest.approx(np.std([5, -3, 4]))
+    assert found.figures["R2"] == pytest.approx(1 - 5 / 3 / np.var([5, -3, 4]))
+    assert "always the mean: RMSE" in found.sentence

@@ -1,4 +1,4 @@
-"""A server of the coordinator takes a bounded number of connections, each for a bounded time."""
+"""An HTTP server of the product takes a bounded number of connections, each for a bounded time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 from covey.coordinator.commands.run import raise_descriptor_limit
-from covey.coordinator.serve.bounded_http import Bounded
+from covey.shared.bounded_http import Bounded
 
 
 class Small(Bounded, HTTPServer):

@@ -1,0 +1,187 @@
+"""Predictions of the model in use for other programs of this machine: `agent serve`, over HTTP.
+
+It listens on 127.0.0.1. A request must name that address (or localhost) as its host, so that a web page cannot reach it
+under a name of its own. Requests are answered one after another; a new model in use serves from the next request on.
+
+    GET  /model                     what answers: run, round, cluster, inputs, classes
+    POST /predict?keep=COLUMN       a table: CSV text, or JSON {"rows": [{column: value, ...}, ...]}
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from covey.agent.policy import Rules
+from covey.agent.training.predict import Predictor, model_in_use
+from covey.shared import json_text
+from covey.shared.bounded_http import Bounded
+from covey.shared.errors import CoveyError, UserError
+
+HOST = "127.0.0.1"
+MOST_BYTES = 16 << 20  # of a request
+JSON = "application/json"
+
+
+class Models:
+    """The model that answers: one file, or the model in use of a folder, which may change.
+
+    Args:
+        model: a model's file; None: the model in use.
+        folder: of `agent start --model-dir`; used without a file.
+        rules: the code that may be imported for the model.
+    """
+
+    def __init__(self, model: Path | None, folder: Path, rules: Rules) -> None:
+        self._model = model
+        self._folder = folder
+        self._rules = rules
+        self._lock = threading.Lock()
+        self._predictor: Predictor | None = None
+
+    @contextmanager
+    def ready(self) -> Iterator[Predictor]:
+        """The model, for one request at a time. Raises UserError if there is none."""
+        with self._lock:
+            path = self._model or model_in_use(self._folder)
+            if self._predictor is None or self._predictor.file.path != path:
+                self._predictor = Predictor(path, self._rules)
+            yield self._predictor
+
+
+def described(predictor: Predictor) -> dict[str, Any]:
+    """The model that answers."""
+    file = predictor.file
+    version = file.version
+    task = file.task
+    return {
+        "run": None if version is None else version.run,
+        "round": None if version is None else version.round,
+        "cluster": None if version is None else version.cluster,
+        "columns": list(task.columns),
+        "features": list(task.features),
+        "classes": list(task.classes) if isinstance(task.classes, tuple) else task.classes,
+    }
+
+
+def answer(models: Models, body: bytes, kind: str, keep: list[str]) -> dict[str, Any]:
+    """The predictions for the table in a request, with the model that made them.
+
+    Raises:
+        CoveyError: the table cannot be read, or does not fit the model.
+    """
+    text = _table(body) if kind == JSON else body
+    with models.ready() as predictor, tempfile.TemporaryDirectory(prefix="covey-") as folder:
+        path = Path(folder) / "request.csv"
+        path.write_bytes(text)
+        try:
+            found = predictor.predict(path, keep=keep)
+        except CoveyError as error:
+            raise UserError(str(error).replace(str(path), "the request")) from None
+        return {"model": described(predictor), "predictions": [one.to_json() for one in found]}
+
+
+def _table(body: bytes) -> bytes:
+    """A table of the rows in a JSON object. Raises UserError if it has none."""
+    try:
+        found = json_text.loads(body)
+    except ValueError as error:
+        raise UserError(f"the request is no JSON: {error}") from None
+    rows = found.get("rows") if isinstance(found, Mapping) else None
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
+        raise UserError('the request: expected {"rows": [{column: value, ...}, ...]}')
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), restval="", lineterminator="\n")
+    writer.writeheader()
+    try:
+        writer.writerows(rows)
+    except ValueError as error:  # a row has a column that the first one lacks
+        raise UserError(
+            f"the request: all rows need the columns of the first one; {error}"
+        ) from None
+    return text.getvalue().encode()
+
+
+class PredictionServer(Bounded, HTTPServer):
+    """Answers for one device."""
+
+    allow_reuse_address = True
+    max_connections = 32
+    request_s = 60.0
+
+    def __init__(self, models: Models, port: int) -> None:
+        self.models = models
+        try:
+            super().__init__((HOST, port), _Handler)
+        except OSError as error:
+            raise UserError(
+                f"port {port} of {HOST}: {error.strerror}; choose another with --port, 0 takes any free one"
+            ) from None
+
+    @property
+    def port(self) -> int:
+        """The port that the server listens on."""
+        return int(self.server_address[1])
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: PredictionServer
+    server_version = "covey"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        """The model that answers."""
+        self._reply("/model", lambda query: self._model())
+
+    def do_POST(self) -> None:
+        """Predictions."""
+        self._reply("/predict", self._predictions)
+
+    def _model(self) -> dict[str, Any]:
+        with self.server.models.ready() as predictor:
+            return described(predictor)
+
+    def _predictions(self, query: Mapping[str, list[str]]) -> dict[str, Any]:
+        size = int(self.headers.get("Content-Length") or 0)
+        if not 0 < size <= MOST_BYTES:
+            raise UserError(
+                f"the request has {size} bytes; expected a table of 1 to {MOST_BYTES} bytes"
+            )
+        kind = self.headers.get_content_type()
+        return answer(self.server.models, self.rfile.read(size), kind, query.get("keep", []))
+
+    def _reply(self, path: str, found: Any) -> None:
+        hosts = (f"{HOST}:{self.server.port}", f"localhost:{self.server.port}")
+        asked = urlsplit(self.path)
+        if self.headers.get("Host") not in hosts:
+            self._send(HTTPStatus.FORBIDDEN, {"error": "this host is not served"})
+        elif asked.path != path:
+            self._send(HTTPStatus.NOT_FOUND, {"error": "expected GET /model or POST /predict"})
+        else:
+            try:
+                self._send(HTTPStatus.OK, found(parse_qs(asked.query)))
+            except CoveyError as error:
+                self._send(HTTPStatus.BAD_REQUEST, {"error": str(error)})
+            except ValueError:
+                self._send(HTTPStatus.BAD_REQUEST, {"error": "Content-Length is no number"})
+
+    def _send(self, status: HTTPStatus, content: Mapping[str, Any]) -> None:
+        body = json_text.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", JSON)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: a device's log is for its owner's events."""

@@ -1,0 +1,213 @@
+"""`agent serve` over HTTP, and `agent predict` for standard input and for a folder."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from covey.agent.cli.program import app
+from covey.agent.kept.model_dir import ModelDir
+from covey.agent.kept.model_file import save_model
+from covey.agent.kept.versions import Version
+from covey.agent.policy import NO_CODE_RULES
+from covey.agent.training import serve
+from covey.agent.training.serve import Models, PredictionServer
+from covey.agent.training.watch import seen, whole
+from tests.agent.test_kept import BAD, GOOD, LAYOUT, TASK
+
+NAMED = TASK.model_copy(update={"columns": ("a", "b"), "ignore": ("id",)})
+
+
+def use(folder: Path, version: Version, *, good: bool = True) -> None:
+    """Make a model the one in use."""
+    models = ModelDir(folder)
+    vector = GOOD if good else BAD
+    save_model(models.path(version), version, NAMED.for_agents(), ((1.0, vector),), LAYOUT)
+    models.take(version, "first")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[PredictionServer]:
+    use(tmp_path / "models", Version("r1", 3, 0))
+    with PredictionServer(Models(None, tmp_path / "models", NO_CODE_RULES), 0) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def ask(
+    server: PredictionServer, method: str, path: str, body: str | None = None, **headers: str
+) -> tuple[int, Any]:
+    link = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    link.request(
+        method,
+        path,
+        body,
+        headers={name.replace("_", "-"): value for name, value in headers.items()},
+    )
+    answer = link.getresponse()
+    found = json.loads(answer.read())
+    link.close()
+    return answer.status, found
+
+
+def test_tables_and_rows_are_answered_with_the_model_that_predicts(
+    server: PredictionServer,
+) -> None:
+    table = "id,a,b\n0042,1.5,0\n7,-2,1\n"
+    status, found = ask(server, "POST", "/predict?keep=id", table, Content_Type="text/csv")
+    assert status == 200
+    assert [(one["id"], one["prediction"]) for one in found["predictions"]] == [
+        ("0042", "yes"),
+        ("7", "no"),
+    ]
+    assert (found["model"]["run"], found["model"]["round"], found["model"]["cluster"]) == (
+        "r1",
+        3,
+        0,
+    )
+    rows = json.dumps({"rows": [{"a": 1.5, "b": 0}, {"a": -2, "b": 1}]})
+    status, again = ask(server, "POST", "/predict", rows, Content_Type="application/json")
+    assert [one["prediction"] for one in again["predictions"]] == ["yes", "no"]
+    status, model = ask(server, "GET", "/model")
+    assert (model["columns"], model["classes"]) == (["a", "b"], ["no", "yes"])
+
+
+def test_a_new_model_in_use_answers_from_the_next_request_on(
+    server: PredictionServer, tmp_path: Path
+) -> None:
+    use(tmp_path / "models", Version("r2", 1, 0), good=False)
+    _status, found = ask(server, "POST", "/predict", "a,b\n1.5,0\n")
+    assert (found["predictions"][0]["prediction"], found["model"]["run"]) == ("no", "r2")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "kind", "status", "why"),
+    [
+        ("/predict", "a,b\n1,x\n", "text/csv", 400, "the request: row 1 (line 2), column 'b': 'x'"),
+        ("/predict", "a\n1\n", "text/csv", 400, "the request"),
+        ("/predict", "[1]", "application/json", 400, 'expected {"rows"'),
+        ("/predict", "{", "application/json", 400, "no JSON"),
+        (
+            "/predict",
+            '{"rows": [{"a": 1}, {"z": 1}]}',
+            "application/json",
+            400,
+            "columns of the first",
+        ),
+        ("/predict", "", "text/csv", 400, "0 bytes"),
+        ("/predict?keep=row", "a,b\n1,2\n", "text/csv", 400, "predictions have a column"),
+        ("/elsewhere", "a,b\n1,2\n", "text/csv", 404, "POST /predict"),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_refused_with_its_reason(
+    server: PredictionServer, path: str, body: str, kind: str, status: int, why: str
+) -> None:
+    seen, found = ask(server, "POST", path, body, Content_Type=kind)
+    assert seen == status
+    assert why in found["error"]
+
+
+def test_a_web_page_of_another_name_and_a_body_without_end_are_refused(
+    server: PredictionServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert ask(server, "GET", "/model", Host="evil.example")[0] == 403
+    monkeypatch.setattr(serve, "MOST_BYTES", 10)
+    status, found = ask(server, "POST", "/predict", "a,b\n" + "1,2\n" * 9)
+    assert (status, "40 bytes" in found["error"]) == (400, True)
+
+
+def test_a_table_may_come_by_standard_input(tmp_path: Path) -> None:
+    use(tmp_path / "models", Version("r1", 3, 0))
+    words = [
+        "predict",
+        "--data",
+        "-",
+        "--model-dir",
+        str(tmp_path / "models"),
+        "--learner",
+        "numpy",
+    ]
+    shown = CliRunner().invoke(app, words, input="a,b\n1.5,0\n")
+    assert shown.stdout.splitlines()[1].startswith("1,yes,")
+
+
+def test_each_new_file_of_a_folder_is_predicted_once_it_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(tmp_path / "models", Version("r1", 3, 0))
+    inbox, out = tmp_path / "in", tmp_path / "out"
+    inbox.mkdir()
+    looks: Iterator[Callable[[], object]] = iter(
+        [
+            lambda: (inbox / "one.csv").write_text("a,b\n"),
+            lambda: (inbox / "one.csv").write_text("a,b\n1.5,0\n"),
+            lambda: (inbox / "bad.csv").write_text("a,b\n1,x\n"),
+            lambda: (inbox / "notes.txt").write_text("a,b\n1,2\n"),
+            lambda: (inbox / "two.csv").write_text("a,b\n-1,0\n-1,0\n"),
+            lambda: None,
+        ]
+    )
+
+    def sleep(_: float) -> None:
+        look = next(looks, None)
+        if look is None:
+            raise KeyboardInterrupt
+        look()
+
+    monkeypatch.setattr("covey.agent.cli.models.time.sleep", sleep)
+    words = [
+        "predict",
+        "--watch",
+        str(inbox),
+        "--out",
+        str(out),
+        "--model-dir",
+        str(tmp_path / "models"),
+    ]
+    shown = CliRunner().invoke(app, [*words, "--learner", "numpy"])
+    assert shown.exit_code == 0, shown.stderr
+    assert shown.stdout.splitlines() == ["one.csv: 1 predictions", "two.csv: 2 predictions"]
+    assert "bad.csv: " in shown.stderr
+    assert sorted(path.name for path in out.iterdir()) == ["one.csv.csv", "two.csv.csv"]
+
+
+def test_a_file_counts_when_two_looks_see_the_same_and_again_when_it_changes(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "a.csv"
+    first, second = {file: (1, 1)}, {file: (2, 2)}
+    assert whole(first, {}, {}) == []
+    assert whole(second, first, {}) == []
+    assert whole(second, second, {}) == [file]
+    assert whole(second, second, second) == []
+    assert whole(first, first, second) == [file]
+    file.write_text("a")
+    assert list(seen(tmp_path)) == [file]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ([], "--data, or their folder with --watch"),
+        (["--data", "x.csv", "--watch", "."], "--data, or their folder with --watch"),
+        (["--watch", "."], "name a folder with --out"),
+        (["--watch", "nowhere", "--out", "out"], "expected a folder"),
+    ],
+)
+def test_a_call_that_makes_no_sense_is_refused(tmp_path: Path, words: list[str], why: str) -> None:
+    use(tmp_path / "models", Version("r1", 3, 0))
+    refused = CliRunner().invoke(
+        app, ["predict", *words, "--model-dir", str(tmp_path / "models"), "--learner", "numpy"]
+    )
+    assert refused.exit_code == 2
+    assert why in refused.stderr
