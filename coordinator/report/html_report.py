@@ -147,10 +147,9 @@ def _stop(result: Result) -> str:
 
 def _section(title: str, run: Curves, facts: RunFacts) -> Section:
     """The tables of a run, and where it comes from."""
-    tables = []
+    decisions = html_tables.decisions_table(facts.record)
     clusters = html_tables.clusters_table(facts, run.measure)
-    if clusters is not None:
-        tables.append(clusters)
+    tables = [table for table in (decisions, clusters) if table is not None]
     tables.append(html_tables.agents_table(facts, run.measure))
     tables.append(html_tables.traffic_table(run.result))
     tables.append(html_tables.incidents_table(facts, run.result))

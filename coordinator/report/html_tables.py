@@ -9,6 +9,7 @@ from typing import Any
 
 from covey.coordinator.report.explanations import MODES, MODES_OF_AGENTS
 from covey.coordinator.report.run_facts import RunFacts
+from covey.coordinator.view.lines import phase_line
 from covey.coordinator.view.table import NONE, Column, Table, columns_of, numbers
 from covey.shared.numerics.measures import MEASURES, Measure
 
@@ -172,6 +173,20 @@ def _line_of_cluster(cluster: int, agents: Sequence[Row], measure: Measure) -> l
         figure = average(figures) if figures else None
         line.append(_text(measure, figure))
     return line
+
+
+def decisions_table(record: Sequence[Row]) -> Table | None:
+    """The findings and decisions of the method, each with its first round; None if its record has none."""
+    rounds: dict[str, int] = {}
+    for row in record:
+        if row["event"] == "phase":
+            line = phase_line(row)
+            for text in line.decisions:
+                rounds.setdefault(text, line.round)
+    if not rounds:
+        return None
+    columns = [Column("round", is_number=True), Column("finding or decision")]
+    return Table("Decisions", columns, [[str(number), text] for text, number in rounds.items()])
 
 
 # -- traffic and trouble ---------------------------------------------------------------------------

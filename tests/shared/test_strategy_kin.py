@@ -14,9 +14,11 @@ from pydantic import ValidationError
 
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.record import records
+from covey.coordinator.report.html_tables import decisions_table
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import Driver
-from covey.coordinator.view.lines import phase_line
+from covey.coordinator.view.lines import phase_line, reduced
+from covey.coordinator.view.state import RunPlan, Sources, dashboard_state
 from covey.shared.errors import DataError
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies import kin
@@ -197,6 +199,20 @@ def _two_groups() -> dict[str, Any]:
         "style": np.zeros((2, 32)),
         "concept": np.zeros((2, 3, 32)),
     }
+
+
+def test_each_decision_is_a_row_of_the_report_and_an_event_of_the_dashboard(tmp_path: Path) -> None:
+    complete(tmp_path, swapped, scene())
+    lines = list(records.lines(tmp_path))
+    table = decisions_table(lines)
+    assert table is not None
+    found = sentences(tmp_path)
+    assert [row[1] for row in table.rows] == [*found]
+    assert [row[0] for row in table.rows] == ["1", "3", "5"]
+    sources = Sources(RunPlan(), [line for line in map(reduced, lines) if line is not None])
+    shown = dashboard_state(sources).events
+    events = [event.text for event in shown if event.kind == "decision"]
+    assert events == [*found][::-1]
 
 
 # -- votes --------------------------------------------------------------------------------------------
