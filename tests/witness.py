@@ -37,6 +37,8 @@ import pyarrow.parquet as pq
 import yaml
 from safetensors.numpy import load_file
 
+from covey.coordinator.run.run import Run
+from covey.shared.scenario.scenario import Scenario
 from tests.kit import small_run
 from tests.kit.small_fleet import over_the_wire
 from tests.methods import METHODS
@@ -47,6 +49,7 @@ ROOT = Path(__file__).resolve().parent.parent
 COMMANDS = Path(sys.executable).parent
 LIMIT_S = 600.0  # for one command
 SMALL_PARTS = {"wire": {"part_bytes": 1024}}  # so small that every model travels in several
+BUFFERED = ("fedavg", "fedclust", "fesem")
 CELLS = ("local/1", "fedclust/1")  # the cheapest of the comparison: one without clusters, one with
 PACKAGES = ("numpy", "scipy", "scikit-learn", "torch")
 
@@ -158,7 +161,12 @@ def finished_run(run: Path) -> Digests:
 
 def in_process(folder: Path) -> Digests:
     """Every method of small_run.py without a network."""
-    return _small_runs(folder, lambda place, scene: small_run.in_process(place / "run", scene))
+    return _small_runs(folder, _alone)
+
+
+def buffered(folder: Path) -> Digests:
+    """Buffered rounds of an average, of clusters that are found in the run, and of stored models."""
+    return _small_runs(folder, _alone, BUFFERED, small_run.buffered)
 
 
 def wire(folder: Path) -> Digests:
@@ -166,10 +174,19 @@ def wire(folder: Path) -> Digests:
     return _small_runs(folder, over_the_wire)
 
 
-def _small_runs(folder: Path, run_in: Callable[[Path, Any], Any]) -> Digests:
+def _alone(place: Path, scene: Scenario) -> Run:
+    return small_run.in_process(place / "run", scene)
+
+
+def _small_runs(
+    folder: Path,
+    run_in: Callable[[Path, Scenario], Run],
+    methods: Collection[str] = METHODS,
+    scenario: Callable[..., Scenario] = small_run.scenario,
+) -> Digests:
     found: Digests = {}
-    for method in METHODS:
-        scene = small_run.scenario(method, **SMALL_PARTS)
+    for method in methods:
+        scene = scenario(method, **SMALL_PARTS)
         place = folder / method
         *clusters, assignment = small_run.fingerprint(run_in(place, scene))
         run = place / "run"
@@ -242,6 +259,7 @@ def command(program: str, *arguments: str | Path) -> str:
 
 PARTS: dict[str, Callable[[Path], Digests]] = {
     "in-process": in_process,
+    "buffered": buffered,
     "wire": wire,
     "run": make_run,
     "compare": comparison,
