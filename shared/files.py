@@ -39,7 +39,7 @@ def atomic_replace(
     try:
         yield temporary
         if durable:
-            _sync(temporary)
+            sync(temporary)
         temporary.replace(path)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
@@ -131,7 +131,7 @@ def write_at(descriptor: int, offset: int, data: bytes | memoryview) -> None:
 def sync_folder(path: Path) -> None:
     """Make the names in a folder survive a power cut, if its file system can."""
     with contextlib.suppress(OSError):
-        _sync(path)
+        sync(path)
 
 
 def sync_files(paths: Iterable[Path]) -> None:
@@ -149,7 +149,7 @@ def sync_files(paths: Iterable[Path]) -> None:
     folders: set[Path] = set()
     for path in started:
         with contextlib.suppress(FileNotFoundError):
-            _sync(path)
+            sync(path)
             folders.add(path.parent)
     for folder in folders:
         sync_folder(folder)
@@ -213,7 +213,8 @@ def _start_writing(path: Path) -> None:
         os.close(descriptor)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Wait until a file or a folder is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -99,11 +99,11 @@ def shift_and_flip(images: Tensor, draw: torch.Generator) -> Tensor:
 def augment_natural(images: Tensor, draw: torch.Generator) -> Tensor:
     """Crop and resize (area 0.2 to 1), flip half of the images, jitter most colours, turn a fifth to grey."""
     device = images.device
-    cropped = _crop(images, draw)
+    cropped = crop(images, draw)
     jitters = _chosen(len(images), JITTER_CHANCE, draw).to(device)
     jittered = torch.where(jitters, _jitter(cropped, draw), cropped)
     greys = _chosen(len(images), GREY_CHANCE, draw).to(device)
-    return torch.where(greys, _grey(jittered), jittered)
+    return torch.where(greys, grey(jittered), jittered)
 
 
 def augment_handwriting(images: Tensor, draw: torch.Generator) -> Tensor:
@@ -122,7 +122,7 @@ def augment_handwriting(images: Tensor, draw: torch.Generator) -> Tensor:
     return _resample(images, affine, padding="zeros")
 
 
-def _crop(images: Tensor, draw: torch.Generator) -> Tensor:
+def crop(images: Tensor, draw: torch.Generator) -> Tensor:
     """A random part of each image, resized to the whole; half of them mirrored."""
     n, _, height, width = images.shape
     area = _uniform(n, *CROP_AREA, draw)
@@ -141,7 +141,7 @@ def _crop(images: Tensor, draw: torch.Generator) -> Tensor:
 
 def _jitter(images: Tensor, draw: torch.Generator) -> Tensor:
     """Change brightness, contrast and saturation by 0.6 to 1.4 and hue by up to a tenth of a turn, in random order."""
-    steps = (_brightness, _contrast, _saturation, _hue)
+    steps = (_brightness, _contrast, _saturation, hue)
     for index in torch.randperm(len(steps), generator=draw).tolist():
         images = steps[index](images, draw).clamp(0, 1)
     return images
@@ -154,16 +154,16 @@ def _brightness(images: Tensor, draw: torch.Generator) -> Tensor:
 
 def _contrast(images: Tensor, draw: torch.Generator) -> Tensor:
     """Away from each image's mean brightness, or towards it."""
-    mean = _grey(images).mean(dim=(1, 2, 3), keepdim=True)
+    mean = grey(images).mean(dim=(1, 2, 3), keepdim=True)
     return torch.lerp(mean, images, _jitter_factor(images, draw))
 
 
 def _saturation(images: Tensor, draw: torch.Generator) -> Tensor:
     """Away from the grey image, or towards it."""
-    return torch.lerp(_grey(images), images, _jitter_factor(images, draw))
+    return torch.lerp(grey(images), images, _jitter_factor(images, draw))
 
 
-def _hue(images: Tensor, draw: torch.Generator) -> Tensor:
+def hue(images: Tensor, draw: torch.Generator) -> Tensor:
     """Rotate the colour plane of YIQ: brightness and saturation stay."""
     n = len(images)
     angle = _uniform(n, -HUE, HUE, draw) * 2 * math.pi
@@ -179,7 +179,7 @@ def _hue(images: Tensor, draw: torch.Generator) -> Tensor:
     return torch.einsum("nij,njhw->nihw", (to_rgb @ rotation @ _YIQ).to(images.device), images)
 
 
-def _grey(images: Tensor) -> Tensor:
+def grey(images: Tensor) -> Tensor:
     """Brightness in all three channels, (n, 3, h, w)."""
     weights = torch.tensor(LUMA, device=images.device).view(1, 3, 1, 1)
     return (images * weights).sum(dim=1, keepdim=True).expand_as(images)

@@ -136,7 +136,7 @@ class PrivateSgd:
         rows = np.array([*account.rows(), (self.noise_multiplier, self.rate, steps)])
         ledger = _merged(rows)
         if account.epsilon is not None:
-            spent = _epsilon(ledger, account.delta)
+            spent = epsilon_of(ledger, account.delta)
             if spent > account.epsilon * TOLERANCE:
                 raise PublicError(
                     f"policy of this device: privacy.local_epsilon: this training would bring epsilon to {spent:.2f} over all "
@@ -149,7 +149,7 @@ class PrivateSgd:
         delta = self._privacy.delta
         planned = _multiplier_for(target, delta, self.rate, self._planned)
         for raised in RAISED:
-            after = _epsilon(self._with(planned * raised, steps), delta)
+            after = epsilon_of(self._with(planned * raised, steps), delta)
             if after <= target * TOLERANCE:
                 return planned * raised
         raise PublicError(
@@ -164,7 +164,7 @@ class PrivateSgd:
 
     def spent(self) -> float:
         """Epsilon of the ledger at the section's delta."""
-        return _epsilon(self.ledger, self._privacy.delta)
+        return epsilon_of(self.ledger, self._privacy.delta)
 
     def sample(self) -> SampleIndices:
         """SampleIndices of a Poisson sample: each example with the sampling rate, independently. May be empty."""
@@ -240,7 +240,7 @@ def _merged(ledger: Ledger) -> Ledger:
     return np.column_stack([kinds, np.bincount(places.ravel(), weights=ledger[:, 2])])
 
 
-def _epsilon(ledger: Ledger, delta: float) -> float:
+def epsilon_of(ledger: Ledger, delta: float) -> float:
     """Epsilon of all the steps together; 0 for none."""
     if not len(ledger):
         return 0.0

@@ -49,7 +49,7 @@ class MemoryBroker:
         self._connected: dict[str, MemoryLink] = {}  # by client id
         self._subscriptions: Subscriptions[MemoryLink] = Subscriptions()  # of connected links
         self._parted: dict[str, float] = {}  # when a client can reach the broker again (s)
-        self._back_at = 0.0  # loop time; connections are refused before
+        self.back_at = 0.0  # loop time; connections are refused before
 
     def __repr__(self) -> str:
         return f"<MemoryBroker: {len(self._connected)} clients, {self.retained!r}>"
@@ -63,6 +63,11 @@ class MemoryBroker:
         """Ids of the connected clients."""
         return sorted(self._connected)
 
+    @property
+    def patterns(self) -> set[str]:
+        """The topic filters to which connected clients have subscribed."""
+        return {pattern for link in self._connected.values() for pattern in link._patterns}
+
     def restart(self, keep_retained: bool = True, *, away_s: float = 0.0) -> None:
         """Crash and start again after `away_s`. All connections are lost, no last will is published.
 
@@ -70,7 +75,7 @@ class MemoryBroker:
             keep_retained: False for a broker that stores nothing on disk.
             away_s: seconds during which connections are refused.
         """
-        self._back_at = asyncio.get_running_loop().time() + away_s
+        self.back_at = asyncio.get_running_loop().time() + away_s
         for link in list(self._connected.values()):
             link._lose("the broker went away", will=False)
         if not keep_retained:
@@ -88,7 +93,7 @@ class MemoryBroker:
 
     def _admit(self, link: MemoryLink) -> bool:
         now = asyncio.get_running_loop().time()
-        if now < self._back_at or now < self._parted.get(link.client_id, 0.0):
+        if now < self.back_at or now < self._parted.get(link.client_id, 0.0):
             return False
         holder = self._connected.get(link.client_id)
         if holder is not None:  # a link with an empty inbox is false
@@ -103,9 +108,10 @@ class MemoryBroker:
         if will and link.will:
             # later: a chain of lost sessions and last wills must not fill the stack
             loop = asyncio.get_running_loop()
-            loop.call_soon(self._route, link.will.topic, link.will.payload, True)
+            loop.call_soon(self.route, link.will.topic, link.will.payload, True)
 
-    def _route(self, topic: str, payload: bytes, retain: bool) -> None:
+    def route(self, topic: str, payload: bytes, retain: bool) -> None:
+        """Keep a message where it is retained, and deliver it to every link whose filters fit."""
         if retain:
             self.retained.keep(topic, payload)
         for link in self._subscriptions.holders_of(topic):
@@ -176,7 +182,7 @@ class MemoryLink:
             raise ValueError(f"{topic!r} is not a topic to publish to")
         if not await self._travel():
             return False
-        self._broker._route(topic, bytes(payload), retain)
+        self._broker.route(topic, bytes(payload), retain)
         # a session lost here: the message has arrived, its acknowledgement has not
         return await self._travel()
 

@@ -213,7 +213,7 @@ class FedSoft(Strategy[FedSoftState]):
             return tuple(
                 Term(str(k), weight, base=base, share=1.0)
                 for k in range(self.n_clusters)
-                if client in self._selection(state, k, invited(phase))
+                if client in self.selection(state, k, invited(phase))
             )
         terms: list[Term] = []
         for k, share in enumerate(self._importance(state, client)):
@@ -358,10 +358,10 @@ class FedSoft(Strategy[FedSoftState]):
         """The union of the selections of all clusters."""
         drawn: set[ClientId] = set()
         for k in range(self.n_clusters):
-            drawn.update(self._selection(state, k, clients))
+            drawn.update(self.selection(state, k, clients))
         return drawn
 
-    def _selection(self, state: FedSoftState, k: int, clients: Sequence[ClientId]) -> Clients:
+    def selection(self, state: FedSoftState, k: int, clients: Sequence[ClientId]) -> Clients:
         """Sel_k: clients drawn without replacement with probabilities v_ik.
 
         Each has an exponential waiting time of rate v_ik, and the first ones are taken (Efraimidis

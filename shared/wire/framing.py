@@ -171,7 +171,7 @@ class Document(Message):
         if not self.checked:
             return body
         without_brace = body[:-1]
-        return without_brace + _check_key(body)
+        return without_brace + check_key(body)
 
     @classmethod
     def from_bytes(cls, payload: bytes) -> Self:
@@ -197,16 +197,16 @@ class Document(Message):
             raise cls._refusal(error) from None
 
 
-def _check_key(body: bytes) -> bytes:
+def check_key(body: bytes) -> bytes:
     """The end of a message with a checksum, in place of its closing brace."""
     return b',"check":"%s"}' % checksum_of(body).hex().encode()
 
 
 def _without_check(payload: bytes) -> bytes:
     """The JSON text without the key `check`. Raises DecodeError("checksum") unless it is right."""
-    length = len(_check_key(b""))
+    length = len(check_key(b""))
     body = payload[:-length] + b"}"
-    if payload[-length:] != _check_key(body):
+    if payload[-length:] != check_key(body):
         raise DecodeError("checksum", "the message is damaged or cut short")
     return body
 

@@ -87,7 +87,7 @@ def test_natural_views_flip_half_and_show_grey_a_fifth() -> None:
 
 def test_a_crop_shows_a_fifth_to_the_whole_of_the_area() -> None:
     ramp = torch.linspace(0, 1, 32).expand(400, 3, 32, 32)
-    seen = augment._crop(ramp, draw())
+    seen = augment.crop(ramp, draw())
     width = seen.amax(dim=(1, 2, 3)) - seen.amin(dim=(1, 2, 3))
     assert 0.3 < width.min() < 0.5  # sqrt(0.2 * 3/4) = 0.39
     assert width.max() > 0.95
@@ -95,8 +95,8 @@ def test_a_crop_shows_a_fifth_to_the_whole_of_the_area() -> None:
 
 def test_hue_keeps_brightness() -> None:
     x = images(3) * 0.4 + 0.3
-    turned = augment._hue(x, draw())
-    assert torch.allclose(augment._grey(turned), augment._grey(x), atol=1e-3)
+    turned = augment.hue(x, draw())
+    assert torch.allclose(augment.grey(turned), augment.grey(x), atol=1e-3)
     assert not torch.allclose(turned, x, atol=0.02)
 
 

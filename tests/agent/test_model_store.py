@@ -51,7 +51,7 @@ def test_only_a_durable_store_waits_for_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool
 ) -> None:
     synced: list[str] = []
-    monkeypatch.setattr(files, "_sync", lambda path: synced.append(path.name))
+    monkeypatch.setattr(files, "sync", lambda path: synced.append(path.name))
     filled(tmp_path / "models", durable=durable)
     expected = [tmp_path.name, f"{NAME.hex()}.model.new", "models"] if durable else []
     assert synced == expected

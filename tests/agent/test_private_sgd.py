@@ -142,7 +142,7 @@ def test_the_same_noise_gives_the_same_bytes_and_secret_noise_others() -> None:
 def test_the_account_is_the_published_one_and_grows_over_orders() -> None:
     """Rate 0.01, noise 1.1, 10 000 steps, delta 1e-5: 5.63 (TensorFlow Privacy's and Opacus' RDP accountants)."""
     ledger = np.array([[1.1, 0.01, 10_000.0]])
-    assert private_sgd._epsilon(ledger, 1e-5) == pytest.approx(5.632, abs=0.001)
+    assert private_sgd.epsilon_of(ledger, 1e-5) == pytest.approx(5.632, abs=0.001)
     local, start = local_of(LocalPrivacy(noise_multiplier=1.0))
     assert local.spent() == 0.0
     local.train(start)
@@ -296,7 +296,7 @@ def test_the_account_of_a_device_holds_all_runs_and_ends_at_the_owners_bound(
     demand = {"local_epsilon": 8.0}
     assert under(tmp_path / "0", demand, privacy=LOCAL) is None
     first = DeviceAccount(tmp_path / FILE).rows()
-    once = private_sgd._epsilon(np.array(first), 1e-5)
+    once = private_sgd.epsilon_of(np.array(first), 1e-5)
     bound = {"local_epsilon": 1.5 * once}
     before = (tmp_path / FILE).read_bytes()
     others = [
@@ -305,7 +305,7 @@ def test_the_account_of_a_device_holds_all_runs_and_ends_at_the_owners_bound(
     assert others[-1] is not None
     assert "policy of this device: privacy.local_epsilon: this training would bring" in others[-1]
     rows = DeviceAccount(tmp_path / FILE).rows()
-    assert private_sgd._epsilon(np.array(rows), 1e-5) <= 1.5 * once * private_sgd.TOLERANCE
+    assert private_sgd.epsilon_of(np.array(rows), 1e-5) <= 1.5 * once * private_sgd.TOLERANCE
     assert (tmp_path / FILE).read_bytes() != before or others[0] is not None
     assert sum(row[2] for row in rows) == (1 + others.count(None)) * first[0][2]
 

@@ -491,7 +491,7 @@ def test_a_worker_syncs_contents_and_leaves_their_names_to_the_outbox(
 ) -> None:
     wanted = {**job(tmp_path), "durable": durable}
     synced: list[str] = []
-    monkeypatch.setattr(files, "_sync", lambda path: synced.append(path.stem))
+    monkeypatch.setattr(files, "sync", lambda path: synced.append(path.stem))
     assert answer(wanted)["failed"] is None
     assert synced == (["memory", "report"] if durable else [])
 

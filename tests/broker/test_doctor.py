@@ -24,17 +24,17 @@ URL = BrokerUrl.parse("mqtt://127.0.0.1")
 class LateBroker(MemoryBroker):
     """Acknowledges a message before it delivers it, as some clusters do."""
 
-    def _route(self, topic: str, payload: bytes, retain: bool) -> None:
+    def route(self, topic: str, payload: bytes, retain: bool) -> None:
         if retain:
             self.retained.keep(topic, payload)
-        asyncio.get_running_loop().call_later(0.5, super()._route, topic, payload, False)
+        asyncio.get_running_loop().call_later(0.5, super().route, topic, payload, False)
 
 
 class Forgetless(MemoryBroker):
     """Keeps a retained message although an empty one follows."""
 
-    def _route(self, topic: str, payload: bytes, retain: bool) -> None:
-        super()._route(topic, payload, retain and payload != b"")
+    def route(self, topic: str, payload: bytes, retain: bool) -> None:
+        super().route(topic, payload, retain and payload != b"")
 
 
 @pytest.mark.parametrize(("kind", "state"), [(LateBroker, "ok"), (Forgetless, "missing")])

@@ -86,7 +86,7 @@ def test_a_durable_spool_survives_a_power_cut_with_the_folders_that_lead_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[Path] = []
-    monkeypatch.setattr(files, "_sync", synced.append)
+    monkeypatch.setattr(files, "sync", synced.append)
     spool = Spool(tmp_path / "run" / "spool")
     spool.keep(4, "pi-7", Report({"model": vector(1, 2)}, 7), 1.25)
     assert {tmp_path / "run", tmp_path / "run" / "spool", tmp_path / "run" / "spool" / "4"} <= set(

@@ -188,7 +188,7 @@ def test_reports_that_came_together_wait_for_the_disk_once(
         *most, _ = orders  # without the last report the phase stays open
         reports = arrived(service, {client: orders[client] for client in most})
         monkeypatch.setattr(files, "_start_writing", lambda path: steps.append("start"))
-        monkeypatch.setattr(files, "_sync", lambda path: steps.append("wait"))
+        monkeypatch.setattr(files, "sync", lambda path: steps.append("wait"))
         accept(service, reports)
         monkeypatch.undo()
         assert len(reports) > 1

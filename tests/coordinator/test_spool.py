@@ -25,7 +25,7 @@ def report(value: float) -> Report:
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of files and folders in the order in which they were synced."""
     names: list[str] = []
-    monkeypatch.setattr(files, "_sync", lambda path: names.append(path.name))
+    monkeypatch.setattr(files, "sync", lambda path: names.append(path.name))
     return names
 
 

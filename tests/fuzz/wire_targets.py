@@ -53,7 +53,7 @@ def sealed_in_version_2(kind: type[Packed], body: bytes, data_bytes: int) -> byt
 
 
 def sealed_json(kind: type[Document], body: bytes) -> bytes:
-    return body[:-1] + framing._check_key(body) if kind.checked and body else body
+    return body[:-1] + framing.check_key(body) if kind.checked and body else body
 
 
 MAX_MESSAGE = 1 << 20  # bytes: a list of a list of lists, each 300 times over, only takes time

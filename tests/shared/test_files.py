@@ -72,7 +72,7 @@ def test_a_durable_folder_is_named_on_the_disk_by_each_folder_above_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[Path] = []
-    monkeypatch.setattr(files, "_sync", synced.append)
+    monkeypatch.setattr(files, "sync", synced.append)
     files.make_folder(tmp_path / "a" / "b")
     assert sorted(synced) == [tmp_path, tmp_path / "a"]
     files.make_folder(tmp_path / "a" / "c", durable=False)

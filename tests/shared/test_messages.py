@@ -51,7 +51,7 @@ def sealed(body: Any) -> bytes:
 
 def json_sealed(kind: type[Document], body: bytes) -> bytes:
     """A JSON message with any content, and a valid checksum if the message has one."""
-    return body[:-1] + framing._check_key(body) if kind.checked else body
+    return body[:-1] + framing.check_key(body) if kind.checked else body
 
 
 WIRE_MODULES = (

@@ -101,7 +101,7 @@ def view(state: FedSoftState, attempt: int = 0) -> View:
 def test_fedsoft_draws_in_proportion_to_importance_times_samples() -> None:
     strategy, state = FedSoft(n_clusters=2, selected=1), skewed()
     drawn = Counter(
-        strategy._selection(replace(state, seed=seed), 0, tuple(state.importance))[0]
+        strategy.selection(replace(state, seed=seed), 0, tuple(state.importance))[0]
         for seed in range(3000)
     )
     weights = {
@@ -119,8 +119,8 @@ def test_fedsoft_finds_the_selection_again_from_the_cohort() -> None:
         assert isinstance(cohort, tuple)
         assert 2 <= len(cohort) <= 4
         for k in range(2):
-            everybody = strategy._selection(state, k, tuple(state.importance))
-            assert strategy._selection(state, k, cohort) == everybody
+            everybody = strategy.selection(state, k, tuple(state.importance))
+            assert strategy.selection(state, k, cohort) == everybody
 
 
 def test_fedsoft_draws_others_after_a_void_attempt_and_all_again_in_the_end() -> None:
@@ -130,7 +130,7 @@ def test_fedsoft_draws_others_after_a_void_attempt_and_all_again_in_the_end() ->
     assert all(cohorts)
     for k in range(2):  # whichever draw it was, its cohort shows the agents of each cluster
         left = tuple(sorted(set(state.importance) - cohorts[0]))
-        assert strategy._selection(state, k, tuple(sorted(cohorts[1]))) == strategy._selection(
+        assert strategy.selection(state, k, tuple(sorted(cohorts[1]))) == strategy.selection(
             state, k, left
         )
 
@@ -139,7 +139,7 @@ def test_fedsoft_centres_are_plain_means_of_their_own_selection_among_the_report
     strategy, state = FedSoft(n_clusters=2, selected=2), skewed()
     cohort = strategy.plan(state, view(state)).cohort
     assert isinstance(cohort, tuple)
-    chosen = [strategy._selection(state, k, cohort) for k in range(2)]
+    chosen = [strategy.selection(state, k, cohort) for k in range(2)]
     missing = chosen[0][0]
     models = {client: flat(i, i * i) for i, client in enumerate(cohort)}
     reports = [
@@ -157,7 +157,7 @@ def test_fedsoft_centres_are_plain_means_of_their_own_selection_among_the_report
 
 def test_fedsoft_splits_the_runs_share_of_agents_among_the_clusters() -> None:
     strategy, state = FedSoft(n_clusters=2), skewed(participation=0.4, clients=10)
-    assert [len(strategy._selection(state, k, tuple(state.importance))) for k in range(2)] == [2, 2]
+    assert [len(strategy.selection(state, k, tuple(state.importance))) for k in range(2)] == [2, 2]
     assert strategy.plan(skewed(participation=1.0), view(skewed())).cohort == "all"
 
 
@@ -225,7 +225,7 @@ def test_fedsoft_centres_of_drawn_clients_do_not_weigh_samples_again() -> None:
     reports = [(client, Report({"model": model}, 10)) for client, model in models.items()]
     after = folded(strategy, state, Phase(cohort=cohort), reports)
     for k in range(2):
-        drawn = strategy._selection(state, k, cohort)
+        drawn = strategy.selection(state, k, cohort)
         assert len({state.samples[client] for client in drawn}) == 3
         assert close(after.models[k], np.mean([models[client] for client in drawn], axis=0))
 

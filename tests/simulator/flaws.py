@@ -53,7 +53,7 @@ def without(fix: str) -> Iterator[None]:
             with patch.object(reader, "CoordinatorStatus", _OfAnyRun()):
                 yield
         case "synced files":  # programs write, and do not wait for the disk
-            with patch.object(files, "_sync", lambda path: None):
+            with patch.object(files, "sync", lambda path: None):
                 yield
         case _:
             yield

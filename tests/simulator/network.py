@@ -115,9 +115,9 @@ class PairLink(MemoryLink):
             return False
         content = bytes(payload)
         self._broker.published(self.client_id, topic, content)
-        self._broker._route(topic, content, retain)
+        self._broker.route(topic, content, retain)
         if self._broker.strikes("doubled", self.client_id):
-            self._broker._route(topic, content, retain)
+            self._broker.route(topic, content, retain)
         # a session lost here: the message has arrived, its acknowledgement has not
         return await self._passes("down")
 
