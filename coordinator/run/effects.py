@@ -7,7 +7,7 @@ from pathlib import Path
 
 from covey.coordinator.record.notices import Notice
 from covey.shared.strategies.base import ClientId
-from covey.shared.wire.messages import ModelRef, OrderMessage
+from covey.shared.wire.messages import BriefWork, ModelRef, OrderMessage, Work
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,11 @@ class SendOrder:
 
     client: ClientId
     order: OrderMessage
+
+    @property
+    def work(self) -> Work | BriefWork | None:
+        """What the order asks for; None for nothing."""
+        return self.order.work or self.order.brief
 
 
 @dataclass(frozen=True)

@@ -167,21 +167,14 @@ class OrderBook:
 
     def models_of(self, orders: Sequence[SendOrder]) -> list[SendModel]:
         """The models that these orders name, each once."""
-        keys: dict[str, None] = {}
-        for send in orders:
-            for ref in _refs(send):
-                keys[ref.key] = None
+        works = [send.work for send in orders]
+        keys = dict.fromkeys(ref.key for work in works if work is not None for ref in work.models)
         return [self._sent(key) for key in keys]
 
-    def volume(self, send: SendOrder) -> tuple[int, int]:
-        """Values (float32 numbers) and bytes (encoded) of the models that an order names."""
-        refs = _refs(send)
-        values = 0
-        size = 0
-        for ref in refs:
-            values += self._sent(ref.key).values
-            size += ref.size
-        return values, size
+    def volume(self, work: Work | BriefWork) -> tuple[int, int]:
+        """Values (float32 numbers) and bytes (encoded) of the models of a work."""
+        values = sum([self._sent(ref.key).values for ref in work.models])
+        return values, sum([ref.size for ref in work.models])
 
     def digests(self) -> dict[str, str]:
         """The digests of the present models, by key."""
@@ -426,13 +419,3 @@ class OrderBook:
         setup = self._setup
         own = 0 if setup.rest is None else setup.rest.size
         self.own.restore(self._engine.pace.numbers(), setup.layout.size, own)
-
-
-def asked_of(send: SendOrder) -> Work | BriefWork | None:
-    """What an order asks for; None for nothing."""
-    return send.order.work or send.order.brief
-
-
-def _refs(send: SendOrder) -> Sequence[ModelRef]:
-    work = asked_of(send)
-    return () if work is None else work.models

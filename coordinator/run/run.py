@@ -54,7 +54,7 @@ from covey.coordinator.run import early_stop
 from covey.coordinator.run.effects import Announce, Done, Effect, Question, SendOrder
 from covey.coordinator.run.folder import IN_PROCESS
 from covey.coordinator.run.next_phase import next_phase
-from covey.coordinator.run.orders import OrderBook, asked_of
+from covey.coordinator.run.orders import OrderBook
 from covey.coordinator.run.origin import Origin
 from covey.coordinator.run.own_orders import lost_orders
 from covey.coordinator.run.run_state import AcceptedSteps, RunState, note_outcome
@@ -607,11 +607,13 @@ class Run:
     def _count_down(self, orders: Sequence[SendOrder]) -> None:
         """Count what the models of these orders carry."""
         for send in orders:
-            values, size = self.orders.volume(send)
+            work = send.work
+            if work is None:
+                continue
+            values, size = self.orders.volume(work)
             self.traffic["down_vectors"] += values
             self.traffic["down_models"] += size
-            work = asked_of(send)
-            if work is not None and work.phase == EVALUATE:  # papers do not count it
+            if work.phase == EVALUATE:  # papers do not count it
                 self.traffic["evaluation_vectors"] += values
                 self.traffic["evaluation_models"] += size
 
