@@ -256,8 +256,8 @@ class Cfl(ManyModels[CflState]):
             parameters=setup.layout.parameters,
             rounds=setup.rounds,
             everybody=setup.participation >= 1,
-            asks=self.cut.asks_cards and not setup.private,
-            awaits_cards=self.cut.asks_cards and not setup.private,
+            asks=self.cut.asks(setup),
+            awaits_cards=self.cut.asks(setup),
         )
 
     # -- phases and orders -------------------------------------------------------------------------

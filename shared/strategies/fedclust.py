@@ -26,7 +26,7 @@ import numpy as np
 from pydantic import ConfigDict, Field, model_validator
 
 from covey.shared.numerics.averages import MEAN, Average
-from covey.shared.numerics.clustering import Linkage, euclidean, nearest, sketch
+from covey.shared.numerics.clustering import Linkage, Matrix, euclidean, nearest, sketch
 from covey.shared.numerics.vectors import Layout, Vector, combine, dot, mean
 from covey.shared.strategies.base import (
     ENTRY,
@@ -42,11 +42,9 @@ from covey.shared.strategies.base import (
     Order,
     Phase,
     PrivacyFacet,
-    Proximity,
     Report,
     Reports,
     Setup,
-    Shown,
     Trainings,
     trained_report,
 )
@@ -86,6 +84,7 @@ class FedClust(ClusteredOnce[FedClustState]):
     signature_phases: ClassVar[tuple[str, ...]] = (SIGNATURE, ENTRY)
     client_fields = ("assign", "asked", "signatures")
     height = "lambda"
+    unit = "Euclidean distance"
 
     fallback: ClassVar[Fallback | None] = TO_THE_LAST_GOOD
 
@@ -205,7 +204,7 @@ class FedClust(ClusteredOnce[FedClustState]):
         epochs = self.first_epochs or setup.training.epochs
         return FedClustState(
             setup.starts[0],
-            asks=self.cut.asks_cards and not setup.private,
+            asks=self.cut.asks(setup),
             span=(span.start, span.stop),
             epochs=epochs,
             steps=self.first_steps,
@@ -272,17 +271,11 @@ class FedClust(ClusteredOnce[FedClustState]):
             signatures=merged(state.signatures, signatures),
         )
 
-    def shown(self, state: FedClustState) -> Shown:
-        return replace(super().shown(state), proximity=lambda: self._proximity(state))
-
-    def _proximity(self, state: FedClustState) -> Proximity | None:
+    def compared(self, state: FedClustState) -> tuple[tuple[ClientId, ...], Matrix] | None:
         if not state.signatures:
             return None
         points = [self._normal(state, signature) for signature in state.signatures.values()]
-        cut = state.cut_at(len(points))
-        return Proximity(
-            tuple(state.signatures), euclidean(points), self.linkage, "Euclidean distance", cut
-        )
+        return tuple(state.signatures), euclidean(points)
 
     @property
     def buffer(self) -> Buffering:

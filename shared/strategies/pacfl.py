@@ -47,11 +47,9 @@ from covey.shared.strategies.base import (
     Order,
     Phase,
     PrivacyFacet,
-    Proximity,
     Report,
     Reports,
     Setup,
-    Shown,
     trained_report,
 )
 from covey.shared.strategies.bases.cut import (
@@ -93,6 +91,7 @@ class Pacfl(ClusteredOnce[PacflState]):
     signature_phases: ClassVar[tuple[str, ...]] = (SIGNATURE, ENTRY)
     client_fields = ("assign", "asked", "signatures", "labels", "weights")
     height = "beta"
+    unit = "degrees"
 
     fallback: ClassVar[Fallback | None] = TO_THE_LAST_GOOD
 
@@ -168,7 +167,7 @@ class Pacfl(ClusteredOnce[PacflState]):
         return Cut(self.linkage, self.choose, self.gate, self.n_clusters, self.threshold)
 
     def init(self, setup: Setup) -> PacflState:
-        return PacflState(setup.starts[0], asks=self.cut.asks_cards and not setup.private)
+        return PacflState(setup.starts[0], asks=self.cut.asks(setup))
 
     def clustering_phase(self, state: PacflState) -> Phase:
         return Phase(
@@ -256,15 +255,9 @@ class Pacfl(ClusteredOnce[PacflState]):
         flat = frame.ravel()
         return replace(report, vectors={SIGNATURE: flat}, numbers={"labels": labels})
 
-    def shown(self, state: PacflState) -> Shown:
-        return replace(super().shown(state), proximity=lambda: self._proximity(state))
-
-    def _proximity(self, state: PacflState) -> Proximity | None:
+    def compared(self, state: PacflState) -> tuple[Clients, Matrix] | None:
         clients = tuple(state.signatures)
-        if not clients:
-            return None
-        cut = state.cut_at(len(clients))
-        return Proximity(clients, self._angles(state, clients), self.linkage, "degrees", cut)
+        return (clients, self._angles(state, clients)) if clients else None
 
     # -- signatures and angles ---------------------------------------------------------------------
 

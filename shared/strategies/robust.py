@@ -166,7 +166,7 @@ class Robust(ClusteredOnce[RobustState]):
         span = feature_span(compared, setup.layout)
         return RobustState(
             setup.starts[0],
-            asks=self.cut.asks_cards and not setup.private,
+            asks=self.cut.asks(setup),
             span=(span.start, span.stop),
             seed=setup.seed,
             lr=setup.training.lr,

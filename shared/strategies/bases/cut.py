@@ -37,8 +37,10 @@ from covey.shared.strategies.base import (
     Local,
     Order,
     Phase,
+    Proximity,
     Report,
     Reports,
+    Setup,
     Shown,
     Sums,
     View,
@@ -94,6 +96,10 @@ class Cut:
     def asks_cards(self) -> bool:
         """Whether cards decide if there are clusters."""
         return self.gate == "cards" and not self.is_given
+
+    def asks(self, setup: Setup) -> bool:
+        """Whether agents of a run are asked for cards: they are not private."""
+        return self.asks_cards and not setup.private
 
     def choice(self, matrix: Matrix, chances: Chances) -> Choice | None:
         """The number of clusters; None where a threshold or the largest gap decides.
@@ -257,6 +263,7 @@ class ClusteredOnce(HardClustered[G], Generic[G]):
     """
 
     height: ClassVar[str] = ""  # name of the merge height at which the cut is, in the notes
+    unit: ClassVar[str] = ""  # of the distances, for pictures
 
     gate: Gate = "cards"
 
@@ -264,6 +271,10 @@ class ClusteredOnce(HardClustered[G], Generic[G]):
     @abstractmethod
     def cut(self) -> Cut:
         """The cut that this method's options describe."""
+
+    def compared(self, state: G) -> tuple[tuple[ClientId, ...], Matrix] | None:
+        """The clients whose distances (n, n) the tree was made of, and these; None where there is no tree."""
+        return None
 
     def plan(self, state: G, view: View) -> Phase:
         phase = super().plan(state, view)
@@ -293,7 +304,15 @@ class ClusteredOnce(HardClustered[G], Generic[G]):
         if not self.cut.is_given:
             facts.update(shift_facts(state.chances, asks=state.asks, gate=self.gate))
         facts.update(useless(state, chosen=not self.cut.is_given))
-        return Shown(facts)
+        return Shown(facts, proximity=lambda: self._proximity(state))
+
+    def _proximity(self, state: G) -> Proximity | None:
+        compared = self.compared(state)
+        if compared is None:
+            return None
+        clients, distances = compared
+        cut = state.cut_at(len(clients))
+        return Proximity(clients, distances, self.cut.linkage, self.unit, cut)
 
 
 def with_tree(state: G, tree: Agglomeration, evidence: tuple[float, ...]) -> G:
