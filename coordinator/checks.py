@@ -48,9 +48,6 @@ VOTE_NUMBERS = {
 QUANTILES = len(QUANTILE_LEVELS)
 MOMENT_NAMES = ("count", "sum", "square")
 
-# which model an agent tests. server: the served one; tuned: the same after fine-tuning; last: its own after its latest training
-REPORTED_MODES = ("server", "tuned", "last", "baseline")
-
 Numbers = Mapping[str, Any]  # a report's, by name
 
 
@@ -255,8 +252,8 @@ def _amounts(task: Task) -> tuple[str, ...]:
 def _modes(scenario: Scenario) -> tuple[str, ...]:
     """The modes that agents report."""
     if scenario.evaluation.tune_epochs > 0:
-        return REPORTED_MODES
-    return tuple(mode for mode in REPORTED_MODES if mode != "tuned")
+        return phase_names.MODES
+    return tuple(mode for mode in phase_names.MODES if mode != "tuned")
 
 
 def _tracks(phase: Phase, scenario: Scenario) -> bool:

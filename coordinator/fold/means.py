@@ -7,22 +7,18 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from covey.coordinator.checks import REPORTED_MODES
 from covey.shared.numerics import metrics
 from covey.shared.numerics.averages import fair_weights
 from covey.shared.numerics.measures import ACCURACY, MEASURES, main_measure, pooled_r2
 from covey.shared.strategies.base import ClientId, Reports
-from covey.shared.strategies.phase_names import EVALUATE
+from covey.shared.strategies.phase_names import EVALUATE, MODES
 
 Row = dict[str, Any]  # figures by their names
 Evaluation = Mapping[ClientId, Mapping[str, Any]]  # each agent's figures by mode
 Clients = Collection[ClientId]
 
 FIGURES = tuple(MEASURES)
-KEPT_MODES = (
-    *REPORTED_MODES,
-    "best",
-)  # the best model that was tracked; E-global is the micro "server"
+KEPT_MODES = (*MODES, "best")  # the best model that was tracked; E-global is the micro "server"
 
 
 @dataclass(frozen=True)

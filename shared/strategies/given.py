@@ -37,8 +37,9 @@ from covey.shared.strategies.bases.hard import Clustered, ManyModels, joined, si
 from covey.shared.strategies.bases.single import sample_term
 
 OTHERS = "others"  # the name of the group of agents that no pattern fits
-GroupName = Annotated[str, Field(pattern=r"^[\w .-]{1,64}$")]
-Pattern = Annotated[str, Field(pattern=r"^[\w.*?\[\]!-]{1,128}$")]
+# lengths stand apart: as repetitions in the patterns they would take 24 MB of each process
+GroupName = Annotated[str, Field(pattern=r"^[\w .-]+$", min_length=1, max_length=64)]
+Pattern = Annotated[str, Field(pattern=r"^[\w.*?\[\]!-]+$", min_length=1, max_length=128)]
 
 
 class Given(ManyModels[Clustered]):

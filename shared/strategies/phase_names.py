@@ -18,6 +18,10 @@ EVALUATE = "evaluate"  # clients measure their model
 MOMENTS = "moments"  # clients send sums over their features
 OF_THE_RUN = (EVALUATE, MOMENTS)
 
+# of an evaluation: which model a client tests. server: the served one; tuned: the same after fine-tuning; last: its own
+# after its latest training; baseline: none, but what a guess from its training data gives
+MODES = ("server", "tuned", "last", "baseline")
+
 
 def occasion(phase: str, rounds_done: int) -> str:
     """When a phase takes place, for people, who count rounds from one: "round 3", "the evaluation after round 2"."""
