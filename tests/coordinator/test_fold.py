@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from covey.coordinator.disk.spool import Spool
+from covey.coordinator.engine.events import Forget
 from covey.coordinator.fold import folding as folding_module
 from covey.coordinator.fold import limits
 from covey.coordinator.fold.folding import Folding, Missing, Sound, check_sums
@@ -280,6 +281,19 @@ def test_a_report_that_is_set_aside_at_the_close_is_not_in_the_model(
         models.append(run.state.model.tobytes())
         monkeypatch.setattr(Folding, "add", lambda folding, *_: folding.give_up())
     assert models[0] == models[1]
+
+
+def test_a_report_of_an_agent_that_is_forgotten_leaves_the_sums(
+    tmp_path: Path, read: list[ClientId]
+) -> None:
+    """The step is not folded from the spool for that."""
+    run, orders = half_reported(tmp_path)
+    first, *others = sorted(orders)
+    run.handle(Forget(first), 0.0)
+    for client in others[3:]:
+        run.accept(client, report_of(run, client, orders[client]), 0.0)
+    assert run.engine.round == 1
+    assert not read
 
 
 def with_values(content: bytes, value: float) -> bytes:
