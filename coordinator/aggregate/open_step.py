@@ -65,12 +65,11 @@ def read_task(task: AggregatorTask, folder: Path, allowed: AllowedCode) -> OpenS
     kind = type(strategy.init(setup_of(scenario, zeros, layout)))
     checkpoint = Checkpoint(folder)
     checkpoint.import_state(task.state, task.arrays)
-    phase = json.loads(task.phase)
     return OpenStep(
         run=task.run,
         number=task.step,
         scenario=scenario,
-        phase=phase_from_json(phase),
+        phase=phase_from_json(json.loads(task.phase)),
         state=checkpoint.state(kind),
         layout=layout,
         bases=task.bases,

@@ -59,8 +59,7 @@ class Summing:
         self._clear()
 
     def __repr__(self) -> str:
-        counted = len(self._counted)
-        return f"<Summing of step {self.number}: {counted} reports counted>"
+        return f"<Summing of step {self.number}: {len(self._counted)} reports counted>"
 
     def _clear(self) -> None:
         """Begin another sum."""
@@ -271,5 +270,4 @@ class Summing:
             return f"no sum: {self._unable}"
         count = len(self._reports)
         refused = len(self._refusals)
-        failed = len(self._failures)
-        return f"the sum of {count} reports ({failed} failures, {refused} refusals)"
+        return f"the sum of {count} reports ({len(self._failures)} failures, {refused} refusals)"

@@ -100,9 +100,8 @@ def row_of(
     target = target_of(compare, cell)
     if target is not None:
         phases = [line for line in record if line["event"] == "phase"]
-        metric = columns["metric"]
         columns |= columns_to_target(
-            phases, metric, measure, target, result["agents"], task.outputs
+            phases, columns["metric"], measure, target, result["agents"], task.outputs
         )
     mode, _ = METRICS[compare.metric]
     key = f"{mode}_{measure.name}"
@@ -135,8 +134,7 @@ def tuning_of(scenario: Scenario) -> dict[str, Any]:
 def _averages_by_mode(result: Mapping[str, Any]) -> dict[str, Any]:
     """The averages of a result by mode; those of newcomers are modes of their own."""
     averages = dict(result["accuracy"])
-    newcomers = result.get("newcomers") or {}
-    of_newcomers = newcomers.get("accuracy", {})
+    of_newcomers = (result.get("newcomers") or {}).get("accuracy", {})
     for mode, figures in of_newcomers.items():
         averages[f"newcomers_{mode}"] = figures
     return averages

@@ -128,11 +128,9 @@ def _both_averages(metric: Metric, measure: Measure) -> tuple[str, Columns]:
     columns: Columns = {}
     for average in ("micro", "macro"):
         for name, label in labels.items():
-            capital = average.capitalize()
-            header = f"{capital}-{label}"
+            header = f"{average.capitalize()}-{label}"
             columns[header] = _figure(f"{mode}_{name}_{average}", MEASURES[name])
-    title = TITLES[mode]
-    return f"{title} {unit}", columns
+    return f"{TITLES[mode]} {unit}", columns
 
 
 def _labels_of_regression() -> dict[str, str]:
@@ -211,8 +209,7 @@ def _has(found: Sequence[Summary], figure: str) -> bool:
 
 def _figure(key: str, measure: Measure) -> Column:
     """Mean and deviation of a figure of this measure: percentages have two digits, others four."""
-    digits = 2 if measure.scale == PERCENT else 4
-    return _spread(key, digits, measure.scale)
+    return _spread(key, 2 if measure.scale == PERCENT else 4, measure.scale)
 
 
 def _spread(key: str, digits: int, scale: float = 1.0) -> Column:
@@ -225,8 +222,7 @@ def _spread(key: str, digits: int, scale: float = 1.0) -> Column:
         mean = _rounded(scale * spread.mean, digits)
         if spread.n == 1:
             return mean
-        deviation = _rounded(scale * spread.std, digits)
-        return f"{mean}±{deviation}"
+        return f"{mean}±{_rounded(scale * spread.std, digits)}"
 
     return words
 
@@ -271,8 +267,7 @@ def _clusters(one: Summary) -> str:
 
 def _rounds_to_target(one: Summary) -> str:
     """The rounds until each seed reached the target."""
-    rounds = one.reached or []
-    return _per_seed(rounds)
+    return _per_seed(one.reached or [])
 
 
 def _published(one: Summary) -> str:
@@ -283,10 +278,8 @@ def _published(one: Summary) -> str:
     figure = one.figures.get("figure")
     measure = MEASURES[one.measure]
     if figure is not None:
-        text = measure.text(figure.mean)
-        ours = f"{one.metric} {text}"
-    published = measure.text(one.published / measure.scale)
-    return f"{published} ({ours})"
+        ours = f"{one.metric} {measure.text(figure.mean)}"
+    return f"{measure.text(one.published / measure.scale)} ({ours})"
 
 
 def _rounded(value: float, digits: int) -> str:

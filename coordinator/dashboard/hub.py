@@ -78,8 +78,7 @@ class Hub:
 
     def _follow(self) -> None:
         while not self._closed:
-            timeout = POLL_S if self.reader is not None else None
-            was_woken = self._dirty.wait(timeout)
+            was_woken = self._dirty.wait(POLL_S if self.reader is not None else None)
             self._dirty.clear()
             has_news = self.reader.poll() if self.reader is not None else False
             if has_news or was_woken:

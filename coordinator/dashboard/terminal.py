@@ -50,8 +50,7 @@ def watch_view(state: DashboardState, lines: Sequence[Line], height: int = 24) -
         parts.append(bare(_table(rows[-room:], MEASURES[state.measure])))
     for event in state.events[:MAX_EVENTS]:
         when = f"round {event.round} or before" if event.or_before else f"round {event.round}"
-        sentence = printable(f"{when}: {event.text}")
-        parts.append(_line(sentence, "yellow"))
+        parts.append(_line(printable(f"{when}: {event.text}"), "yellow"))
     if state.problem:
         parts.append(_line(printable(state.problem), "red"))
     return Group(*parts)
@@ -60,17 +59,14 @@ def watch_view(state: DashboardState, lines: Sequence[Line], height: int = 24) -
 def _title(state: DashboardState) -> Text:
     name = ", ".join([name for name in (state.name, state.method) if name]) or "Covey"
     title = Text(printable(name), style="bold")
-    colour = COLOURS.get(state.state, "")
-    title.append(f"  {state.state}", style=colour)
+    title.append(f"  {state.state}", style=COLOURS.get(state.state, ""))
     words: list[str] = []
     if state.headline:
         words.append(state.headline)
     if state.phase:
-        phase = printable(state.phase)
-        words.append(f"now: {phase}")
+        words.append(f"now: {printable(state.phase)}")
     if state.eta_s is not None:
-        left = duration_text(state.eta_s)
-        words.append(f"about {left} left")
+        words.append(f"about {duration_text(state.eta_s)} left")
     remark = ", ".join(words)
     title.append(f"  {remark}", style="dim")
     title.truncate(2 * WIDTH, overflow="ellipsis")
@@ -135,9 +131,7 @@ def _clusters(figures: Sequence[float], measure: Measure) -> str:
     if not figures:
         return NONE
     if len(figures) > MAX_SINGLY:
-        lowest = _short(min(figures), measure)
-        highest = _short(max(figures), measure)
-        return f"{lowest} to {highest}"
+        return f"{_short(min(figures), measure)} to {_short(max(figures), measure)}"
     return "  ".join([_short(figure, measure) for figure in figures])
 
 

@@ -168,8 +168,7 @@ class DryRun:
             )
             if phase.ends_round:
                 return
-        method = self.scenario.strategy.name
-        raise RuntimeError(f"{method}: no phase ends the round")
+        raise RuntimeError(f"{self.scenario.strategy.name}: no phase ends the round")
 
     def _cohort(self, phase: Phase, view: View) -> _Cohort:
         match phase.cohort:

@@ -58,8 +58,7 @@ def clusters_by_group(runs: Sequence[Curves], *, alone: bool) -> Drawing:
     """How many agents of each planted group are in each cluster, a panel for each run."""
     panels = []
     for run in runs:
-        title = "" if alone else run.label
-        panels.append(count_grid(title, run.by_truth()))
+        panels.append(count_grid("" if alone else run.label, run.by_truth()))
     return Drawing(panels)
 
 
@@ -137,8 +136,7 @@ def proximity_map(run: Curves, proximity: Proximity) -> Drawing:
     clusters = [run.clusters.get(client) for client in clients]
     strips: list[tuple[str, Sequence[int | None]]] = [("cluster", clusters)]
     if run.truth:
-        groups = [run.truth.get(client) for client in clients]
-        strips.append(("group", groups))
+        strips.append(("group", [run.truth.get(client) for client in clients]))
     cells = proximity.distances[np.ix_(order, order)]
     shown = DistanceMap("", cells, tree, proximity.cut, proximity.unit, strips, clients)
     found = {cluster for cluster in clusters if cluster is not None}

@@ -72,9 +72,7 @@ def scatter(
     height = SCATTER_HEIGHT - top - 24
 
     def place(x: float, y: float) -> tuple[float, float]:
-        across = svg.WIDTH * (x / x_limit + 1) / 2
-        down = top + height * (1 - y / y_limit) / 2
-        return across, down
+        return svg.WIDTH * (x / x_limit + 1) / 2, top + height * (1 - y / y_limit) / 2
 
     parts = [
         svg.rectangle(0.5, top, svg.WIDTH - 1, height, "grid"),
@@ -162,8 +160,7 @@ class DistanceMap:
 def distance_map(shown: DistanceMap) -> svg.Panel:
     """The merge tree to the left, strips of colours, and the distances with their scale."""
     top = 22.0
-    tallest = float(shown.tree.heights.max())
-    heights = from_zero([tallest, shown.cut or 0.0], "merge height")
+    heights = from_zero([float(shown.tree.heights.max()), shown.cut or 0.0], "merge height")
     few_ticks = heights.ticks[:: max(1, len(heights.ticks) // 2)]
     axis = Axis(heights.label, heights.high, heights.low, few_ticks)  # from right to left
     parts = [_tree(shown, axis, top), horizontal_axis(axis, 4, TREE, top + MAP)]
@@ -193,8 +190,7 @@ def _tree(shown: DistanceMap, axis: Axis, top: float) -> Markup:
         corners = []
         for place, height in zip(places, heights, strict=True):
             x = 4 + (TREE - 4) * axis.share(float(height))
-            y = top + MAP * (float(place) + 0.5) / rows
-            corners.append((x, y))
+            corners.append((x, top + MAP * (float(place) + 0.5) / rows))
         parts.append(svg.element("path", d=svg.path(corners), class_="ink"))
     if shown.cut is not None:
         x = 4 + (TREE - 4) * axis.share(shown.cut)
@@ -205,10 +201,9 @@ def _tree(shown: DistanceMap, axis: Axis, top: float) -> Markup:
 
 def _scale(x: float, y: float, farthest: float, unit: str) -> Markup:
     """The colours from zero to the largest distance."""
-    bar = _image(x, y, MAP, 8, _shades(np.linspace(0.0, 1.0, 64)[None, :]))
     return svg.joined(
         [
-            bar,
+            _image(x, y, MAP, 8, _shades(np.linspace(0.0, 1.0, 64)[None, :])),
             svg.words(x, y + 22, "0", "tick"),
             svg.words(x + MAP / 2, y + 22, unit, "tick", "middle"),
             svg.words(x + MAP, y + 22, f"{farthest:.3g}", "tick", "end"),
@@ -222,7 +217,6 @@ def _shades(shares: Matrix) -> Pixels:
 
 
 def _image(x: float, y: float, width: float, height: float, pixels: Pixels) -> Markup:
-    encoded = base64.b64encode(png(pixels)).decode()
     return svg.element(
         "image",
         x=x,
@@ -231,7 +225,7 @@ def _image(x: float, y: float, width: float, height: float, pixels: Pixels) -> M
         height=height,
         preserveAspectRatio="none",
         image_rendering="pixelated",
-        href=f"data:image/png;base64,{encoded}",
+        href=f"data:image/png;base64,{base64.b64encode(png(pixels)).decode()}",
     )
 
 
@@ -261,5 +255,4 @@ def _palette() -> bytes:
 
 def _chunk(kind: bytes, content: bytes) -> bytes:
     length = struct.pack(">I", len(content))
-    checksum = struct.pack(">I", zlib.crc32(kind + content))
-    return length + kind + content + checksum
+    return length + kind + content + struct.pack(">I", zlib.crc32(kind + content))

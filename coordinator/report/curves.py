@@ -142,8 +142,7 @@ def curves(
 def _curves(label: str, result: Mapping[str, Any], folder: Path, *, detailed: bool) -> Curves:
     record = [row for row in lines(folder) if row["event"] == PhaseFolded.event]
     phases = [line for line in map(reduced, record) if isinstance(line, PhaseLine)]
-    served = result["accuracy"].get("server", {})
-    figure = (shown_measure(served) or ACCURACY).name
+    figure = (shown_measure(result["accuracy"].get("server", {})) or ACCURACY).name
     ended = [line for line in phases if line.ends_round]
     proximity = None
     cut = None
@@ -177,8 +176,7 @@ def proximity_of(folder: Path, scenario: Scenario) -> Proximity | None:
     strategy = scenario.strategy
     if not strategy.signature_phases or not checkpoint.exists():
         return None
-    setup = launch.started(folder, scenario)
-    state: Any = checkpoint.state(type(strategy.init(setup)))
+    state: Any = checkpoint.state(type(strategy.init(launch.started(folder, scenario))))
     return strategy.shown(state).proximity()
 
 

@@ -69,9 +69,7 @@ def of_figures(groups: Sequence[Group]) -> Iterator[Picture]:
 
 def capitalised(label: str) -> str:
     """The label with a capital first letter; RMSE stays as it is."""
-    first = label[:1].upper()
-    rest = label[1:]
-    return f"{first}{rest}"
+    return f"{label[:1].upper()}{label[1:]}"
 
 
 def _distinct(groups: Sequence[Group], points: Callable[[Curves, str], Points]) -> list[float]:
@@ -184,8 +182,7 @@ def _final_bars(
     for title, of_mode in found.items():
         for number, group, (value,) in of_mode:
             text = f"{value:.2f}" if measure.scale == PERCENT else f"{value:.4g}"
-            label = title if alone else group.label
-            bar = Bar(label, value, text, number)
+            bar = Bar(title if alone else group.label, value, text, number)
             rows.setdefault("" if alone else title, []).append(bar)
     values: list[float] = []
     for of_panel in rows.values():
@@ -235,8 +232,7 @@ def _of_cuts(groups: Sequence[Group], measure: Measure) -> Iterator[Picture]:
     y = figure_axis(measure, extent(series))
     clusters = []
     for quantile in quantiles:
-        counts = [cut.clusters for cut in cuts[quantile]]
-        clusters.append((quantile, fmean(counts)))
+        clusters.append((quantile, fmean([cut.clusters for cut in cuts[quantile]])))
     counted = Series("clusters", CLUSTERS, clusters)
     of_clusters = from_zero([count for _, count in clusters], "clusters", whole=True)
     upper = lines(f"{measure.label}, mean over agents", series, x, y)

@@ -82,12 +82,11 @@ def html(page: Page) -> str:
     template = pages.get_template("report.html")
     style = f"{theme.css()}\n{_own('report.css')}"
     script = _own("report.js")
-    policy = POLICY.format(style=theme.source_hash(style), script=theme.source_hash(script))
     return template.render(
         page=page,
         panel=panel,
         swatch=swatch,
-        policy=policy,
+        policy=POLICY.format(style=theme.source_hash(style), script=theme.source_hash(script)),
         style=Markup(style),  # noqa: S704 - our own file
         script=Markup(script),  # noqa: S704 - our own file
     )

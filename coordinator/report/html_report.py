@@ -42,9 +42,8 @@ def page(runs: Sequence[Curves], folders: Sequence[Path]) -> str:
     sections = []
     for run, own in zip(runs, facts, strict=True):
         sections.append(_section(run.label, run, own))
-    name = _common_name(found)
     shown = Page(
-        title=f"{name}: {len(runs)} runs",
+        title=f"{_common_name(found)}: {len(runs)} runs",
         subtitle=table.title,
         kind="run",
         tiles=(),
@@ -59,8 +58,7 @@ def page(runs: Sequence[Curves], folders: Sequence[Path]) -> str:
 
 def drawn(runs: Sequence[Curves]) -> list[Picture]:
     """All pictures of these runs, most important first."""
-    groups = [Group(run.label, [run]) for run in runs]
-    return pictures(groups)
+    return pictures([Group(run.label, [run]) for run in runs])
 
 
 def write_pictures(runs: Sequence[Curves], wanted: Iterable[str]) -> None:
@@ -122,8 +120,7 @@ def _tiles(result: Result, measure: Measure) -> list[Tile]:
         if ari is not None:
             label += f"; ARI {ari:.2f} with the planted groups"
         tiles.append(Tile(str(clusters), label))
-    rounds = result["rounds"]
-    tiles.append(Tile(str(rounds), "rounds"))
+    tiles.append(Tile(str(result["rounds"]), "rounds"))
     sent = result["bytes"]
     if sent["wire_up"]:
         total = (sent["wire_up"] + sent["wire_down"]) / 1e6
@@ -175,8 +172,7 @@ def _origin(result: Result, facts: RunFacts) -> list[Fact]:
 
 
 def _common_name(found: Sequence[Result]) -> str:
-    names = list(dict.fromkeys(str(result["name"]) for result in found))
-    return ", ".join(names)
+    return ", ".join(list(dict.fromkeys(str(result["name"]) for result in found)))
 
 
 def _has_groups(found: Sequence[Result]) -> bool:

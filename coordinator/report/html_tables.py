@@ -86,9 +86,7 @@ def _columns_of_agents(facts: RunFacts, measure: Measure) -> dict[Column, Callab
 
     def reports(row: Row) -> str:
         agent = row["agent"]
-        accepted = facts.reported[agent]
-        orders = facts.invited[agent]
-        return f"{accepted} of {orders}"
+        return f"{facts.reported[agent]} of {facts.invited[agent]}"
 
     def trouble(row: Row) -> str:
         return facts.trouble.get(row["agent"], "")
@@ -101,8 +99,7 @@ def _columns_of_agents(facts: RunFacts, measure: Measure) -> dict[Column, Callab
     columns[Column("training samples", is_number=True)] = _words_of("samples")
     columns[Column("test samples", is_number=True)] = _words_of("test_samples")
     for mode in MODES_OF_AGENTS:
-        title = MODES[mode].title
-        column = Column(f"{title}, {measure.title}", is_number=True)
+        column = Column(f"{MODES[mode].title}, {measure.title}", is_number=True)
         columns[column] = _figure_of(mode, measure)
     columns[Column("reports", is_number=True, hint="accepted reports of orders received")] = reports
     last_trained = Column("last trained", is_number=True, hint="round, counted from 1")
@@ -162,8 +159,7 @@ def clusters_table(facts: RunFacts, measure: Measure) -> Table | None:
 def _line_of_cluster(cluster: int, agents: Sequence[Row], measure: Measure) -> list[str]:
     line = [str(cluster), str(len(agents))]
     for key in ("samples", "test_samples"):
-        total = sum(row.get(key) or 0 for row in agents)
-        line.append(str(total))
+        line.append(str(sum(row.get(key) or 0 for row in agents)))
     figures = []
     for row in agents:
         figure = row.get(f"server_{measure.name}")
@@ -228,15 +224,11 @@ def incidents_table(facts: RunFacts, result: Mapping[str, Any]) -> Table:
     for kind, title in INCIDENTS.items():
         lines = [line for line in facts.record if line["event"] == kind]
         if lines:
-            count = str(len(lines))
-            newest = _details(lines[-1])
-            rows.append([title, count, newest])
+            rows.append([title, str(len(lines)), _details(lines[-1])])
     for reason, number in Counter(facts.refusals).most_common():
         rows.append([f"refused messages: {reason}", str(number), ""])
     for agent, failure in result.get("failures", {}).items():
-        times = str(failure["times"])
-        why = _shortened(failure["why"])
-        rows.append([f"work failed on {agent}", times, why])
+        rows.append([f"work failed on {agent}", str(failure["times"]), _shortened(failure["why"])])
     remarks = []
     if not rows:
         remarks.append("None: every order was answered, and no message was refused.")

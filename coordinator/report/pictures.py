@@ -82,8 +82,7 @@ def _attendance(run: Curves, *, alone: bool) -> Panel:
     most = 0
     for one in run.attendance:
         reported = (one.reported, 0, "reported")
-        missing = (one.missing, MISSING, "did not report")
-        stacks.append(plots.Column(one.round, [reported, missing]))
+        stacks.append(plots.Column(one.round, [reported, (one.missing, MISSING, "did not report")]))
         most = max(most, one.reported + one.missing)
     x = columns_axis([one.round for one in run.attendance], "round")
     y = from_zero([most], "agents", whole=True)
@@ -104,16 +103,14 @@ def _of_agents(runs: Sequence[Curves]) -> Iterator[Picture]:
     if not clustered or len(runs) > MAX_PANELS:
         return
     alone = len(runs) == 1
-    sizes = _sizes(clustered, alone=alone)
-    yield Picture("clusters", "Agents per cluster over rounds", sizes)
+    yield Picture("clusters", "Agents per cluster over rounds", _sizes(clustered, alone=alone))
     panels = [_samples(run, alone=alone) for run in clustered if run.samples]
     if panels:
         yield Picture("samples", "Training samples per cluster", Drawing(panels))
     planted = [run for run in clustered if run.by_truth()]
     if planted:
         title = "Agents by cluster found (rows) and group planted (columns)"
-        drawing = cluster_pictures.clusters_by_group(planted, alone=alone)
-        yield Picture("groups", title, drawing)
+        yield Picture("groups", title, cluster_pictures.clusters_by_group(planted, alone=alone))
 
 
 def _has_figures(run: Curves) -> bool:
@@ -138,13 +135,11 @@ def _agents(runs: Sequence[Curves], measure: Measure) -> Drawing:
         for cluster, own in sorted(dots.items(), key=_none_first):
             mean = fmean(value for value, _ in own)
             label = run.label if cluster is None else f"cluster {cluster}"
-            colour = number if cluster is None else cluster
-            rows.append(plots.Strip(label, own, colour, mean))
+            rows.append(plots.Strip(label, own, number if cluster is None else cluster, mean))
     values: list[float] = []
     for row in rows:
         values.extend(value for value, _ in row.dots)
-    panel = plots.strips("", rows, figure_axis(measure, values))
-    return Drawing([panel])
+    return Drawing([plots.strips("", rows, figure_axis(measure, values))])
 
 
 def _none_first(item: tuple[int | None, object]) -> int:

@@ -163,8 +163,7 @@ class ProgressBar:
         seconds = self._time_left.left_s(int(self._bar.tasks[0].total or 0) - done)
         if not seconds:
             return ""
-        duration = duration_text(seconds)
-        return f"about {duration} left"
+        return f"about {duration_text(seconds)} left"
 
     def _once(self, text: str, cause: str = "", style: str | None = WARNS) -> None:
         """Print a line, unless a remark of the same cause, or the same one, was shown before."""

@@ -70,8 +70,7 @@ def results(found: Sequence[Result], runs: Sequence[str] = ()) -> Table:
 def _columns(found: Sequence[Result]) -> dict[str, Words]:
     """The columns of these results, by header."""
     columns: dict[str, Words] = {"method": _method}
-    units = _units(found)
-    is_mixed = len(units) > 1  # else the title names the measure
+    is_mixed = len(_units(found)) > 1  # else the title names the measure
     for mode in _modes(found):
         header = MODE_TITLES[mode]
         columns[header] = _figure_in(mode, with_label=is_mixed)
@@ -246,8 +245,7 @@ def regression(result: Result) -> str:
         for name in SHOWN_OF_REGRESSION:
             if name in figures:
                 measure = MEASURES[name]
-                averages = _averages(measure, figures[name])
-                words.append(f"{measure.label} {averages}")
+                words.append(f"{measure.label} {_averages(measure, figures[name])}")
         if words:
             listed = ", ".join(words)
             sentences.append(f"{MODE_TITLES[mode]}: {listed}")
@@ -356,8 +354,7 @@ def newcomers(result: Result) -> str:
     figures = []
     for mode, title in MODE_TITLES.items():
         if mode in by_mode:
-            figure = _figure(by_mode[mode])
-            figures.append(f"{title} {figure}")
+            figures.append(f"{title} {_figure(by_mode[mode])}")
     count = len(late["agents"])
     listed = ", ".join(figures)
     noun = "newcomer" if count == 1 else "newcomers"

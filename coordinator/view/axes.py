@@ -31,8 +31,7 @@ class Axis:
         if len(self.ticks) < 2:
             return f"{tick:g}"
         step = self.ticks[1] - self.ticks[0]
-        largest = max(abs(self.low), abs(self.high))
-        if largest >= 1e6 or step < 1e-4:
+        if max(abs(self.low), abs(self.high)) >= 1e6 or step < 1e-4:
             return f"{tick:.3g}"
         decimals = max(0, -math.floor(math.log10(step) + 1e-9))
         if step * 10**decimals % 1 > 1e-6:  # steps of 2.5 need one more

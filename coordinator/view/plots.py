@@ -82,8 +82,7 @@ class Frame:
     def place(self, x: float, y: float) -> tuple[float, float]:
         """A point of the axes in the panel."""
         across = self.left + self.width * self.x.share(x)
-        down = self.top + self.height * (1 - self.y.share(y))
-        return across, down
+        return across, self.top + self.height * (1 - self.y.share(y))
 
 
 # -- lines -----------------------------------------------------------------------------------------
@@ -211,8 +210,7 @@ def _band(frame: Frame, one: Series) -> Markup:
 
 def _frame(x: Axis, y: Axis, size: Size) -> Frame:
     """The place of a plot next to the ticks of its vertical axis."""
-    longest = max(len(y.words(tick)) for tick in y.ticks)
-    left = 8 + svg.LETTER * longest
+    left = 8 + svg.LETTER * max(len(y.words(tick)) for tick in y.ticks)
     return Frame(x, y, left, TOP, size.width - left - RIGHT, size.height - TOP - BOTTOM)
 
 

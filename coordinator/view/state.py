@@ -312,8 +312,7 @@ def _figures(evaluated: Sequence[PhaseLine]) -> list[Series]:
             by_cluster.setdefault(cluster, []).append((line.rounds, figure))
     series = [Series(None, _curve(overall))]
     for cluster in sorted(by_cluster, key=_by_number):
-        points = _curve(by_cluster[cluster])
-        series.append(Series(cluster, points))
+        series.append(Series(cluster, _curve(by_cluster[cluster])))
     return series
 
 

@@ -195,8 +195,7 @@ def _legend_rows(legend: Sequence[Entry], width: float) -> list[Markup]:
         if x > 0 and x + needed > width:
             rows.append([])
             x = 0.0
-        shown = _moved(x, 0, entry.mark, words(SWATCH + 6, 13, entry.label))
-        rows[-1].append(shown)
+        rows[-1].append(_moved(x, 0, entry.mark, words(SWATCH + 6, 13, entry.label)))
         x += needed
     return [joined(row) for row in rows if row]
 
@@ -216,5 +215,4 @@ def _style() -> str:
 def text_width(text: str) -> float:
     """About how wide a text of 12 pixels is, in pixels; its font is the reader's, so nobody knows exactly."""
     wide = sum(1 for letter in text if letter in WIDE)
-    others = len(text) - wide
-    return WIDE_LETTER * wide + LETTER * others
+    return WIDE_LETTER * wide + LETTER * (len(text) - wide)

@@ -51,5 +51,4 @@ def _suffix(number: int | None) -> str:
 
 def source_hash(text: str) -> str:
     """The hash of an inline script or style, as a Content-Security-Policy names it: 'sha256-...' with its quotes."""
-    encoded = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-    return f"'sha256-{encoded}'"
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -40,8 +40,7 @@ def _bound(of_kind: Any) -> str:
 
 def fleet_words(fleet: Fleet) -> str:
     """How many agents are here, and why others are not."""
-    known = max(fleet.known, fleet.expected)
-    here = f"{fleet.here} of {known} are here"
+    here = f"{fleet.here} of {max(fleet.known, fleet.expected)} are here"
     others = away_words(fleet)
     return f"{here}, {others}" if others else here
 
@@ -112,9 +111,7 @@ def sizes_text(sizes: Mapping[str, int]) -> str:
 def duration_text(seconds: float) -> str:
     """About how long, in one unit: "40 s", "12 min", "3.5 h"."""
     if seconds < 1.5 * MINUTE_S:
-        whole = max(round(seconds), 1)
-        return f"{whole} s"
+        return f"{max(round(seconds), 1)} s"
     if seconds < 1.5 * HOUR_S:
-        minutes = round(seconds / MINUTE_S)
-        return f"{minutes} min"
+        return f"{round(seconds / MINUTE_S)} min"
     return f"{seconds / HOUR_S:.1f} h"
