@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -136,6 +137,24 @@ def test_a_comparison_gives_rows_per_cell_and_per_method(tmp_path: Path) -> None
     assert (tmp_path / "out" / "compare.csv").exists()
     again = covey.compare(scenario, tmp_path / "out", cells=["fedavg", "local/1"])
     assert again.cells == comparison.cells
+    standing = comparison.tables[-1]
+    assert {line[0] for line in standing.rows} == {"local", "fedavg"}
+    assert comparison.to_latex().count(r"\begin{tabular}") == len(comparison.tables)
+    shown = comparison._repr_html_()
+    assert shown.count("<table>") == len(comparison.tables)
+    assert comparison.verdicts == []  # neither method finds clusters
+    assert "**Standings" in (tmp_path / "out" / "compare.md").read_text()
+
+
+def test_a_comparison_is_a_frame_where_pandas_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    comparison = covey.Comparison(tmp_path, [{"method": "fedavg", "seed": 1}], [])
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(UserError, match="pip install pandas"):
+        comparison.to_frame()
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=list))
+    assert comparison.to_frame() == [{"method": "fedavg", "seed": 1}]
 
 
 def test_mistakes_are_user_errors(result: covey.Result, tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ from covey.coordinator.compare.grid import Cell, chosen, grid
 from covey.coordinator.compare.rows import ComparisonRow
 from covey.coordinator.compare.summaries import summaries
 from covey.coordinator.compare.tables import tables
-from covey.coordinator.compare.verdict import verdicts
+from covey.coordinator.compare.verdict import standings, verdicts
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.processes.workers import WorkerPool
 from covey.coordinator.record.notices import Notice, Observer
@@ -149,7 +149,7 @@ def show(scenario: Scenario, rows: Sequence[ComparisonRow], console: Console | N
     for verdict in verdicts(scenario, rows):
         style = "" if verdict.outcome == "worth it" else "yellow"
         console.print(verdict.sentence, style=style, highlight=False, markup=False)
-    for words in tables(scenario, found):
+    for words in (*tables(scenario, found), *standings(scenario, rows)):
         show_words(console, words, comparison_table, min_width=TABLE_WIDTH)
 
 

@@ -24,7 +24,7 @@ from covey.coordinator.compare.rows import (
 )
 from covey.coordinator.compare.summaries import Summary, summaries
 from covey.coordinator.compare.tables import markdown
-from covey.coordinator.compare.verdict import Verdict, verdicts
+from covey.coordinator.compare.verdict import Verdict, standings, verdicts
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.record.records import finished, lines, scenario_digest
 from covey.shared import json_text, plugins
@@ -166,15 +166,22 @@ def write_tables(scenario: Scenario, out: Path, rows: Sequence[ComparisonRow]) -
     text = json.dumps(document, indent=1, allow_nan=False)
     write_atomically(out / TABLE, text.encode())
     write_atomically(out / "compare.csv", _csv(cells).encode())
-    write_atomically(out / "compare.md", _markdown(scenario, found, judged).encode())
+    write_atomically(out / "compare.md", _markdown(scenario, found, judged, rows).encode())
     with atomic_replace(out / "compare.parquet") as new:
         parquet.write_table(Table.from_pylist(cells), new)
 
 
-def _markdown(scenario: Scenario, found: Sequence[Summary], judged: Sequence[Verdict]) -> str:
+def _markdown(
+    scenario: Scenario,
+    found: Sequence[Summary],
+    judged: Sequence[Verdict],
+    rows: Sequence[ComparisonRow],
+) -> str:
     """The verdicts, then the tables."""
     sentences = [f"- {one.sentence}\n" for one in judged]
-    return "".join(sentences) + "\n" * bool(sentences) + markdown(scenario, found)
+    heading = "".join(sentences) + "\n" * bool(sentences)
+    parts = [markdown(scenario, found), *[table.markdown() for table in standings(scenario, rows)]]
+    return heading + "\n".join(parts)
 
 
 def _places(scenario: Scenario, out: Path) -> dict[str, Any]:

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from covey.coordinator.compare.grid import section, splits
 from covey.coordinator.compare.metrics import METRICS, TITLES, measure_of
 from covey.coordinator.compare.rows import ComparisonRow
+from covey.coordinator.view.table import NONE, Table, columns_of
 from covey.shared.numerics.measures import PERCENT, Measure
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.sentences import counted
@@ -149,49 +150,146 @@ class Verdict:
         }
 
 
-def verdicts(scenario: Scenario, rows: Sequence[ComparisonRow]) -> list[Verdict]:
-    """A verdict on each method that found clusters and shares seeds with a reference, in the order of the scenario."""
+@dataclass(frozen=True)
+class Field:
+    """The rows of one partition that have the compared figure."""
+
+    partition: str  # its label
+    mode: str  # of evaluation
+    measure: Measure
+    column: str  # of a row: the compared figure
+    rows: Mapping[
+        str, Mapping[int, ComparisonRow]
+    ]  # by label, in the scenario's order, and by seed
+    references: Mapping[str, str]  # by strategy, the label of its first method
+
+    def figure(self, method: str) -> float:
+        """The mean over the seeds of a method."""
+        return statistics.fmean(row[self.column] for row in self.rows[method].values())
+
+    def pairs(self, method: str, other: str) -> list[tuple[ComparisonRow, ComparisonRow]]:
+        """The rows of two methods on the seeds that both have."""
+        seeds = sorted(self.rows[method].keys() & self.rows[other].keys())
+        return [(self.rows[method][seed], self.rows[other][seed]) for seed in seeds]
+
+    def gain(self, method: str, other: str) -> Gain | None:
+        """The gain of a method over another one; None if they share no seed."""
+        pairs = self.pairs(method, other)
+        return gain_of(pairs, self.column, self.measure) if pairs else None
+
+    def ranks(self) -> dict[str, float]:
+        """The mean rank of each method over its seeds, 1 for the best; equal figures share their mean rank."""
+        sign = 1.0 if self.measure.lower_is_better else -1.0
+        found: dict[str, list[float]] = {method: [] for method in self.rows}
+        for seed in sorted({seed for own in self.rows.values() for seed in own}):
+            figures = {
+                m: sign * own[seed][self.column] for m, own in self.rows.items() if seed in own
+            }
+            for method, figure in figures.items():
+                before = sum(other < figure for other in figures.values())
+                equal = sum(other == figure for other in figures.values())
+                found[method].append(before + (equal + 1) / 2)
+        return {method: statistics.fmean(own) for method, own in found.items()}
+
+
+def fields(scenario: Scenario, rows: Sequence[ComparisonRow]) -> Iterator[Field]:
+    """The rows by partition, in the order of the scenario; a partition or a method without figures is left out."""
     compare = section(scenario)
     measure = measure_of(compare, scenario.task)
     mode, _ = METRICS[compare.metric]
     column = f"{mode}_{measure.name}_macro"
-    found = []
     for split in splits(scenario):
-        by_method = {
-            method.label: {
+        by_method: dict[str, dict[int, ComparisonRow]] = {}
+        references: dict[str, str] = {}
+        for method in compare.methods:
+            own = {
                 row.seed: row
                 for row in rows
                 if (row.partition, row.method) == (split.label, method.label)
                 and row.get(column) is not None
             }
-            for method in compare.methods
-        }
-        for method in compare.methods:
-            own = by_method[method.label]
+            if own:
+                by_method[method.label] = own
+                if method.strategy.name in REFERENCES:
+                    references.setdefault(method.strategy.name, method.label)
+        if by_method:
+            yield Field(split.label, mode, measure, column, by_method, references)
+
+
+def verdicts(scenario: Scenario, rows: Sequence[ComparisonRow]) -> list[Verdict]:
+    """A verdict on each method that found clusters and shares seeds with a reference, in the order of the scenario."""
+    found = []
+    for one in fields(scenario, rows):
+        for method, own in one.rows.items():
             if not any((row.get("clusters") or 0) > 1 for row in own.values()):
                 continue
-            references: dict[str, Reference] = {}  # the first method of each strategy
-            for other in compare.methods:
-                seeds = sorted(own.keys() & by_method[other.label].keys())
-                name = other.strategy.name
-                if seeds and name in REFERENCES and name not in references:
-                    pairs = [(own[seed], by_method[other.label][seed]) for seed in seeds]
-                    figure = statistics.fmean(other_row[column] for _, other_row in pairs)
-                    gain = gain_of(pairs, column, measure)
-                    references[name] = Reference(other.label, name, figure, gain)
+            references = []
+            for strategy, other in one.references.items():
+                if pairs := one.pairs(method, other):
+                    figure = statistics.fmean(other_row[one.column] for _, other_row in pairs)
+                    gain = gain_of(pairs, one.column, one.measure)
+                    references.append(Reference(other, strategy, figure, gain))
             if references:
                 found.append(
                     Verdict(
-                        partition=split.label,
-                        method=method.label,
+                        partition=one.partition,
+                        method=method,
                         clusters=[row.get("clusters") for row in own.values()],
-                        mode=mode,
-                        measure=measure,
-                        figure=statistics.fmean(row[column] for row in own.values()),
-                        references=sorted(references.values(), key=lambda one: one.gain.mean),
+                        mode=one.mode,
+                        measure=one.measure,
+                        figure=one.figure(method),
+                        references=sorted(references, key=lambda one: one.gain.mean),
                     )
                 )
     return found
+
+
+def standings(scenario: Scenario, rows: Sequence[ComparisonRow]) -> list[Table]:
+    """A table of each partition with two or more methods: the best first, with gains over one model and over Local."""
+    found = []
+    for one in fields(scenario, rows):
+        if len(one.rows) < 2:
+            continue
+        ranks = one.ranks()
+        in_order = sorted(one.rows, key=lambda method: ranks[method])
+        others = list(one.references.values())
+        lines = [
+            [
+                method,
+                one.measure.text(one.figure(method)),
+                *[_gain_text(one, method, other) for other in others],
+                f"{ranks[method]:.1f}",
+            ]
+            for method in in_order
+        ]
+        where = f" on {one.partition}" if one.partition else ""
+        titles = [
+            "method",
+            TITLES[one.mode],
+            *[f"gain over {other}" for other in others],
+            "mean rank",
+        ]
+        found.append(
+            Table(
+                f"Standings{where}: {one.measure.title}, macro average; gains paired over agents, with intervals of 95 %",
+                columns_of(titles),
+                lines,
+            )
+        )
+    return found
+
+
+def _gain_text(one: Field, method: str, other: str) -> str:
+    """A gain with its interval, such as "+1.20 (0.35 to 2.05)"; positive is better whatever the measure."""
+    gain = None if method == other else one.gain(method, other)
+    if gain is None:
+        return NONE
+    scale = one.measure.scale
+    text = f"{scale * gain.mean:+.2f}" if scale == PERCENT else f"{gain.mean:+.3g}"
+    if gain.half is None:
+        return text
+    form = ".2f" if scale == PERCENT else ".3g"
+    return f"{text} ({scale * gain.low:{form}} to {scale * gain.high:{form}})"
 
 
 def gain_of(

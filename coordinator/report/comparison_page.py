@@ -12,7 +12,7 @@ from covey.coordinator.compare.metrics import measure_of
 from covey.coordinator.compare.rows import ComparisonRow
 from covey.coordinator.compare.summaries import summaries
 from covey.coordinator.compare.tables import tables
-from covey.coordinator.compare.verdict import verdicts
+from covey.coordinator.compare.verdict import standings, verdicts
 from covey.coordinator.record.records import finished
 from covey.coordinator.report.curves import Curves, curves
 from covey.coordinator.report.explanations import terms
@@ -77,6 +77,7 @@ def comparison_page(scenario: Scenario, folder: Path, cells: Sequence[ShownCell]
         # the page's own title has the scenario's name
         title = table.title.removeprefix(f"{scenario.name}: ")
         shown_tables.append(replace(table, title=_capital(title)))
+    shown_tables += standings(scenario, rows)
     page = Page(
         title=scenario.name,
         subtitle=_subtitle(scenario, folder, cells),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from html import escape
 
 NONE = "–"  # in place of a figure
 
@@ -54,6 +55,41 @@ class Table:
         rule = ["--:" if column.is_number else ":--" for column in self.columns]
         rows = [f"| {' | '.join(words)} |" for words in (self.headers, rule, *self.rows)]
         return "\n".join([f"**{self.title}**", "", *rows, ""])
+
+    def latex(self) -> str:
+        """The table as a LaTeX `tabular`, with rules of the package booktabs and its title as a comment."""
+        form = "".join("r" if column.is_number else "l" for column in self.columns)
+        lines = [" & ".join(map(_latex, words)) + r" \\" for words in (self.headers, *self.rows)]
+        head, *body = lines
+        inside = [r"\toprule", head, r"\midrule", *body, r"\bottomrule"]
+        return "\n".join(
+            [f"% {self.title}", rf"\begin{{tabular}}{{{form}}}", *inside, r"\end{tabular}", ""]
+        )
+
+    def html(self) -> str:
+        """The table in HTML without a style."""
+        rows = ["".join(f"<td>{escape(word)}</td>" for word in row) for row in self.rows]
+        body = "".join(f"<tr>{row}</tr>" for row in rows)
+        head = "".join(f"<th>{escape(header)}</th>" for header in self.headers)
+        caption = f"<caption>{escape(self.title)}</caption>"
+        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+SPECIAL = str.maketrans(
+    {
+        **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "±": r"$\pm$",
+        "–": "--",
+    }
+)
+
+
+def _latex(word: str) -> str:
+    """A word as LaTeX prints it."""
+    return word.translate(SPECIAL)
 
 
 def columns_of(titles: Iterable[str]) -> list[Column]:

@@ -15,15 +15,17 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from html import escape
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import numpy.typing as npt
 
-from covey.coordinator.view.milestones import Evaluated, RoundEnded, milestones
 from covey.coordinator.record.notices import Notice, Observer, ignore
+from covey.coordinator.view.milestones import Evaluated, RoundEnded, milestones
+from covey.coordinator.view.table import Table
 from covey.shared.consent import AllowedCode, consented
 from covey.shared.errors import UserError
 from covey.shared.numerics.measures import MeasureName
@@ -212,14 +214,39 @@ class Comparison:
         cells: One row for each finished cell (partition, method, seed), with its figures as shares and its traffic.
         methods: One row for each partition and method. A figure `x` has its mean over the seeds under `x` and its
             population deviation under `x_std`; `seeds` is how many seeds are finished.
+        verdicts: A sentence for each method that found clusters: whether they were worth it.
+        tables: The tables that `coordinator compare` prints.
     """
 
     folder: Path
     cells: Sequence[Mapping[str, Any]]
     methods: Sequence[Mapping[str, Any]]
+    verdicts: Sequence[str] = ()
+    tables: Sequence[Table] = field(default=(), repr=False)
 
     def __repr__(self) -> str:
         return f"<Comparison of {len(self.methods)} methods, {len(self.cells)} cells, in {self.folder}>"
+
+    def to_frame(self) -> Any:
+        """The rows of `cells` as a pandas DataFrame.
+
+        Raises:
+            UserError: pandas is not installed.
+        """
+        try:
+            import pandas  # type: ignore[import-untyped, import-not-found, unused-ignore]
+        except ImportError:
+            raise UserError("to_frame needs pandas; install it: pip install pandas") from None
+        return pandas.DataFrame(list(self.cells))
+
+    def to_latex(self) -> str:
+        """The tables in LaTeX, with rules of the package booktabs."""
+        return "\n".join(table.latex() for table in self.tables)
+
+    def _repr_html_(self) -> str:
+        """The verdicts and the tables, as a notebook shows them."""
+        sentences = "".join(f"<p>{escape(verdict)}</p>" for verdict in self.verdicts)
+        return sentences + "".join(table.html() for table in self.tables)
 
 
 def load(scenario: str | os.PathLike[str], *overrides: str, allow: Iterable[str] = ()) -> Scenario:
@@ -360,6 +387,8 @@ def compare(
     from covey.coordinator.commands import comparison_files
     from covey.coordinator.compare.grid import Cell
     from covey.coordinator.compare.summaries import summaries
+    from covey.coordinator.compare.tables import tables
+    from covey.coordinator.compare.verdict import standings, verdicts
     from covey.coordinator.run.options import Options
 
     allowed = AllowedCode.parse(allow)
@@ -385,8 +414,14 @@ def compare(
         rows = comparison_files.finished_rows(checked, folder)
         comparison_files.write_tables(checked, folder, rows)
     cell_rows = [row.to_json() for row in rows]
-    method_rows = [_flat(one.to_json()) for one in summaries(checked, rows)]
-    return Comparison(folder, cell_rows, method_rows)
+    found = summaries(checked, rows)
+    return Comparison(
+        folder,
+        cell_rows,
+        [_flat(one.to_json()) for one in found],
+        [one.sentence for one in verdicts(checked, rows)],
+        [*tables(checked, found), *standings(checked, rows)],
+    )
 
 
 @contextmanager

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from covey.coordinator.compare.rows import ComparisonRow
-from covey.coordinator.compare.verdict import Verdict, gain_of, verdicts
+from covey.coordinator.compare.verdict import Verdict, gain_of, standings, verdicts
+from covey.coordinator.view.table import Table, columns_of
 from covey.shared.numerics.measures import ACCURACY, RMSE
 from covey.shared.scenario.scenario import Scenario
 from tests.coordinator.comparisons import scenario
@@ -154,3 +155,68 @@ def test_only_seeds_of_both_methods_and_methods_with_clusters_count() -> None:
     single = [row("fedavg", 4, [0.5]), row("fedclust", 4, [0.6], clusters=1)]
     assert verdicts(scene(), single) == []
     assert verdicts(scene(), rows(fedclust={4: [0.6]})) == []
+
+
+# -- standings -------------------------------------------------------------------------------------
+
+
+def test_standings_have_the_best_first_with_ranks_over_seeds_and_paired_gains() -> None:
+    """By hand: ranks of local 1 and 2, of fedclust 2 and 1, of fedavg 3 and 3; gains of fedclust .1 and .3 over fedavg."""
+    figures = {
+        "fedavg": {4: [0.4, 0.6], 5: [0.3, 0.5]},
+        "local": {4: [0.9, 0.9], 5: [0.6, 0.6]},
+        "fedclust": {4: [0.5, 0.7], 5: [0.6, 0.8]},
+    }
+    [table] = standings(scene(), rows(**figures))
+    assert table.headers == ["method", "E-last", "gain over fedavg", "gain over local", "mean rank"]
+    by_method = {line[0]: line[1:] for line in table.rows}
+    assert [line[0] for line in table.rows] == ["local", "fedclust", "fedavg"]
+    assert [by_method[name][-1] for name in by_method] == ["1.5", "1.5", "3.0"]
+    assert by_method["fedclust"][0] == "65.00"
+    gain = gain_of(
+        [(row("a", s, figures["fedclust"][s]), row("b", s, figures["fedavg"][s])) for s in SEEDS],
+        KEY,
+        ACCURACY,
+    )
+    assert by_method["fedclust"][1] == f"+20.00 ({100 * gain.low:.2f} to {100 * gain.high:.2f})"
+    assert by_method["fedavg"][1] == by_method["local"][2] == "–"
+
+
+def test_a_lower_error_is_better_in_standings_and_equal_figures_share_a_rank() -> None:
+    key = "last_rmse_macro"
+    task = {"features": [3], "classes": None, "model": {"name": "linear"}}
+    methods = [{"name": "fedavg"}, {"name": "local"}, {"name": "ditto"}]
+    regression = scenario(
+        task=task,
+        fleet=None,
+        compare={"methods": methods, "metric": "last", "published": {}, "seeds": [4]},
+    )
+    found = {"fedavg": [2.0, 2.0], "local": [1.0, 3.0], "ditto": [1.0, 1.5]}
+    [table] = standings(regression, [row(m, 4, own, key=key) for m, own in found.items()])
+    assert [(line[0], line[-1]) for line in table.rows] == [
+        ("ditto", "1.0"),
+        ("fedavg", "2.5"),
+        ("local", "2.5"),
+    ]
+    assert table.rows[0][2].startswith("+0.75 (")
+
+
+def test_a_table_is_written_for_latex_and_for_html() -> None:
+    table = Table("a & b", columns_of(["method_1", "in %"]), [["<x>", "1.0±0.2"], ["y", "–"]])
+    assert table.latex().splitlines() == [
+        "% a & b",
+        r"\begin{tabular}{lr}",
+        r"\toprule",
+        r"method\_1 & in \% \\",
+        r"\midrule",
+        r"<x> & 1.0$\pm$0.2 \\",
+        r"y & -- \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+    assert "<caption>a &amp; b</caption>" in table.html()
+    assert "<td>&lt;x&gt;</td><td>1.0±0.2</td>" in table.html()
+
+
+def test_one_method_has_no_standings() -> None:
+    assert standings(scene(), rows(fedavg={4: [0.5, 0.5]})) == []
