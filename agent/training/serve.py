@@ -95,7 +95,7 @@ def _table(body: bytes) -> bytes:
     try:
         found = json_text.loads(body)
     except ValueError as error:
-        raise UserError(f"the request is no JSON: {error}") from None
+        raise UserError(f"the request: {error}") from None
     rows = found.get("rows") if isinstance(found, Mapping) else None
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
         raise UserError('the request: expected {"rows": [{column: value, ...}, ...]}')
@@ -172,7 +172,7 @@ class _Handler(BaseHTTPRequestHandler):
             except CoveyError as error:
                 self._send(HTTPStatus.BAD_REQUEST, {"error": str(error)})
             except ValueError:
-                self._send(HTTPStatus.BAD_REQUEST, {"error": "Content-Length is no number"})
+                self._send(HTTPStatus.BAD_REQUEST, {"error": "Content-Length is not a number"})
 
     def _send(self, status: HTTPStatus, content: Mapping[str, Any]) -> None:
         body = json_text.dumps(content).encode()

@@ -96,7 +96,7 @@ def test_a_new_model_in_use_answers_from_the_next_request_on(
         ("/predict", "a,b\n1,x\n", "text/csv", 400, "the request: row 1 (line 2), column 'b': 'x'"),
         ("/predict", "a\n1\n", "text/csv", 400, "the request"),
         ("/predict", "[1]", "application/json", 400, 'expected {"rows"'),
-        ("/predict", "{", "application/json", 400, "no JSON"),
+        ("/predict", "{", "application/json", 400, "not JSON"),
         (
             "/predict",
             '{"rows": [{"a": 1}, {"z": 1}]}',
