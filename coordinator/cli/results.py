@@ -33,6 +33,7 @@ from covey.shared.cli import (
 from covey.shared.consent import AllowedCode
 from covey.shared.errors import UserError
 from covey.shared.mqtt.credentials import COORDINATOR
+from covey.shared.sentences import counted
 
 if TYPE_CHECKING:
     from covey.coordinator.commands.promote import Promoted
@@ -185,6 +186,59 @@ def _show_promoted(promoted: Promoted, *, as_json: bool, waited: bool) -> None:
         show_line(promoted.sentence)
     if waited and promoted.uptake.exit_code:
         raise typer.Exit(promoted.uptake.exit_code)
+
+
+@commands.command("ls")
+def list_runs(
+    runs: Annotated[
+        Path, typer.Argument(metavar="RUNS", help="the folder that has the folders of runs")
+    ] = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """List the runs in a folder: state, rounds, figure of the newest evaluation, size, and published versions."""
+    from covey.coordinator.commands import runs as command
+    from covey.coordinator.view.printed import json_line, show
+
+    found = command.listed(runs)
+    if as_json:
+        json_line({"runs": [one.to_json() for one in found]})
+    else:
+        show(out, command.table(found, runs))
+
+
+@commands.command()
+def prune(
+    runs: Annotated[
+        Path, typer.Argument(metavar="RUNS", help="the folder that has the folders of runs")
+    ] = Path("runs"),
+    keep: Annotated[
+        int, typer.Option(min=1, help="how many of the newest runs stay in any case")
+    ] = 10,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="remove the folders; without it, list them")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Remove the folders of old runs, with their models, records and audit logs.
+
+    Runs at work stay, and so do those whose versions are the champion, a candidate, or have a name, and the one that
+    `coordinator rollback` would go back to. Runs of a comparison stay. Without --yes the command lists what it would
+    remove.
+    """
+    from covey.coordinator.commands import runs as command
+    from covey.coordinator.view.printed import json_line, show
+
+    found = command.old(runs, keep)
+    if yes:
+        found = [command.removed(line) for line in found]
+    if as_json:
+        json_line({"removed": yes, "runs": [one.to_json() for one in found]})
+        return
+    if found:
+        show(out, command.table(found, runs))
+    size = sum(one.bytes for one in found) / command.MEGABYTE
+    what = "removed" if yes else "to remove; --yes removes them"
+    show_line(f"{counted(len(found), 'run')}, {size:.1f} MB {what}")
 
 
 @commands.command()

@@ -7,6 +7,7 @@ which version all devices should use, which one some of them try, and what was i
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -121,6 +122,19 @@ class Registry:
             if entry is not None:
                 found.setdefault(entry.version, []).append(alias)
         return found
+
+
+def needed(known: Registry) -> list[Entry]:
+    """The versions that devices should use, those with a name, and what a rollback would go back to."""
+    found = [known.named(alias) for aliases in known.names().values() for alias in aliases]
+    with suppress(UserError):
+        found.append(known.before())
+    return [entry for entry in found if entry is not None]
+
+
+def federations(folder: Path) -> set[str]:
+    """The federations to which the runs in a folder have published models."""
+    return {entry.publication.federation or "default" for entry in _entries(folder)}
 
 
 def registry(folder: Path, federation: str) -> Registry:

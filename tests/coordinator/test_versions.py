@@ -33,15 +33,17 @@ def finished(tmp_path: Path) -> Path:
     """The folder of a finished run with two clusters."""
     scene = small_run.scenario("ifca", rounds={"count": 2})
     setup = small_run.setup(scene)
+    folder = tmp_path / "run"
+    folder.mkdir()
     np.savez(
-        tmp_path / "start.npz",
+        folder / "start.npz",
         starts=np.stack(setup.starts),
         layout=np.array(small_run.layout_text(scene)),
     )
-    run = small_run.in_process(tmp_path, scene)
+    run = small_run.in_process(folder, scene)
     write_models(run)
     write_all(run, None)
-    return tmp_path
+    return folder
 
 
 def test_the_last_the_best_and_a_kept_round_are_found(finished: Path) -> None:

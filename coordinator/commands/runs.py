@@ -1,0 +1,155 @@
+"""`coordinator ls` and `coordinator prune`: the runs in a folder, and the removal of old ones."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from covey.coordinator.dashboard.folder_reader import FolderReader
+from covey.coordinator.deploy.registry import federations, needed, registry, run_folders
+from covey.coordinator.run.folder import alone_in
+from covey.coordinator.view.state import dashboard_state
+from covey.coordinator.view.table import NONE, Column, Table
+from covey.shared.errors import UserError
+from covey.shared.files import folder_lock
+from covey.shared.numerics.measures import MEASURES
+from covey.shared.sentences import counted
+
+MEGABYTE = 1e6
+
+
+@dataclass(frozen=True)
+class RunLine:
+    """One run in a folder."""
+
+    folder: str
+    title: str  # its name within the folder of runs
+    run: str  # its id; "" before its first phase
+    name: str  # of its scenario
+    method: str
+    state: str  # running, finished or stopped
+    rounds_done: int
+    rounds: int
+    agents: int
+    measure: str
+    figure: float | None  # of its newest evaluation, mean over agents
+    published: Sequence[str]  # names of its versions: champion, candidate, or an operator's own
+    changed: float  # when it wrote its record last, in seconds since 1970
+    bytes: int  # on disk
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "published": list(self.published)}
+
+
+def listed(runs: Path) -> list[RunLine]:
+    """The runs in a folder, those that have changed last first; a comparison's runs are among them.
+
+    Raises:
+        UserError: it is no folder, or a list of publications is damaged.
+    """
+    if not runs.is_dir():
+        raise UserError(f"{runs}: no such folder; expected one that has the folders of runs")
+    named: dict[Path, list[str]] = {}
+    for federation in sorted(federations(runs)):
+        known = registry(runs, federation)
+        names = known.names()
+        folders = {entry.version: entry.folder for entry in known.entries}
+        for version, own in names.items():
+            named.setdefault(folders[version], []).extend(f"{one}@{version[1]}" for one in own)
+    found = [_line(path, runs, named.get(path, ())) for path in run_folders(runs)]
+    return sorted(found, key=lambda line: -line.changed)
+
+
+def _line(folder: Path, runs: Path, published: Sequence[str]) -> RunLine:
+    reader = FolderReader(folder)
+    reader.poll()
+    seen = dashboard_state(reader.sources)
+    sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
+    return RunLine(
+        folder=str(folder),
+        title=folder.relative_to(runs).as_posix(),
+        run=seen.run,
+        name=seen.name,
+        method=seen.method,
+        state="finished" if reader.finished else "running" if _is_busy(folder) else "stopped",
+        rounds_done=seen.rounds_done,
+        rounds=seen.rounds,
+        agents=seen.fleet.known,
+        measure=seen.measure,
+        figure=seen.newest_figure,
+        published=published,
+        changed=seen.updated,
+        bytes=sum(sizes),
+    )
+
+
+def _is_busy(folder: Path) -> bool:
+    """Whether a coordinator is at work in a folder."""
+    try:
+        with folder_lock(folder, "it is at work"):
+            return False
+    except UserError:
+        return True
+
+
+def table(found: Sequence[RunLine], runs: Path) -> Table:
+    """A line for each run."""
+    columns = [
+        *map(Column, ("run", "method", "state")),
+        *[Column(one, is_number=True) for one in ("rounds", "agents", "figure", "MB")],
+        *map(Column, ("changed", "published")),
+    ]
+    title = f"{runs}: {counted(len(found), 'run')}"
+    return Table(title, columns, list(map(_cells, found))).without_empty_columns()
+
+
+def _cells(one: RunLine) -> list[str]:
+    figure = NONE
+    if one.figure is not None:
+        measure = MEASURES[one.measure]
+        figure = f"{measure.text(one.figure)}{' %' if measure.unit == 'in %' else ''}"
+    changed = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.changed))
+    return [
+        one.title,
+        one.method,
+        one.state,
+        f"{one.rounds_done}/{one.rounds}",
+        str(one.agents or NONE),
+        figure,
+        f"{one.bytes / MEGABYTE:.1f}",
+        changed,
+        ", ".join(one.published),
+    ]
+
+
+def old(runs: Path, keep: int) -> list[RunLine]:
+    """The runs that can be removed: finished or stopped, not among the newest, and not needed on devices.
+
+    The runs of a comparison belong to it and stay. What devices use or a rollback needs stays, in every federation.
+
+    Args:
+        runs: the folder.
+        keep: how many of the newest runs stay in any case.
+    """
+    needs: set[Path] = set()
+    for federation in federations(runs):
+        needs |= {entry.folder for entry in needed(registry(runs, federation))}
+    own = [line for line in listed(runs) if "/" not in line.title]
+    return [
+        line
+        for line in own[keep:]
+        if line.state != "running"
+        and Path(line.folder) not in needs
+        and not Path(line.folder).is_symlink()
+    ]
+
+
+def removed(line: RunLine) -> RunLine:
+    """Remove a run's folder, unless a coordinator has begun to work in it. UserError then."""
+    with alone_in(Path(line.folder)):
+        shutil.rmtree(line.folder)
+    return replace(line, state="removed")
