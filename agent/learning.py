@@ -6,12 +6,13 @@ This module imports no numpy and no torch: a learner loads its own libraries.
 from __future__ import annotations
 
 import importlib
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from covey.agent.learner_choice import BUILT_IN
 from covey.shared import plugins
 from covey.shared.consent import AllowedCode
-from covey.shared.errors import UserError
+from covey.shared.errors import PublicError, UserError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,6 +47,28 @@ if TYPE_CHECKING:
 
 
 SAME_VERSION = "install the same version on both machines"
+
+
+def check_layout(own: Layout, theirs: Layout) -> None:
+    """Compare the layout of the model that was built here with the coordinator's.
+
+    Raises:
+        PublicError: they differ; the text names the first tensor that does.
+    """
+    if own.digest == theirs.digest:
+        return
+    pairs = zip_longest(own.tensors, theirs.tensors)
+    differing = next((pair for pair in pairs if pair[0] != pair[1]), None)
+    first = ""
+    if differing is not None:
+        here, there = (
+            "missing" if one is None else f"{one.name} {list(one.shape)}" for one in differing
+        )
+        first = f" (the first that differs: {here} here, {there} there)"
+    raise PublicError(
+        f"task.model: built here it has {own.parameters} parameters in {len(own.tensors)} tensors, the coordinator's has "
+        f"{theirs.parameters} in {len(theirs.tensors)}{first}; {SAME_VERSION}"
+    )
 
 
 class Learner(Protocol):

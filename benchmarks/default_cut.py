@@ -250,7 +250,7 @@ def _local(
     scaling: Mapping[str, Sequence[float]] | None,
 ) -> TorchLocal:
     draw = generator(scene.seed, "signature", client)
-    return TorchLocal(data, scene.task, setup.layout, setup.training, draw, scaling)
+    return TorchLocal(data, scene.task, setup.whole, setup.training, draw, scaling)
 
 
 def _scaling(owned: Mapping[ClientId, Dataset], scene: Scenario) -> dict[str, list[float]]:

@@ -85,7 +85,7 @@ class TorchClients(LocalClients):
         assert work is not None
         training = Training.model_validate(work.training)
         rng = shuffle(work, client)
-        return TorchLocal(data, self.scene.task, self.setup.layout, training, rng, work.scaling)
+        return TorchLocal(data, self.scene.task, self.setup.whole, training, rng, work.scaling)
 
     def samples(self) -> dict[ClientId, tuple[int, int]]:
         """Training and test samples of each agent."""
@@ -131,7 +131,7 @@ def models_of(run: Run, order: OrderMessage) -> list[Vector]:
     """The models that an order names."""
     assert order.work is not None
     contents = (run.orders.content_of(ref.key) for ref in order.work.models)
-    return [decode_model(content, run.setup.layout) for content in contents]
+    return [decode_model(content, run.setup.whole) for content in contents]
 
 
 def chosen(report: ReportContent, models: Sequence[Vector]) -> int:

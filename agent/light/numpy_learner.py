@@ -13,7 +13,7 @@ from covey.agent.data.dataset import Array, Dataset
 from covey.agent.data.local import CHUNK, NO_CORRECTION, DataOfLocal, Float32, chunks
 from covey.agent.data.scaling import Scaling, in_units_of_the_data
 from covey.agent.kept.privacy_account import DeviceAccount
-from covey.agent.learning import SAME_VERSION
+from covey.agent.learning import check_layout
 from covey.agent.light.dense_net import DenseNet, layout_of_task
 from covey.agent.policy import NO_CODE_RULES, Rules
 from covey.shared.consent import AllowedCode
@@ -176,7 +176,7 @@ class NumpyLocal(DataOfLocal):
         super().__init__(dataset, task, training, rng, rules)
         self._loss = squared_error if task.classes is None else cross_entropy
         self._scaling = Scaling.of(task, scaling)
-        _check_layout(task, layout)
+        check_layout(layout_of_task(task), layout)  # before the model takes memory
         self._net = DenseNet(layout)
 
     def enable_privacy(
@@ -314,16 +314,6 @@ class NumpyLocal(DataOfLocal):
     def _scaled(self, raw: Array) -> Float32:
         """Inputs from features of a file."""
         return self._scaling.apply(raw.astype(np.float32, copy=False))
-
-
-def _check_layout(task: Task, layout: Layout) -> None:
-    """Raises PublicError if the task's model has another layout than the coordinator's, before it takes memory."""
-    own = layout_of_task(task)
-    if own.digest != layout.digest:
-        raise PublicError(
-            f"task.model: built here it has {own.parameters} parameters in {len(own.tensors)} tensors, the "
-            f"coordinator's has {layout.parameters} in {len(layout.tensors)}; {SAME_VERSION}"
-        )
 
 
 class NumpyLearner:

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from covey.agent.learning import check_layout
 from covey.agent.training.models import BATCH_NORMS, layout_of, tensors_of
-from covey.shared.errors import PublicError
 from covey.shared.numerics.split import Mask
 from covey.shared.numerics.vectors import Layout, Vector
 
@@ -43,13 +43,7 @@ class FlatModule:
     draws_random_numbers: bool  # then its generator needs a seed for each training
 
     def __init__(self, module: nn.Module, layout: Layout, device: torch.device) -> None:
-        own = layout_of(module)
-        if own.digest != layout.digest:
-            raise PublicError(
-                f"task.model: built here it has {own.parameters} parameters in "
-                f"{len(own.tensors)} tensors, the coordinator's has {layout.parameters} in "
-                f"{len(layout.tensors)}; install the same version on both machines"
-            )
+        check_layout(layout_of(module), layout)
         self.module = module
         self._layout = layout
         self.state = torch.empty(layout.size, device=device)

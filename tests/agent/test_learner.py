@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from covey.agent.data.dataset import Dataset, dataset
 from covey.agent.data.survey import DataSurvey
+from covey.agent.training.flat_module import FlatModule
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import build, initial, layout_of
 from covey.shared.errors import DataError, UserError
@@ -496,3 +497,25 @@ def test_real_digits_are_learned() -> None:
     end = local.train(start, epochs=5).end
     accuracy = float((local.predict(end, "test").argmax(axis=1) == local.targets("test")).mean())
     assert accuracy > 0.9
+
+
+def test_layers_that_do_not_train_cost_no_gradient_and_keep_their_statistics() -> None:
+    module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    layout = layout_of(module)
+    net = FlatModule(module, layout, torch.device("cpu"))
+    start = np.linspace(0.1, 1, layout.size, dtype=np.float32)
+    net.load(start)
+    head = np.array([tensor.module == "2" for tensor in layout.tensors])
+    trained = np.repeat(head, [tensor.size for tensor in layout.tensors])
+    inputs = torch.ones(5, 3)
+    with net.training(trained):
+        assert not module[1].training
+        assert module[2].training
+        module(inputs).sum().backward()
+    assert np.array_equal(net.gradient.numpy() != 0, trained[: layout.parameters])
+    assert np.array_equal(net.vector(), start)
+    with net.training(None):
+        module(inputs).sum().backward()
+    assert module[1].training
+    assert (net.gradient.numpy()[~trained[: layout.parameters]] != 0).any()
+    assert not np.array_equal(net.vector(), start)  # the statistics have moved

@@ -14,7 +14,7 @@ import pytest
 
 from covey.agent.data.dataset import Dataset, dataset
 from covey.agent.learner_choice import NUMPY, TORCH, learner_name
-from covey.agent.learning import Learner, load_learner
+from covey.agent.learning import Learner, check_layout, load_learner
 from covey.agent.light.dense_net import layout_of_task
 from covey.agent.light.numpy_learner import NumpyLocal
 from covey.agent.policy import NO_CODE_RULES, UNLIMITED, PolicyError, Rules
@@ -28,7 +28,7 @@ from covey.coordinator.run.run import Run
 from covey.shared.client import shuffle
 from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import DataError, PublicError, UserError
-from covey.shared.numerics.vectors import Vector
+from covey.shared.numerics.vectors import Layout, Tensor, Vector
 from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import Budget, LocalPrivacy, Trainings
 from covey.shared.scenario.columns import TargetScale
@@ -358,16 +358,23 @@ def run_with(folder: Path, scene: Scenario, learner_of: Callable[[int], Any]) ->
     return driver.complete({client: (len(one.targets),) * 2 for client, one in locals_.items()})
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedclust", "ifca", "fesem", "cfl", "pacfl"])
-def test_devices_with_and_without_torch_take_part_in_one_run(tmp_path: Path, method: str) -> None:
-    scene = scenario(method)
+@pytest.mark.parametrize(
+    ("method", "keep"),
+    [
+        *((method, []) for method in ("fedavg", "fedclust", "ifca", "fesem", "cfl", "pacfl")),
+        ("fedclust", ["fc.bias"]),
+    ],
+)
+def test_devices_with_and_without_torch_take_part_in_one_run(
+    tmp_path: Path, method: str, keep: list[str]
+) -> None:
+    scene = scenario(method, task={"keep": keep})
     same = run_with(tmp_path / "torch", scene, lambda number: TorchLocal)
     mixed = run_with(
         tmp_path / "mixed", scene, lambda number: NumpyLocal if number % 3 else TorchLocal
     )
     assert mixed.strategy.assignment(mixed.state) == same.strategy.assignment(same.state)
-    models = mixed.strategy.clusters(mixed.state)
-    for found, expected in zip(models, same.strategy.clusters(same.state), strict=True):
+    for found, expected in zip(mixed.models, same.models, strict=True):
         assert_close(found, expected)
 
 
@@ -379,8 +386,9 @@ class WorkerHere(Numpy):
         return answer(job)
 
 
+@pytest.mark.parametrize("keep", [[], ["fc.bias"]])
 def test_a_fleet_of_agents_with_numpy_finishes_a_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: list[str]
 ) -> None:
     """The service, agents over a broker in memory, and the worker's jobs with the learner numpy."""
     for name in ("learner.TorchLocal", "models.build"):
@@ -391,8 +399,8 @@ def test_a_fleet_of_agents_with_numpy_finishes_a_run(
         path = tmp_path / f"{client}.npz"
         np.savez(path, x=person.x.astype(np.float32), y=person.y)
         sources[client] = {"data": str(path), "label": None}
-    scene = scenario("fedavg", rounds={"participation": 1.0, "start_agents": 3})
-
+    rounds = {"participation": 1.0, "start_agents": 3}
+    scene = scenario("fedavg", task={"keep": keep}, rounds=rounds)
     layout = layout_of_task(scene.task)
 
     async def whole() -> tuple[Run, list[Mapping[str, Any]]]:
@@ -413,7 +421,7 @@ def test_a_fleet_of_agents_with_numpy_finishes_a_run(
     assert trained == [["agent-0", "agent-1", "agent-2"]] * 3
     [evaluated] = [row for row in rows if row.get("phase") == "evaluate"]
     assert evaluated["reported"] == ["agent-0", "agent-1", "agent-2"]
-    [model] = run.strategy.clusters(run.state)
+    [model] = run.models
     for person in people.values():
         predicted = person.predict(model, "test").argmax(axis=1)
         assert np.mean(predicted == person.y) > 0.6  # 0.25 by chance
@@ -421,3 +429,13 @@ def test_a_fleet_of_agents_with_numpy_finishes_a_run(
 
 def test_rules_without_a_learner_mean_torch() -> None:
     assert Rules.from_wire({}).learner == NO_CODE_RULES.learner == TORCH
+
+
+def test_a_model_whose_tensors_have_other_names_is_refused_by_the_first_of_them() -> None:
+    own = layout_of_task(scenario("fedavg").task)
+    renamed = Layout((Tensor("head.weight", own.tensors[0].shape), *own.tensors[1:]), own.trainable)
+    with pytest.raises(PublicError, match=r"first that differs: fc\.weight .* here, head\.weight"):
+        check_layout(own, renamed)
+    shorter = Layout(own.tensors[:1], 1)
+    with pytest.raises(PublicError, match=r"fc\.bias \[4\] here, missing there"):
+        check_layout(own, shorter)

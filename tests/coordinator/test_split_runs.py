@@ -11,13 +11,14 @@ import pytest
 
 from covey.coordinator.disk.versions import last_version
 from covey.coordinator.run.run import Run
-from covey.shared.client import execute_order
+from covey.shared.client import decode_model, execute_order, model_for_use
 from covey.shared.errors import PublicError, UserError
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import LAST_MODEL, ClientId, ClientState
+from covey.shared.wire.messages import OrderMessage, ReportContent
 from tests.kit import small_run
 from tests.kit.small_fleet import over_the_wire
-from tests.kit.small_run import clients, fingerprint, samples_of, setup
+from tests.kit.small_run import clients, fingerprint, local_for, samples_of, setup
 from tests.methods import METHODS
 
 MLP = {"model": {"name": "mlp"}}  # fc1, fc2 and out
@@ -226,3 +227,35 @@ def test_an_agent_whose_model_has_other_names_fails_with_a_message(tmp_path: Pat
     renamed = order.model_copy(update={"work": order.work.model_copy(update={"layout": layout})})
     with pytest.raises(PublicError, match="'out' matches no tensor of the model"):
         execute_order(renamed, [], people["agent-0"], {}, client="agent-0")
+
+
+def test_a_device_uses_the_shared_part_with_what_it_keeps(tmp_path: Path) -> None:
+    scene = scene_of("fedavg", rounds=ALL)
+    people = clients(scene=scene)
+    driver = small_run.driver(tmp_path, scene, people)
+    seen = {}
+    work = driver.clients.work
+
+    def watched(run: Run, client: ClientId, order: OrderMessage) -> ReportContent:
+        assert order.work is not None
+        models = [
+            decode_model(run.orders.content_of(ref.key), run.setup.whole)
+            for ref in order.work.models
+        ]
+        state = driver.clients.memories.get(client, {})
+        local = local_for(people)(client, order)
+        used = model_for_use(order, models, local, state, client=client)
+        seen[client, order.work.phase, order.work.round] = (used, state, models)
+        return work(run, client, order)
+
+    driver.clients.work = watched  # type: ignore[method-assign]
+    run = driver.complete(samples_of(people))
+    assert seen["agent-0", "train", 0][0] is None  # nothing has trained yet
+    for phase, round_ in (("train", 2), ("evaluate", 3)):
+        used, state, models = seen["agent-0", phase, round_]
+        assert used is not None
+        [(_, model)] = used
+        own = tensors(run, state[LAST_MODEL])["out.weight"]
+        assert np.array_equal(tensors(run, model)["out.weight"], own)
+        assert run.setup.split is not None
+        assert np.array_equal(run.setup.split.share_of(model), models[0])

@@ -1,0 +1,186 @@
+"""Methods whose agents keep some layers, next to those that share all or nothing. Prints tables, writes JSON.
+
+    python -m benchmarks.kept_layers [--seeds 1 2 3]
+
+- mlp: 64 and 32 units, trained by NumPy
+- cnn4: 8 filters, trained by torch; it has the group norm that FedBN keeps
+
+Handwritten digits at 20 agents, with two labels an agent (label skew of 20 %) and with a Dirichlet division of 0.1. E-tuned is fine-tuned for one
+epoch. Traffic counts float32 values of all rounds, both ways, without evaluations. Every cell is written to --out as soon
+as it is finished, and a second start resumes after the last finished cell. `--table` runs nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.measuring import mean_and_spread, record_options, resumed
+from benchmarks.torch_runs import TorchClients, repeatable, started
+from covey.agent.data import Dataset, fit
+from covey.agent.data.partition import client_dataset, fleet_data
+from covey.agent.light.numpy_learner import NumpyLocal
+from covey.coordinator.run.run import Run
+from covey.shared.client import shuffle
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.scenario.simulated_agents import agent_name
+from covey.shared.strategies.base import ClientId, Training
+from covey.shared.wire.messages import OrderMessage
+
+OUT = Path(__file__).parent / "results" / "kept_layers.json"
+MODES = ("server", "tuned", "last")
+PARTITIONS: Mapping[str, Any] = {
+    "skew20": {"name": "label_skew", "share": 0.2},
+    "dirichlet01": {"name": "dirichlet", "alpha": 0.1, "test": "proportional"},
+}
+METHODS: Mapping[str, dict[str, Any]] = {
+    "local": {"name": "local"},
+    "fedavg": {"name": "fedavg"},
+    "ditto": {"name": "ditto"},
+    "fedper": {"name": "fedrep", "head": "joint"},
+    "fedrep": {"name": "fedrep"},
+    "fedrep, head last": {"name": "fedrep", "head": "last"},
+    "fedbabu": {"name": "fedbabu"},
+    "fedbn": {"name": "fedbn"},
+}
+MODELS: Mapping[str, dict[str, Any]] = {
+    "mlp": {"name": "mlp", "options": {"hidden": [64, 32]}},
+    "cnn4": {"name": "cnn4", "options": {"filters": 8}},
+}
+ROWS = {
+    "mlp": tuple(method for method in METHODS if method != "fedbn"),
+    "cnn4": ("local", "fedavg", "fedper", "fedbn"),
+}
+ROUNDS = {"mlp": 30, "cnn4": 15}
+AGENTS = 20
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run."""
+
+    model: str
+    partition: str
+    method: str
+    seed: int
+
+    @property
+    def key(self) -> str:
+        """The cell's name in the JSON file."""
+        return f"{self.model}/{self.partition}/{self.method}/{self.seed}"
+
+
+def scenario(cell: Cell) -> Scenario:
+    """The scenario that a coordinator would run."""
+    return Scenario.model_validate(
+        {
+            "name": "kept_layers",
+            "seed": cell.seed,
+            "task": {
+                "features": [1, 8, 8],
+                "classes": 10,
+                "scale": 1 / 16,
+                "model": MODELS[cell.model],
+            },
+            "training": {"epochs": 2, "batch": 10, "lr": 0.1},
+            "strategy": METHODS[cell.method],
+            "rounds": {"count": ROUNDS[cell.model], "participation": 0.5},
+            "fleet": {"agents": AGENTS, "data": "digits", "partition": PARTITIONS[cell.partition]},
+        }
+    )
+
+
+@cache
+def agents_of(partition: str, seed: int) -> dict[ClientId, Dataset]:
+    """Each agent's data, the same for all methods."""
+    scene = scenario(Cell("mlp", partition, "fedavg", seed))
+    whole, split = fleet_data(scene)
+    return {
+        agent_name(index, AGENTS): fit(client_dataset(whole, split, index), scene.task)
+        for index in range(AGENTS)
+    }
+
+
+class Trained(TorchClients):
+    """Agents that train an MLP with NumPy, and all else with torch."""
+
+    def trainer(self, data: Dataset, client: ClientId, order: OrderMessage) -> Any:
+        work = order.work
+        assert work is not None
+        if self.scene.task.model.name != "mlp":
+            return super().trainer(data, client, order)
+        training = Training.model_validate(work.training)
+        return NumpyLocal(
+            data, self.scene.task, self.setup.whole, training, shuffle(work, client), work.scaling
+        )
+
+
+def measured(cell: Cell) -> dict[str, Any]:
+    """Accuracy in each mode, and megabytes per agent."""
+    scene = scenario(cell)
+    people = agents_of(cell.partition, cell.seed)
+    with tempfile.TemporaryDirectory() as folder:
+        run = Trained(scene, started(scene), people).run(Path(folder))
+        return {**{mode: accuracy(run, mode) for mode in MODES}, "mb": megabytes(run, len(people))}
+
+
+def accuracy(run: Run, mode: str) -> float:
+    """The mean over the agents that have something to test on, in percent."""
+    shares = [
+        figures[mode]["accuracy"]
+        for figures in run.facts.evaluation.values()
+        if mode in figures and figures[mode]["n"]
+    ]
+    return round(100 * float(np.mean(shares)), 3)
+
+
+def megabytes(run: Run, agents: int) -> float:
+    """Of all rounds, per agent."""
+    traffic = run.traffic
+    values = traffic["up_vectors"] + traffic["down_vectors"] - traffic["evaluation_vectors"]
+    return round(4e-6 * values / agents, 4)
+
+
+def cells(seeds: Sequence[int]) -> Iterator[Cell]:
+    """All cells of the first seed come before any of the second."""
+    for model, seed, partition in itertools.product(MODELS, seeds, PARTITIONS):
+        for method in ROWS[model]:
+            yield Cell(model, partition, method, seed)
+
+
+def table(found: Mapping[str, Mapping[str, float]], model: str, seeds: Sequence[int]) -> str:
+    """Markdown: a row per partition and method."""
+    lines = [
+        "| partition | method | E-server | E-tuned | E-last | MB an agent |",
+        "|---|---|--:|--:|--:|--:|",
+    ]
+    for partition, method in itertools.product(PARTITIONS, ROWS[model]):
+        keys = [Cell(model, partition, method, seed).key for seed in seeds]
+        rows = [found[key] for key in keys if key in found]
+        if not rows:
+            continue
+        figures = [mean_and_spread([row[mode] for row in rows]) for mode in MODES]
+        size = f"{np.mean([row['mb'] for row in rows]):.2f}"
+        lines.append(f"| {' | '.join([partition, method, *figures, size])} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = record_options(__doc__, OUT, [1, 2, 3])
+    options = parser.parse_args()
+    repeatable()
+    settings = {"agents": AGENTS, "models": MODELS, "rounds": ROUNDS, "partitions": PARTITIONS}
+    found = resumed(options, cells(options.seeds), measured, settings)
+    for model in MODELS:
+        print(f"\n{model}\n\n{table(found, model, options.seeds)}")
+
+
+if __name__ == "__main__":
+    main()
