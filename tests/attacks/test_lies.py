@@ -250,7 +250,7 @@ BY_SAMPLES = {
     "fedrep",
     "fedrep-fedper",
     "fedsoft",
-} | {*("fuzzy", "ifca", "lg", "pacfl", "perfedavg")}
+} | {*("fuzzy", "given", "ifca", "kin", "lg", "pacfl", "perfedavg")}
 
 
 @pytest.mark.parametrize("method", sorted(METHODS))
