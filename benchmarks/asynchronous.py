@@ -163,7 +163,7 @@ def measured(cell: Cell, data_root: str) -> Figures:
     """E-server over virtual seconds and rounds, and the staleness of the folded reports."""
     timed = Timed(cell, data_root)
     began = time.process_time()
-    memory = Path("/dev/shm")  # noqa: S108 - the folder of a run that nobody keeps
+    memory = Path("/dev/shm")  # noqa: S108 - the folder of a run that is not kept
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
         timed.run(Path(folder), observer=timed.see)
     stale = {str(s): number for s, number in sorted(timed.staleness.items())}

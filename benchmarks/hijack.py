@@ -246,7 +246,7 @@ def attacks(seeds: Sequence[int]) -> Iterator[Cell]:
         if fallback and (method == "ifca" or attack == "none"):
             continue  # IFCA has none; `costs` has honest fleets
         if attack == "follow" and fallback == (method == "ifca"):
-            continue  # without a fallback nobody moves, except in IFCA
+            continue  # without a fallback no agent moves, except in IFCA
         for rule in rules_of_method(method):
             yield Cell(method, rule, attack, fallback, seed)
 

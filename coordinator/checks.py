@@ -1,7 +1,7 @@
 """Checks of reports, which come from the network, before anything is computed with them. Pure.
 
 A phase of a strategy declares the numbers that it uses (`Phase.numbers`); those that belong to the run itself are
-listed here. Only these are kept, finite and within bounds. Numbers that nobody asked for are dropped; a report with wrong
+listed here. Only these are kept, finite and within bounds. Numbers that were not asked for are dropped; a report with wrong
 ones is refused with a reason.
 """
 

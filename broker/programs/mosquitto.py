@@ -133,7 +133,7 @@ class Mosquitto(BrokerProcess):
         self._config = config
         self.name = f"mosquitto {version(program)}"
         self.url: BrokerUrl  # set once it is ready
-        self.report: Callable[[str], None] = _to_nobody  # gets its errors and warnings
+        self.report: Callable[[str], None] = _discarded  # gets its errors and warnings
         self._reported = 0  # bytes of its output so far
         self._is_ready = False  # what it prints before belongs to the error of the start
         # configuration and rules, for as long as it runs
@@ -243,7 +243,7 @@ class Mosquitto(BrokerProcess):
         self._folder.cleanup()
 
 
-def _to_nobody(_: str) -> None:
+def _discarded(_: str) -> None:
     pass
 
 

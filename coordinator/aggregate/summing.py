@@ -1,7 +1,7 @@
 """What an aggregator does with the reports of one step: check, fold, offer. Pure: time is an argument, in seconds.
 
 A report is checked exactly as the coordinator would check it, and then added to the exact sum of its cluster; it is not
-kept. A sum is offered as soon as nobody else is awaited, or a short time after its first report. It is offered again until
+kept. A sum is offered as soon as no other report is awaited, or a short time after its first report. It is offered again until
 the coordinator's order settles it. Nothing is lost with this process but time: an agent sends its report again until the
 coordinator, which has the sum on its disk then, accepts it.
 """
@@ -29,7 +29,7 @@ from covey.shared.wire.aggregates import (
 from covey.shared.wire.messages import ReportContent, digest
 
 HOLD_S = 2.0  # how long a report waits for others, by default
-MAX_OTHERS = 1000  # refusals, and reports that nobody asked for, in one message
+MAX_OTHERS = 1000  # refusals, and reports that were not asked for, in one message
 MAX_TEXT = 400  # characters of a refusal
 
 
@@ -114,7 +114,7 @@ class Summing:
     # -- what agents send --------------------------------------------------------------------------
 
     def expects(self, client: ClientId, now: float) -> bool:
-        """Whether a report of this agent is of use. One that nobody asked for is counted, and the coordinator answers it."""
+        """Whether a report of this agent is of use. One that was not asked for is counted, and the coordinator answers it."""
         if self.step is None or self._unable or client in self._counted:
             return False
         if client in self._samples:

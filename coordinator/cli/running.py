@@ -101,7 +101,7 @@ def run(
     from covey.coordinator.report.tables import (
         baseline,
         newcomers,
-        nobody_evaluated,
+        none_evaluated,
         participation,
         regression,
         results,
@@ -175,7 +175,7 @@ def run(
         if missing := unevaluated(result):
             show_line(missing)
         show_line(f"models, records and the result are in {options.folder}")
-    if problem := nobody_evaluated(result):
+    if problem := none_evaluated(result):
         raise failed(problem)
 
 

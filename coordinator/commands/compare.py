@@ -42,7 +42,7 @@ from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.processes.workers import WorkerPool
 from covey.coordinator.record.notices import Notice, Observer
 from covey.coordinator.report.progress import ProgressBar
-from covey.coordinator.report.tables import nobody_evaluated
+from covey.coordinator.report.tables import none_evaluated
 from covey.coordinator.run.folder import alone_in
 from covey.coordinator.run.options import Options
 from covey.coordinator.run.rules import rules_of
@@ -235,7 +235,7 @@ def try_cells(
                 continue
             if result is None:
                 return CellsTried(stopped=True, failures=failures)
-            if problem := nobody_evaluated(result):
+            if problem := none_evaluated(result):
                 failures[cell.name] = problem
     return CellsTried(failures=failures)
 

@@ -1,4 +1,4 @@
-"""Joins what a run's folder and its broker show, and wakes everybody who shows it."""
+"""Joins what a run's folder and its broker show, and wakes all that show it."""
 
 from __future__ import annotations
 

@@ -168,12 +168,12 @@ class Pace:
         self.line.pop(client, None)
         self.failed[client] = why
 
-    def next_lot(self, enough: int, everybody: int, now: float, patience_s: float) -> Lot | None:
+    def next_lot(self, enough: int, agents: int, now: float, patience_s: float) -> Lot | None:
         """Take out what is folded now: an entry, or the first buffer that is ready; None where nothing is.
 
         Args:
             enough: m, the reports of a full buffer. A smaller cluster needs the reports of all its agents.
-            everybody: agents that may work for a cluster of unknown size.
+            agents: those that may work for a cluster of unknown size.
             now: the time.
             patience_s: a buffer whose first report has waited for so long is folded with what it has.
         """
@@ -181,7 +181,7 @@ class Pace:
             self.lot = Lot(None, [self.entries.pop(0)])
             return self.lot
         for cluster, buffer in sorted(self.buffers.items()):
-            needed = min(enough, max(self.sizes.get(cluster, everybody), 1))
+            needed = min(enough, max(self.sizes.get(cluster, agents), 1))
             if buffer and (len(buffer) >= needed or now >= buffer[0].came + patience_s):
                 return self._lot_of(cluster)
         return None

@@ -660,8 +660,8 @@ class RoundEngine:
             return []
         pace = self.pace
         rules = self.rules
-        everybody = len(self.known - rules.newcomers)
-        if pace.next_lot(rules.buffer or 1, everybody, now, rules.deadline_s) is not None:
+        agents = len(self.known - rules.newcomers)
+        if pace.next_lot(rules.buffer or 1, agents, now, rules.deadline_s) is not None:
             return self._close_lot(now)
         if self.paused:
             return []

@@ -266,7 +266,7 @@ def guilty(fold: Fold, reports: Reports) -> Reasons:
     """Whose reports make a fold fail, and how; empty where it does not fail.
 
     First each report alone is left out: this finds a single liar. If that does not help, reports are added one after
-    another, and each that breaks the fold stays out. If all of several reports break it, nobody is to blame: then the
+    another, and each that breaks the fold stays out. If all of several reports break it, none is to blame: then the
     method itself is at fault. Raises OSError and MemoryError as they come: a full disk is no agent's fault.
     """
     failure = _failure(fold, reports)
@@ -293,7 +293,7 @@ def guilty(fold: Fold, reports: Reports) -> Reasons:
 
 
 def _single_liar(fold: Fold, reports: Reports) -> ClientId | None:
-    """The first client without whose report alone the fold works; None where nobody's is enough."""
+    """The first client without whose report alone the fold works; None where no single one is enough."""
     for place, (client, _) in enumerate(reports):
         before = reports[:place]
         after = reports[place + 1 :]

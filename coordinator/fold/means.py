@@ -174,8 +174,8 @@ def last_of_undrawn(
     """
     undrawn = {client: modes for client, modes in figures.items() if client not in drawn}
     by_mode = averages(undrawn, train_samples, weight, share)
-    nobody: Row = {"agents": 0}
-    row: Row = by_mode.get("last", nobody)
+    no_agents: Row = {"agents": 0}
+    row: Row = by_mode.get("last", no_agents)
     return row
 
 

@@ -151,7 +151,7 @@ class ProgressBar:
         self._time_left.add(line.seconds, ends_round=line.ends_round)
         left = self._left(line.rounds)
         self._bar.update(self._task, completed=line.rounds, remark=line.phase, left=left)
-        if invited or words[1:]:  # a round in which nobody has to report has nothing to show
+        if invited or words[1:]:  # a round without any report to wait for has nothing to show
             self._say(f"round {line.rounds:>3}  {', '.join(words)}")
         for text in line.warnings:
             self._once(text)

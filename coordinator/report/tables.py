@@ -314,7 +314,7 @@ def _modes_with_divergence(result: Result) -> list[str]:
     return [mode for mode in MODE_TITLES if _figures(result, mode).get("diverged")]
 
 
-def nobody_evaluated(result: Result) -> str:
+def none_evaluated(result: Result) -> str:
     """The sentence about a run without a single figure; empty if any agent was evaluated."""
     if _figures(result, "server").get("agents"):
         return ""

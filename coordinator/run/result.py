@@ -30,7 +30,7 @@ from covey.shared.strategies.base import ClientId
 Figures = dict[str, Any]  # of one agent, by mode
 Truth = Mapping[ClientId, int]  # the true cluster of each agent
 UNKNOWN_SAMPLES = (0, 0)  # of an agent whose status never came
-NO_AGENTS: Mapping[str, Any] = {"agents": 0}  # the averages over nobody
+NO_AGENTS: Mapping[str, Any] = {"agents": 0}  # the averages over no agent
 FIGURES: tuple[str, ...] = ("accuracy", "f1", "loss", "mse")  # columns of the table of agents
 
 
@@ -148,12 +148,12 @@ def result_of(run: Run, truth: Truth | None) -> RunResult:
 
 
 def _assignment(run: Run) -> dict[ClientId, int]:
-    """The cluster of each agent, sorted by agent; empty for a method that assigns nobody."""
+    """The cluster of each agent, sorted by agent; empty for a method without an assignment."""
     return dict(sorted(run.strategy.assignment(run.state).items()))
 
 
 def _number_of_clusters(run: Run, assignment: Mapping[ClientId, int]) -> int:
-    """The clusters that have agents; of a method that assigns nobody, all its models."""
+    """The clusters that have agents; of a method without an assignment, all its models."""
     occupied = set(assignment.values())
     if occupied:
         return len(occupied)
@@ -191,10 +191,10 @@ def _accuracy(run: Run) -> dict[str, Any]:
     weight = run.scenario.evaluation.weight
     share = run.scenario.aggregation.max_samples.share
     train = _train_samples(run)
-    everybody = per_agent(run)
+    by_agent = per_agent(run)
     federated: dict[ClientId, Figures] = {}
     participants: dict[ClientId, Figures] = {}
-    for client, figures in everybody.items():
+    for client, figures in by_agent.items():
         if client in late:
             continue
         federated[client] = figures
@@ -289,7 +289,7 @@ def _write_table(path: Path, run: Run, truth: Truth | None) -> None:
     from pyarrow import Table, parquet
 
     clusters = run.strategy.assignment(run.state)
-    everybody = per_agent(run)
+    by_agent = per_agent(run)
     facts = run.facts
     kept = FIGURES
     if run.scenario.task.classes is None:
@@ -306,7 +306,7 @@ def _write_table(path: Path, run: Run, truth: Truth | None) -> None:
             "last_round": facts.trained.get(client),
             "device": facts.devices.get(client),
         }
-        modes = everybody.get(client, {})
+        modes = by_agent.get(client, {})
         for mode in KEPT_MODES:
             figures = modes.get(mode) or {}
             for figure in kept:

@@ -69,7 +69,7 @@ from covey.shared.strategies.phase_names import EVALUATE, MOMENTS, TRAIN
 from covey.shared.strategies.reading import forgotten
 from covey.shared.wire.messages import ReportContent, digest
 
-HONEST_REFUSALS = frozenset({"other run"})  # an honest agent may cause these: they blame nobody
+HONEST_REFUSALS = frozenset({"other run"})  # an honest agent may cause these: they blame no agent
 
 
 Effects = list[Effect]
@@ -420,7 +420,7 @@ class Run:
         return self.orders.order_of(client, self.state)
 
     def desired(self) -> Effects:
-        """All that should be retained at the broker now: models first, then everybody's order."""
+        """All that should be retained at the broker now: models first, then the order of each agent."""
         orders = self._orders_of_all()
         return [*self.orders.models_of(orders), *orders]
 

@@ -19,7 +19,7 @@ from covey.shared.sentences import some
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.documents import EXPELLED, AgentStatus
 
-NOBODY: Mapping[ClientId, str] = {}
+NO_AGENTS: Mapping[ClientId, str] = {}
 NO_TROUBLE: Mapping[ClientId, Trouble] = {}
 NOT_EVALUATED: Mapping[ClientId, Mapping[str, Any]] = {}
 NO_LABELS: list[str] = []  # one for all agents: it never changes
@@ -184,7 +184,7 @@ class Roster:
     def rows(
         self,
         clusters: Mapping[ClientId, int],
-        quarantined: Mapping[ClientId, str] = NOBODY,
+        quarantined: Mapping[ClientId, str] = NO_AGENTS,
         resting: Mapping[ClientId, Trouble] = NO_TROUBLE,
         evaluation: Mapping[ClientId, Mapping[str, Any]] = NOT_EVALUATED,
         *,

@@ -1,7 +1,7 @@
 """A simulated fleet without a broker: the orders of a run go straight to worker processes.
 
 The workers, the codecs and the coordinator's half are those of a run over a broker, so the bytes are the same; what is
-left out is the agents' half of the protocol. Time is made up: nobody is late, nobody vanishes.
+left out is the agents' half of the protocol. Time is made up: no agent is late or vanishes.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def _started(
 def _fleet_of(scenario: Scenario) -> Fleet:
     if scenario.fleet is None:
         raise UserError(
-            f"{scenario.name} has no section fleet: without a broker there is nobody to train"
+            f"{scenario.name} has no section fleet: without a broker there are no agents to train"
         )
     return scenario.fleet
 
@@ -192,7 +192,7 @@ def _simulated(scenario: Scenario) -> Fleet:
 def _people(
     scenario: Scenario, pool: WorkerPool, sources: Mapping[ClientId, Job], observer: Observer
 ) -> dict[ClientId, Samples]:
-    """Training and test samples of everybody whose data fits."""
+    """Training and test samples of all agents whose data fits."""
     task = scenario.task.model_dump(mode="json")
     jobs = [{"job": "inspect", "source": source, "task": task} for source in sources.values()]
     answers = pool.map(jobs)

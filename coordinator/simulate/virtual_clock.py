@@ -93,7 +93,7 @@ class Driver(Generic[C]):
     def complete(
         self, samples: Mapping[ClientId, tuple[int, int]], first: Sequence[Effect] = ()
     ) -> Run:
-        """Let everybody (train and test samples by id) join and run to the end; `first` are a resume's effects.
+        """Let all agents (train and test samples by id) join and run to the end; `first` are a resume's effects.
 
         Raises GivenUpError where the run was given up or cannot continue.
         """
@@ -169,7 +169,7 @@ class Driver(Generic[C]):
     def _tick(self) -> Sequence[Effect]:
         engine = self.run.engine
         if engine.wake_at is None or self._idle == MAX_IDLE:
-            # nobody comes and nobody comes back here
+            # no agent joins or returns here
             raise GivenUpError(f"it cannot continue: {engine.waits_for or engine.stage.value}")
         self._advance(engine.wake_at)
         effects = self.run.handle(Tick(), self.now)
@@ -183,7 +183,7 @@ class Driver(Generic[C]):
             self.run.facts.clock = now
 
     def _drop_those_that_are_over(self) -> None:
-        """Reports that nobody waits for any more are not computed, or not delivered."""
+        """Reports that are not awaited any more are not computed, or not delivered."""
         while self._arrivals:
             _, _, client, step = self._arrivals[0]
             if not self.run.engine.refusal(client, step):

@@ -72,7 +72,7 @@ class WorkerClients:
 
     def settle(self, run: Run, client: ClientId, step: int) -> None:
         """Keep the memory of the newest accepted work, and no report."""
-        if step in self._jobs[client]:  # nobody waits for this report
+        if step in self._jobs[client]:  # this report is not awaited
             self._drop(client, step)
             return
         pending = self._file(client, PENDING, step)

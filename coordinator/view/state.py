@@ -345,7 +345,7 @@ def _totals(by_round: Mapping[int, int]) -> Points:
 
 
 def _bars(phases: Sequence[PhaseLine]) -> list[Bar]:
-    """The reports of the newest phases; phases whose record names nobody are left out."""
+    """The reports of the newest phases; phases whose record names no agent are left out."""
     return [
         Bar(line.rounds, line.phase, line.reported, line.missing) for line in phases[-MAX_POINTS:]
     ]

@@ -213,6 +213,6 @@ def _style() -> str:
 
 
 def text_width(text: str) -> float:
-    """About how wide a text of 12 pixels is, in pixels; its font is the reader's, so nobody knows exactly."""
+    """About how wide a text of 12 pixels is, in pixels; its font is the reader's, so this is an estimate."""
     wide = sum(1 for letter in text if letter in WIDE)
     return WIDE_LETTER * wide + LETTER * (len(text) - wide)

@@ -135,7 +135,7 @@ def check_methods(privacy: Privacy, strategies: Sequence[AnyStrategy]) -> None:
 def _check_client_level(strategy: AnyStrategy, privacy: Privacy) -> None:
     facet = strategy.privacy
     if facet.routes is None:
-        unknown = f"{strategy.name} folds reports in a way whose noise nobody has worked out"
+        unknown = f"{strategy.name} is not supported: the sensitivity of its aggregation is unknown"
         raise ValueError(f"privacy.client: {facet.refusal or unknown}")
     if strategy.signature_phases and privacy.signatures is None:
         phases = " and ".join(strategy.signature_phases)

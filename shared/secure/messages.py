@@ -114,7 +114,7 @@ class Terms(Packed):
 
     @property
     def fault(self) -> str | None:
-        """Why nobody should join under these terms, whatever the owner's policy, or None."""
+        """Why no agent should join under these terms, whatever the owner's policy, or None."""
         agents = [member.agent for member in self.members]
         if agents != sorted(set(agents)):
             return "members must be different agents in order of id"

@@ -1,4 +1,4 @@
-"""FedBABU: agents train the body on a head that nobody has trained, and fit the head after the run.
+"""FedBABU: agents train the body on an untrained head, and fit the head after the run.
 
 Paper. Oh, Kim, Yun 2022, FedBABU: Toward Enhanced Representation for Federated Image
 Classification, algorithm 1. The head keeps its initial values, the same for all agents, so that

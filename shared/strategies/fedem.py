@@ -227,11 +227,11 @@ class FedEm(Strategy[FedEmState]):
         """
         before = state.components[k]
         mean = sums.mean(str(k), otherwise=before)
-        everybody = sum(state.samples.values())
-        if not self.damped or everybody == 0:
+        all_samples = sum(state.samples.values())
+        if not self.damped or all_samples == 0:
             return mean
         reported = sum(report.examples for _, report in reports)
-        share = reported / everybody
+        share = reported / all_samples
         return combine([(before, 1 - share), (mean, share)])
 
 

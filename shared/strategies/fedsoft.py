@@ -208,7 +208,7 @@ class FedSoft(Strategy[FedSoftState]):
         if phase.name == ESTIMATE:
             return ()
         base = f"{OWN}{client}"
-        if not self._takes_everybody(state):
+        if not self._takes_all(state):
             weight = counted(report, uniform=True)
             return tuple(
                 Term(str(k), weight, base=base, share=1.0)
@@ -339,11 +339,11 @@ class FedSoft(Strategy[FedSoftState]):
     # -- selection ---------------------------------------------------------------------------------
     # Weighted, without replacement; `terms` finds it again from the cohort alone.
 
-    def _takes_everybody(self, state: FedSoftState) -> bool:
+    def _takes_all(self, state: FedSoftState) -> bool:
         return self.selected is None and state.participation >= 1
 
     def _cohort(self, state: FedSoftState, view: View) -> Literal["all"] | Clients:
-        if self._takes_everybody(state):
+        if self._takes_all(state):
             return "all"
         candidates = view.present
         for _ in range(view.attempt):

@@ -15,7 +15,7 @@ from covey.coordinator.fold.means import means_of
 from covey.coordinator.fold.statistics import pooled
 from covey.coordinator.record import records
 from covey.coordinator.record.notices import ReportIgnored
-from covey.coordinator.report.tables import nobody_evaluated, results, unevaluated
+from covey.coordinator.report.tables import none_evaluated, results, unevaluated
 from covey.coordinator.run.effects import Announce, Done, Effect, SendOrder
 from covey.coordinator.run.result import result_of, write_all, write_models
 from covey.coordinator.run.run import Run
@@ -484,8 +484,8 @@ def test_figures_of_an_earlier_evaluation_and_failures_are_named_in_the_result(
     assert (
         "agent-1 could not do its work 3 times, last in round 3: the training diverged" in remarks
     )
-    assert nobody_evaluated(document) == ""
-    assert "no agent was evaluated" in nobody_evaluated({"accuracy": {"server": {"agents": 0}}})
+    assert none_evaluated(document) == ""
+    assert "no agent was evaluated" in none_evaluated({"accuracy": {"server": {"agents": 0}}})
 
 
 def test_the_result_of_a_run_without_losses_has_no_such_keys(tmp_path: Path) -> None:
