@@ -65,8 +65,13 @@ class WithPrior:
     ) -> TrainingResult:
         if correction.anchor is not None:
             correction = replace(correction, anchor=self.applied(correction.anchor))
-        result = self._local.train(self.applied(start), correction, *arguments, **options)
-        return replace(result, end=_applied(result.end, self._bias, -self._prior))
+        entered = self.applied(start)
+        result = self._local.train(entered, correction, *arguments, **options)
+        end = result.end.copy()
+        # a bias that was not trained is the same, to the bit: adding and subtracting would round it
+        is_trained = end[self._bias] != entered[self._bias]
+        end[self._bias] = np.where(is_trained, end[self._bias] - self._prior, start[self._bias])
+        return replace(result, end=end)
 
 
 def prior_of(work: Work, local: Local, layout: Layout) -> tuple[slice, Prior] | None:

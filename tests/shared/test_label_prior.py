@@ -62,6 +62,12 @@ def test_a_vector_that_leaves_the_learner_is_without_the_prior() -> None:
     np.testing.assert_allclose(served(((1.0, pulled),), found)[0][1], expected, atol=1e-6)
 
 
+def test_a_bias_that_is_not_trained_keeps_its_bits() -> None:
+    local = with_prior(CLIENT, own_prior(4, CLIENT, LAYOUT))
+    end = local.train(PLAIN, weights=np.zeros(30, np.float32)).end
+    np.testing.assert_array_equal(end, PLAIN)
+
+
 def test_the_setting_decides_and_with_auto_the_method_does() -> None:
     plain, adjusted = trained("off"), trained("on")
     assert not np.array_equal(plain, adjusted)
