@@ -10,8 +10,9 @@ Method. The project's own; docs/kin.md has its idea, its formulas and what it is
    the distances in inputs, and one of the distances in labels, each if a test of its kind fired.
 4. Phase `vote`: does the average of its group serve an agent better than that of all, both without
    the agent's own model? Then the groups train apart for the second third.
-5. Phase `vote`: does a model of its own serve an agent better still? Then each finishes alone, and
-   its last third is local. Now all samples train.
+5. Phase `vote`: does the model that an agent sent in the last round serve it better than the average
+   that it went into, at once and after an epoch more? Then each finishes alone, and its last third
+   is local. Now all samples train.
 
 A newcomer sends its card in phase `entry` and joins the group that is nearest to it.
 
@@ -83,7 +84,6 @@ from covey.shared.strategies.bases.hard import (
     Clustered,
     ManyModels,
     joined,
-    lowest_loss,
     sizes,
     unanswered,
     unassigned,
@@ -130,6 +130,7 @@ class KinState(Clustered):
     shares: dict[ClientId, dict[str, float]] = field(default_factory=dict)
 
     question: str = ""  # the vote that is due; empty: none
+    reporters: tuple[ClientId, ...] = ()  # of the last round, for the second vote
     basis: str = ""  # the cut that stands; empty: none
     answers: tuple[str, ...] = ()  # of the votes, for people
     outcomes: dict[str, dict[str, Any]] = field(default_factory=dict)  # by what was voted on
@@ -162,7 +163,7 @@ class KinState(Clustered):
 class Kin(ManyModels[KinState]):
     """Which shift, which groups, and whether they help: asked in this order."""
 
-    client_fields = ("assign", "asked", "inputs", "labels", "shares", "owners")
+    client_fields = ("assign", "asked", "inputs", "labels", "shares", "reporters", "owners")
 
     no_server: ClassVar[str] = "its votes compare averages of reports, which it would move"
 
@@ -208,8 +209,8 @@ class Kin(ManyModels[KinState]):
         return Phase(sizes={} if state.finishes_alone else {MODEL: state.start.size})
 
     def _vote(self, state: KinState, view: View) -> Phase:
-        voters = view.present
         comparisons = 2
+        voters = tuple(client for client in view.present if client in state.reporters)
         if state.question == GROUP_OR_ALL:
             comparisons = len(state.cuts)
             voters = tuple(client for client in view.present if _can_vote(state, client))
@@ -303,7 +304,8 @@ class Kin(ManyModels[KinState]):
         after = replace(after, models=tuple(models))
         if _is_voted_on_next(state):
             after = _with_averages(after, sums, reports)
-        return _asking(after)
+        members = [client for client, _ in reports if not state.basis or client in state.assign]
+        return _asking(replace(after, reporters=tuple(members) if state.votes_follow else ()))
 
     # -- what others ask --------------------------------------------------------------------------
 
@@ -365,12 +367,17 @@ def _group_or_all(job: Job, local: Local, client_state: ClientState) -> list[tup
 
 
 def _own_or_group(job: Job, local: Local, client_state: ClientState) -> list[tuple[float, float]]:
-    """Losses under the group's model minus those under one that the agent trained from it, as served and after an epoch more."""
+    """Losses under the group's average minus those under the agent's own model in it: as they are, and after an epoch more.
+
+    Both come from the same round: with more training behind it the own model would win wherever training is not over.
+    """
     held = job.held_back
-    if held is None or held.examples < LEAST:
+    own = client_state.get(LAST_MODEL)
+    if held is None or held.examples < LEAST or own is None:
         return []
-    group = job.models[0] if len(job.models) == 1 else job.models[lowest_loss(job.models, local)]
-    own = local.train(group, at_home=True).end
+    [group] = job.models
+    if np.array_equal(group, own):
+        return []
     pairs = [(group, own)]
     pairs.append(
         (
@@ -557,7 +564,12 @@ def _finishing(state: KinState, reports: Reports) -> KinState:
     )
     kept = {**state.outcomes, OWN_OR_GROUP: _facts(at_once), f"{OWN_OR_GROUP}_tuned": _facts(tuned)}
     return replace(
-        state, question="", finishes_alone=alone, answers=(*state.answers, answer), outcomes=kept
+        state,
+        question="",
+        reporters=(),
+        finishes_alone=alone,
+        answers=(*state.answers, answer),
+        outcomes=kept,
     )
 
 

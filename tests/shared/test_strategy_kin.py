@@ -256,6 +256,18 @@ def test_an_agent_without_samples_or_without_its_model_abstains(held: Any, state
     assert report.numbers == {}
 
 
+def test_an_own_model_is_compared_with_the_average_of_its_round_and_both_after_an_epoch() -> None:
+    """Bowls: the samples to train on are around 4, those held back around 3; an epoch goes half of the way."""
+    job = replace(planted.job(flat(0, 0), phase="vote", question="own"), held_back=Bowl(flat(3, 0)))
+    local = Bowl(flat(4, 0), training=planted.ONE)
+    report, _ = Kin().work(job, local, {LAST_MODEL: flat(2, 0)})
+    tuned = ((3 - 2) ** 2 - (3 - 3) ** 2) / 2
+    assert report.numbers["gain"] == [(9 - 1) / 2, tuned]
+    for state in ({}, {LAST_MODEL: flat(0, 0)}):
+        report, _ = Kin().work(job, local, state)
+        assert report.numbers == {}, "no model of that round, or no other model in the average"
+
+
 def test_groups_drawn_at_random_are_voted_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
