@@ -10,7 +10,7 @@ for nothing: it would freeze the model in use for good.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from covey.agent.device.events import (
     Actions,
@@ -41,12 +41,21 @@ class Deployments:
         settled: serial of the newest deployment that was settled; 0 for none.
         models: digests of the deployed models that are on disk at the start.
         rules: what a coordinator may ask of this device.
+        has: whether this device uses, or has rejected, the models of a deployment already: they are not fetched again.
     """
 
     def __init__(
-        self, agent: str, topics: Topics, *, settled: int, models: Sequence[bytes], rules: Rules
+        self,
+        agent: str,
+        topics: Topics,
+        *,
+        settled: int,
+        models: Sequence[bytes],
+        rules: Rules,
+        has: Callable[[Deployment], bool] = lambda _: False,
     ) -> None:
         self._agent = agent
+        self._has = has
         self._topics = topics
         self._rules = rules
         self.own_topics = (topics.deployment, topics.candidate, topics.deployment_share(agent))
@@ -104,6 +113,9 @@ class Deployments:
             actions += self._refuse(deployment, refusal)
             return [*actions, DeploymentRefused(deployment)]
         self._newest = deployment
+        if self._has(deployment):
+            self._is_adopting = True
+            return [*actions, Adopt(deployment, ())]
         return actions + self._choose(now)
 
     def _refuse(self, deployment: Deployment, why: str) -> Actions:

@@ -157,14 +157,17 @@ class Keeper:
         return version
 
     def has_settled(self, deployment: Deployment) -> bool:
-        """Whether a finished run publishes what its last evaluation gave this device, and the device has judged."""
-        if deployment.origin != "run":
-            return False
+        """Whether the device uses these models already, or a finished run publishes what the device has judged.
+
+        The last evaluation of a run gives devices their models, before the run publishes them. A method with a personal
+        part gives others than it publishes: what an operator publishes replaces these.
+        """
         published = Version(deployment.run, deployment.round)
-        index = self.models.index
-        return published.is_same_model(self.models.in_use) or published.is_same_model(
-            index.last_rejected
-        )
+        in_use = self.models.in_use
+        if deployment.origin == "run":
+            rejected = self.models.index.last_rejected
+            return published.is_same_model(in_use) or published.is_same_model(rejected)
+        return in_use is not None and in_use.origin != "order" and published.is_same_model(in_use)
 
     def deployment_settled(self, deployment: Deployment) -> None:
         """A deployment was dealt with. If the model in use is an operator's choice, models of orders do not replace it."""

@@ -146,6 +146,7 @@ class Agent:
                 identity.agent,
                 self.topics,
                 settled=self.keeper.models.index.serial,
+                has=self.keeper.has_settled,
                 models=self._deployed.digests,
                 rules=rules,
             )

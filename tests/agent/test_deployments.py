@@ -105,6 +105,19 @@ def test_a_candidate_counts_for_the_devices_that_it_names_and_the_greatest_seria
     assert TOPICS.candidate in it.own_topics
 
 
+def test_models_that_a_device_has_already_are_not_fetched() -> None:
+    """The next publication to all ends a trial on a few devices, and the others keep what they have."""
+    it = Deployments("pi", TOPICS, settled=0, models=[], rules=DEFAULT_RULES, has=lambda _: True)
+    assert it.seen(deployment(), 0.0, WALL) == [Adopt(deployment(), ())]
+    assert it.settled(5) == [KeepDeployed(frozenset())]
+    assert it.share_seen(DeploymentShare(serial=5, cluster=1), 1.0) == []
+    refused = Deployments(
+        "pi", TOPICS, settled=0, models=[], rules=Rules(Policy()), has=lambda _: True
+    )
+    code = deployment(task={**TASK.for_agents(), "model": {"name": "os:system"}})
+    assert DeploymentRefused(code) in refused.seen(code, 0.0, WALL)
+
+
 def test_parts_that_do_not_arrive_are_subscribed_again_and_damage_is_fetched_again() -> None:
     it = machine()
     it.seen(deployment(5, 1), 0.0, WALL)

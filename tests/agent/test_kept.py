@@ -381,6 +381,35 @@ async def test_a_publication_that_the_policy_refuses_is_shown_and_asked_again_af
     assert read_index(tmp_path / "models").serial == 0
 
 
+@pytest.mark.parametrize(
+    ("origin", "in_use", "has"),
+    [
+        ("run", "order", True),
+        ("run", "operator", True),
+        ("operator", "run", True),
+        ("operator", "operator", True),
+        ("operator", "order", False),  # it may be a personal model
+    ],
+)
+async def test_a_device_knows_the_published_models_that_it_uses_already(
+    tmp_path: Path, origin: Any, in_use: Any, has: bool
+) -> None:
+    put(ModelDir(tmp_path), Version("r1", 3, 0, in_use))
+    keeper = Keeper(KeepOptions(tmp_path), print, print)
+    published = Deployment(
+        serial=1,
+        run="r1",
+        round=3,
+        origin=origin,
+        task=TASK.for_agents(),
+        layout=LAYOUT.to_wire(),
+        models=[ref(deployed_key(0), b"model")],
+    )
+    assert keeper.has_settled(published) == has
+    assert not keeper.has_settled(published.model_copy(update={"round": 4}))
+    await keeper.close()
+
+
 async def test_two_agents_do_not_share_a_folder(tmp_path: Path) -> None:
     first = Keeper(KeepOptions(tmp_path), print, print)
     with pytest.raises(UserError, match="another agent keeps its models here"):
