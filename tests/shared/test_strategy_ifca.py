@@ -84,6 +84,15 @@ def test_ifca_with_a_shared_trunk_has_one_body_and_several_heads() -> None:
     assert end.personal("c01")[0][1] == pytest.approx(end.state.models[1])
 
 
+@pytest.mark.parametrize("initial", ["random", "warmup"])
+def test_hypotheses_with_a_shared_trunk_begin_with_that_of_the_first(initial: str) -> None:
+    strategy = Ifca.model_validate({"initial": initial, "shared_trunk": True})
+    start = run(strategy, bowls((5, 5), (-5, -5)), ONE, flat(0, 1), flat(7, -1), rounds=0).state
+    first, second = (np.delete(model, slice(*start.head)) for model in start.models)
+    assert first.tolist() == second.tolist()
+    assert start.models[0].tolist() != start.models[1].tolist()
+
+
 def test_ifca_hypothesis_without_choosers_stays_is_called_dead_and_may_be_seeded_again() -> None:
     locals_ = bowls((5, 5), (5, 5), (-3, -3))
     starts = [flat(1, 1), flat(-90, 90)]
