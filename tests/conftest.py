@@ -20,6 +20,21 @@ settings.register_profile("random", deadline=None, max_examples=1000)
 settings.load_profile("repeatable")
 
 
+# by the seconds that they take; a worker of pytest-xdist runs a file as a whole
+LONGEST = (
+    "test_docs_sessions.py",
+    "test_chaos.py",
+    "test_load.py",
+    "test_resources.py",
+    "test_kill.py",
+    "test_lies.py",
+    "test_api.py",
+    "test_orders_whole.py",
+    "test_private_sgd.py",
+    "test_simulator.py",
+)
+
+
 def pytest_configure() -> None:
     """Undo two settings of the surroundings, which all programs of the tests would inherit, and do not wait for disks.
 
@@ -37,9 +52,15 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run files that start real programs first: they take longest, and no worker should be left with one at the end."""
+    """Run the longest files first, then those that start real programs: no worker should be left with one at the end."""
     slow = {item.path for item in items if item.get_closest_marker("processes")}
-    items.sort(key=lambda item: item.path not in slow)
+
+    def rank(item: pytest.Item) -> tuple[int, bool]:
+        name = item.path.name
+        place = LONGEST.index(name) if name in LONGEST else len(LONGEST)
+        return place, item.path not in slow
+
+    items.sort(key=rank)
 
 
 @pytest.fixture(scope="session")

@@ -85,7 +85,7 @@ def test_a_device_in_no_cluster_fetches_all_models_after_a_while() -> None:
     assert late[-1] == Adopt(deployment(), (0,)), "its own document overrules the choice"
 
 
-def test_a_single_model_is_for_everybody_and_the_newest_counts() -> None:
+def test_a_single_model_is_for_all_agents_and_the_newest_counts() -> None:
     it = machine()
     assert Subscribe(parts(0)) in it.seen(deployment(5, 1), 0.0, WALL)
     assert it.seen(deployment(4, 1), 0.0, WALL) == []

@@ -122,7 +122,7 @@ def test_a_model_of_the_users_own_is_called_with_features_outputs_and_options() 
 
 
 @pytest.mark.usefixtures("theirs")
-def test_a_model_of_the_users_own_that_nobody_allowed_is_not_imported() -> None:
+def test_a_model_of_the_users_own_that_was_not_allowed_is_not_imported() -> None:
     sys.modules.pop("their_models", None)
     with pytest.raises(ConsentError, match=r"their_models:good; .* with --allow their_models$"):
         build(task("their_models:good", 5), 0)

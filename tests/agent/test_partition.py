@@ -71,7 +71,7 @@ def labels_of(split: Split, agent: int) -> set[int]:
 
 @pytest.mark.parametrize("tests", [True, False])
 @pytest.mark.parametrize("cfg", RULES, ids=str)
-def test_training_shares_are_disjoint_and_nobody_is_left_without(
+def test_training_shares_are_disjoint_and_no_agent_is_left_without(
     cfg: Partition, tests: bool
 ) -> None:
     split = split_of(cfg, tests=tests)
@@ -133,11 +133,11 @@ def test_proportional_tests_are_shared_out_as_the_training_samples_of_each_label
     assert np.array_equal(split.train_idx, view.train_idx)
     assert sorted(split.test_idx) == list(range(500))  # every test sample, once
     for agent, label in itertools.product(range(20), range(10)):
-        own, everybody = (
+        own, all_agents = (
             np.bincount(TARGETS[idx], minlength=10) for idx in (split.train(agent), split.train_idx)
         )
         tests = np.bincount(TESTS[split.test(agent)], minlength=10)[label]
-        assert abs(tests - own[label] / everybody[label] * np.count_nonzero(label == TESTS)) < 1
+        assert abs(tests - own[label] / all_agents[label] * np.count_nonzero(label == TESTS)) < 1
 
 
 def test_a_second_super_class_leaves_the_other_labels_out() -> None:
@@ -156,7 +156,7 @@ def test_a_second_super_class_leaves_the_other_labels_out() -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(alpha=st.floats(0.05, 5), agents=st.integers(2, 30), seed=st.integers(0, 100))
-def test_dirichlet_and_quantity_leave_nobody_below_the_minimum(
+def test_dirichlet_and_quantity_leave_no_agent_below_the_minimum(
     alpha: float, agents: int, seed: int
 ) -> None:
     for cfg in (Dirichlet(alpha=alpha, min_samples=10), Quantity(alpha=alpha, min_samples=10)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,7 +12,6 @@ import numpy.typing as npt
 import pytest
 from torch import nn
 
-import covey
 from covey.agent.data.dataset import Dataset, dataset
 from covey.agent.kept.privacy_account import FILE, DeviceAccount
 from covey.agent.policy import Policy, PrivacyDemand, Rules
@@ -22,17 +20,22 @@ from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import initial
 from covey.agent.worker.memory_file import load_memory
 from covey.agent.worker.worker import answer
+from covey.coordinator.record import records
+from covey.coordinator.run.options import Options
+from covey.coordinator.simulate.driver import simulate
 from covey.shared.client import PRIVACY_LEDGER
 from covey.shared.errors import PublicError
 from covey.shared.numerics.vectors import Vector
 from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import Budget, LocalPrivacy, Trainings
+from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.task import Model, Task
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import Contrast, GradientCorrection, Training
 from covey.shared.wire.codec import decode
 from covey.shared.wire.messages import ReportContent
 from tests.agent.test_worker import job
+from tests.kit.device_run import here
 
 TASK = Task(features=(1, 8, 8), classes=4, model=Model(name="mlp", options={"hidden": 8}))
 ONE_TRAINING = Trainings()
@@ -338,7 +341,7 @@ RUN = {
     "task": {"features": [1, 8, 8], "classes": 10, "scale": 0.0625, "model": {"name": "linear"}},
     "training": {"epochs": 1, "batch": 20, "lr": 0.1},
     "privacy": {"local": {"target_epsilon": 8.0, "delta": 1e-4}},
-    "fleet": {"agents": 6, "data": "digits", "limit": 600, "workers": 1},
+    "fleet": {"agents": 3, "data": "digits", "limit": 300},
 }
 
 
@@ -352,15 +355,16 @@ RUN = {
     ],
     ids=lambda value: value["name"] if isinstance(value, dict) else None,
 )
+@pytest.mark.usefixtures("single_thread")
 def test_a_target_epsilon_lasts_for_all_trainings_of_a_method(
     tmp_path: Path, strategy: dict[str, Any], rounds: int
 ) -> None:
     pytest.importorskip("opacus")
-    result = covey.run({**RUN, "strategy": strategy, "rounds": {"count": rounds}}, tmp_path / "run")
-    lines = (result.folder / "rounds.jsonl").read_text().splitlines()
-    last = json.loads(lines[-1])
+    scene = Scenario.model_validate({**RUN, "strategy": strategy, "rounds": {"count": rounds}})
+    simulate(scene, Options(tmp_path), here(), lambda notice: None)
+    last = records.lines(tmp_path)[-1]
     account = last["privacy"]["local"]
-    assert (last["round"], account["agents"]) == (rounds, 6)
+    assert (last["round"], account["agents"]) == (rounds, 3)
     assert account["epsilon"] <= 8.0 * private_sgd.TOLERANCE
     sends_models = strategy["name"] != "local"
     assert (account["epsilon"] > 7.0) == sends_models

@@ -29,7 +29,9 @@ pytestmark = pytest.mark.processes
         pytest.param([], id="mosquitto", marks=[pytest.mark.broker, needs_mosquitto]),
     ],
 )
-def test_without_the_runs_own_password_nobody_is_let_in(tmp_path: Path, options: list[str]) -> None:
+def test_without_the_runs_own_password_no_client_is_let_in(
+    tmp_path: Path, options: list[str]
+) -> None:
     path = SIMULATED.written(tmp_path)
     command = [
         "covey.coordinator.cli",

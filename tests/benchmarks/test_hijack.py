@@ -39,7 +39,7 @@ def test_without_the_fallback_a_hijacked_cluster_is_lost() -> None:
     assert found["others"] >= 0.95
 
 
-def test_a_campaign_whose_hostile_agents_attack_nobody_ends(
+def test_a_campaign_whose_hostile_agents_do_not_attack_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(benchmarks.hijack.Hijacked, "_is_inside", lambda *_: False)

@@ -377,8 +377,8 @@ def test_a_wrong_password_is_refused_with_the_reason() -> None:
     assert wrong.wire.closed
     right = Client(Hub(users=Users(users))).connect("a", username="ann", password="secret")
     assert right.heard() == [(CONNACK, 0, b"\0\0")]
-    nobody = Client(Hub(users=Users(users))).connect("a")
-    assert nobody.wire.closed
+    nothing = Client(Hub(users=Users(users))).connect("a")
+    assert nothing.wire.closed
 
 
 @on_a_loop

@@ -29,7 +29,7 @@ def folds(rows: Sequence[Mapping[str, Any]], rounds: int, agents: Iterable[str])
     ended = [row["round"] for row in phases if row["ends_round"]]
     if ended != list(range(rounds)):
         wrong.append(f"rounds that were folded are {ended}")
-    everybody = sorted(agents)
+    all_agents = sorted(agents)
     seen = Counter[tuple[int, str]]()
     for row in phases:
         key = (row["round"], row["phase"])
@@ -39,7 +39,7 @@ def folds(rows: Sequence[Mapping[str, Any]], rounds: int, agents: Iterable[str])
                 f"phase {row['phase']} of round {row['round']} was folded {seen[key]} times"
             )
         reported = row["reported"]
-        if sorted(reported) != everybody:
+        if sorted(reported) != all_agents:
             different = len(set(reported))
             wrong.append(
                 f"step {row['step']} was folded with {len(reported)} reports, {different} of them different"

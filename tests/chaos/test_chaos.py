@@ -127,7 +127,7 @@ def phase(
     }
 
 
-def test_a_record_in_which_every_round_was_folded_once_with_everybody_is_right() -> None:
+def test_a_record_in_which_every_round_was_folded_once_with_all_agents_is_right() -> None:
     rows = [
         phase(0, 1, "a", "b", ends=False, name="first"),
         phase(0, 2, "a", "b"),

@@ -9,7 +9,7 @@ from covey.coordinator.engine.rules import Rules
 from covey.shared.strategies.base import Phase, View
 
 TRAIN = Phase()
-EVERYBODY = Phase("warm-up", "all", ends_round=False)
+ALL = Phase("warm-up", "all", ends_round=False)
 LINGER: dict[str, Any] = {"deadline_s": 30.0, "rollcall_s": 10.0}
 
 

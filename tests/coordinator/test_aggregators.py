@@ -26,7 +26,7 @@ from tests.coordinator.test_shards import ShardedFleet, played
 from tests.kit.small_run import clients, fingerprint, in_process, scenario, setup
 
 TOPICS = Topics("default")
-EVERYBODY = {"count": 2, "participation": 1.0}
+ALL = {"count": 2, "participation": 1.0}
 
 
 class AggregatedFleet(ShardedFleet):
@@ -81,7 +81,7 @@ class AggregatedFleet(ShardedFleet):
 
 @pytest.mark.parametrize("method", ["fedclust", "ifca", "kin"])
 def test_a_run_with_aggregators_has_the_bytes_of_one_without(method: str, tmp_path: Path) -> None:
-    scene = scenario(method, rounds=EVERYBODY)
+    scene = scenario(method, rounds=ALL)
     fleets: list[AggregatedFleet] = []
 
     def fleet() -> AggregatedFleet:
@@ -106,7 +106,7 @@ def test_an_aggregator_keeps_the_state_of_one_step_alone(
         return read_task(task, folder, allowed)
 
     monkeypatch.setattr(service, "read_task", counted)
-    scene = scenario("fedavg", rounds=EVERYBODY)
+    scene = scenario("fedavg", rounds=ALL)
     played(lambda: AggregatedFleet(tmp_path / "summed", scene))
     assert len(found) > 2
     assert set(found) == {1}
@@ -158,7 +158,7 @@ async def task_is_read(fleet: AggregatedFleet, step: int) -> None:
 
 
 def test_the_agents_of_a_dead_aggregator_are_asked_for_their_reports(tmp_path: Path) -> None:
-    scene = scenario("fedavg", rounds=EVERYBODY)
+    scene = scenario("fedavg", rounds=ALL)
     fleet = AggregatedFleet(tmp_path / "summed", scene)
     fleet.pool.takes_s = 5.0
 
@@ -177,7 +177,7 @@ def test_the_reports_of_a_silent_aggregator_are_missing_from_its_round_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its connection hangs without a last will: its agents are stragglers until it is known to be gone."""
-    scene = scenario("fedavg", rounds=EVERYBODY)
+    scene = scenario("fedavg", rounds=ALL)
     fleet = AggregatedFleet(tmp_path / "summed", scene, deadline_s=60.0)
     fleet.pool.takes_s = 5.0
 
@@ -205,7 +205,7 @@ def test_the_reports_of_a_silent_aggregator_are_missing_from_its_round_alone(
 
 
 def test_an_aggregator_that_is_stopped_and_started_again_loses_nothing(tmp_path: Path) -> None:
-    scene = scenario("fedavg", rounds=EVERYBODY)
+    scene = scenario("fedavg", rounds=ALL)
     fleet = AggregatedFleet(tmp_path / "summed", scene)
     fleet.pool.takes_s = 5.0
 
@@ -219,7 +219,7 @@ def test_an_aggregator_that_is_stopped_and_started_again_loses_nothing(tmp_path:
 
 
 def test_a_killed_coordinator_continues_with_its_aggregators(tmp_path: Path) -> None:
-    scene = scenario("fedclust", rounds=EVERYBODY)
+    scene = scenario("fedclust", rounds=ALL)
     fleet = AggregatedFleet(tmp_path / "summed", scene)
 
     async def whole() -> Run:
@@ -239,7 +239,7 @@ def test_a_killed_coordinator_continues_with_its_aggregators(tmp_path: Path) -> 
 
 
 def test_a_run_without_any_aggregator_reads_the_reports_itself(tmp_path: Path) -> None:
-    scene = scenario("fedavg", rounds=EVERYBODY)
+    scene = scenario("fedavg", rounds=ALL)
     fleet = AggregatedFleet(tmp_path / "summed", scene)
     fleet.without = {0, 1}
     run = played(lambda: fleet)
@@ -311,7 +311,7 @@ def test_a_method_that_turns_out_to_need_reports_gets_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its terms can only be known with a report at hand."""
-    scene = scenario("ifca", rounds=EVERYBODY)
+    scene = scenario("ifca", rounds=ALL)
     expected = bytes_without(tmp_path, scene)
     monkeypatch.setattr(
         "covey.coordinator.aggregate.summing.Summing._terms", lambda *_: _no_terms()
@@ -330,7 +330,7 @@ def test_the_shard_of_an_aggregator_that_died_with_its_broker_takes_part_in_the_
     tmp_path: Path,
 ) -> None:
     """A power cut near the broker: no last will is published, and "online" stays in the broker's database."""
-    scene = scenario("fedavg", rounds=EVERYBODY)
+    scene = scenario("fedavg", rounds=ALL)
     fleet = AggregatedFleet(tmp_path / "summed", scene)
     fleet.pool.takes_s = 5.0
 

@@ -70,7 +70,7 @@ def given(actions: list[Action]) -> list[str]:
     return [client for client, _ in give.orders]
 
 
-def test_a_full_buffer_is_folded_and_nobody_else_is_waited_for() -> None:
+def test_a_full_buffer_is_folded_and_no_other_agent_is_waited_for() -> None:
     engine = started("a", "b", "c")
     assert feed(engine, 1.0, report(engine, "c")) == []
     [close] = feed(engine, 2.0, report(engine, "a"))
@@ -144,7 +144,7 @@ def test_a_small_cluster_folds_when_all_of_it_has_reported() -> None:
     assert feed(engine, 2.0, report(engine, "b", cluster=1)) == []
 
 
-def test_a_buffer_that_nobody_can_add_to_is_folded_with_what_it_has() -> None:
+def test_a_buffer_that_no_agent_can_add_to_is_folded_with_what_it_has() -> None:
     engine = started("a", "b", "c", buffer=3)
     feed(engine, 1.0, report(engine, "a"), Left("b"))
     [close] = feed(engine, 2.0, Left("c"))
@@ -196,7 +196,7 @@ def test_an_agent_that_failed_sits_out_until_the_next_fold() -> None:
     assert sorted(given(folded(engine, 2.0))) == ["a", "b", "c"]
 
 
-def test_an_attempt_in_which_everybody_fails_is_void() -> None:
+def test_an_attempt_in_which_all_fail_is_void() -> None:
     engine = started("a", "b")
     events = [Failed(client, order.step, "x") for client, order in engine.pace.orders.items()]
     [void] = feed(engine, 1.0, *events)
@@ -292,7 +292,7 @@ def test_a_restarted_engine_has_no_order_whose_files_are_lost() -> None:
     assert again.pace.orders["b"].step > lost
 
 
-def test_a_buffer_that_has_waited_long_enough_wakes_nobody_while_agents_are_evaluated() -> None:
+def test_a_buffer_that_has_waited_long_enough_wakes_no_agent_while_agents_are_evaluated() -> None:
     """Nothing can be folded meanwhile: a time in the past would have the service ask without end."""
     engine = started("a", "b", "c", buffer=2, sizes={0: 1, 1: 2}, first_work_s=60.0)
     feed(engine, 1.0, report(engine, "b", cluster=1))

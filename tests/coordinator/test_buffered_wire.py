@@ -87,7 +87,7 @@ def replayed(folder: Path, of: Run, arrivals: Sequence[Arrival] | None = None) -
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedclust"])
-def test_slow_agents_hold_nobody_up_and_the_replay_has_the_same_bytes(
+def test_slow_agents_hold_no_other_up_and_the_replay_has_the_same_bytes(
     tmp_path: Path, method: str
 ) -> None:
     scene = scenario(method)
@@ -115,7 +115,7 @@ def test_slow_agents_hold_nobody_up_and_the_replay_has_the_same_bytes(
     assert fingerprint(replayed(tmp_path / "replay", run)) == fingerprint(run)
 
 
-def test_nobody_waits_for_the_evaluation_of_the_slowest(tmp_path: Path) -> None:
+def test_the_evaluation_of_the_slowest_is_not_waited_for(tmp_path: Path) -> None:
     """The slowest agent takes five seconds for its order and then for its evaluation; the others train meanwhile."""
     scene = scenario("fedavg", evaluation={"every": 2})
 

@@ -293,16 +293,16 @@ def test_the_command_with_the_right_data_root_replaces_a_wrong_one(tmp_path: Pat
     assert "is it a run's folder?" in refusal("status", tmp_path / "data")
 
 
-def test_a_run_in_which_nobody_was_evaluated_does_not_end_well(
+def test_a_run_without_evaluated_agents_does_not_end_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nobody = {
+    nothing = {
         **{"name": "x", "method": "fedavg", "agents": 6, "clusters": 1, "ari": None},
         **{"rounds": 2, "seconds": 1.0, "bytes": {"wire_up": 0, "wire_down": 0}},
         **{"accuracy": {"server": {"agents": 0}}, "never_trained": [], "took_part": []},
         "failures": {"agent-0": {"times": 3, "round": 2, "why": "the training diverged"}},
     }
-    monkeypatch.setattr(driver, "alone", lambda *_: nobody)
+    monkeypatch.setattr(driver, "alone", lambda *_: nothing)
     line = ["run", written(tmp_path, DIGITS), "--in-process", "--out", tmp_path / "out"]
     result = typed(*line)
     assert result.exit_code == 1

@@ -94,14 +94,14 @@ def test_models_from_a_phase_before_the_rounds_count_without_a_round() -> None:
 
 def test_a_round_with_several_phases_that_train_counts_with_the_last_of_them() -> None:
     compare = compared(scenario(compare={"target": 0.75}))
-    everybody = dict.fromkeys("abcdef", 0.9)
-    first = {**tracked(**everybody), "ends_round": False}
+    all_agents = dict.fromkeys("abcdef", 0.9)
+    first = {**tracked(**all_agents), "ends_round": False}
     last = {**tracked(**dict.fromkeys("abcdef", 0.6)), "phase": "layer1"}
     rows = [
         line(0, **first),
         line(0, **last),
         line(1, **first),
-        line(1, **{**last, **tracked(**everybody)}),
+        line(1, **{**last, **tracked(**all_agents)}),
     ]
     assert row_of(cell("fedclust"), compare, result(0.8), rows)["rounds_to_target"] == 2
 
@@ -147,13 +147,13 @@ def test_a_target_is_never_reached_if_no_agent_has_an_accuracy() -> None:
 
 def test_traffic_to_target_is_also_counted_in_bytes_on_the_wire() -> None:
     compare = compared(scenario(compare={"target": 0.75}))
-    everybody = line(0, **tracked(a=1.0, b=1.0, c=1.0, d=1.0, e=1.0, f=1.0))
-    everybody["traffic"] |= {"wire_down": 250_000, "down_models": 850_000, "wire_up": 1_000_000}
-    everybody["traffic"] |= {
+    all_agents = line(0, **tracked(a=1.0, b=1.0, c=1.0, d=1.0, e=1.0, f=1.0))
+    all_agents["traffic"] |= {"wire_down": 250_000, "down_models": 850_000, "wire_up": 1_000_000}
+    all_agents["traffic"] |= {
         "evaluation_vectors": 3e6,
         "evaluation_models": 100_000,
     }  # neither count has these
-    row = row_of(cell("fedclust"), compare, result(0.8), [everybody])
+    row = row_of(cell("fedclust"), compare, result(0.8), [all_agents])
     assert (row["mb_wire_to_target"], row["mbit_to_target"]) == (2.0, 32 * 6 / 6)
 
 
@@ -291,9 +291,9 @@ def test_the_metric_of_a_single_model_is_its_micro_average() -> None:
 def test_the_markdown_table_has_the_expected_columns_and_figures() -> None:
     scene = scenario(compare={"target": 0.75})
     compare = compared(scene)
-    everybody = dict.fromkeys("abcdef", 0.8)
+    all_agents = dict.fromkeys("abcdef", 0.8)
     reached = [
-        [line(1, **tracked(**everybody), evaluation=figures(server=(0.8, 0.8)))],
+        [line(1, **tracked(**all_agents), evaluation=figures(server=(0.8, 0.8)))],
         [line(1, **tracked(a=0.9))],
     ]
     rows = [

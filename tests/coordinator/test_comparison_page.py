@@ -124,7 +124,7 @@ def test_comparisons_are_reported_one_at_a_time(whole: Path) -> None:
         printed(whole, whole / "fedavg" / "seed-1")
 
 
-def test_a_page_that_nobody_asked_for_is_no_reason_to_fail(whole: Path, tmp_path: Path) -> None:
+def test_an_unasked_page_is_no_reason_to_fail(whole: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(whole / "fedavg" / "seed-1", folder)
     (folder / "agents.parquet").unlink()

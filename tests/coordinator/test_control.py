@@ -142,7 +142,7 @@ def test_a_run_stops_when_the_operator_commands_it(tmp_path: Path) -> None:
         (CoordinatorStatus(online=True, state="open"), "stop", "the coordinator's credentials"),
     ],
 )
-def test_a_command_that_nobody_can_carry_out_reports_what_is_missing(
+def test_a_command_that_cannot_be_carried_out_reports_what_is_missing(
     retained: CoordinatorStatus | None, command: str, message: str
 ) -> None:
     broker = MemoryBroker()

@@ -224,7 +224,7 @@ def test_the_numbers_of_a_vote_are_kept_and_no_others() -> None:
 
 
 @pytest.mark.parametrize("method", ["ifca", "fedavg", "fesem"])
-def test_a_vote_that_nobody_asked_for_moves_nobody(tmp_path: Path, method: str) -> None:
+def test_an_unasked_vote_moves_no_agent(tmp_path: Path, method: str) -> None:
     """An agent of a method without alternatives votes all the same."""
     scene = scenario(method, evaluation={"every": 1})
     liar = small_run.driver(tmp_path, scene)
@@ -244,7 +244,7 @@ def test_a_vote_that_nobody_asked_for_moves_nobody(tmp_path: Path, method: str) 
     assert run.engine.round == scene.rounds.count
 
 
-def test_a_vote_of_an_agent_without_a_cluster_moves_nobody(tmp_path: Path) -> None:
+def test_a_vote_of_an_agent_without_a_cluster_moves_no_agent(tmp_path: Path) -> None:
     state = replace(
         FedClust().init(setup(SCENE)), models=(setup(SCENE).starts[0],), assign={"a": 0}
     )

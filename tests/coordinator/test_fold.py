@@ -36,7 +36,7 @@ from tests.kit.small_run import fingerprint, in_process, scenario, setup
 SIZE = 5
 STATE = Single(np.zeros(SIZE, np.float32))
 TRAIN = Phase(sizes={MODEL: SIZE})
-EVERYBODY = {"participation": 1.0}
+ALL = {"participation": 1.0}
 PLAIN = Aggregation(refuse_beyond=None)
 CAPPED = Aggregation(max_samples=MaxSamples(times_median=2.0), refuse_beyond=None)
 
@@ -154,7 +154,7 @@ def test_any_order_of_accepting_excluding_repeating_and_restarting_gives_the_byt
 def test_a_run_that_adds_up_arrivals_has_the_bytes_of_one_that_reads_the_spool(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: list[ClientId]
 ) -> None:
-    scene = scenario(method, rounds={**EVERYBODY, "count": 2})
+    scene = scenario(method, rounds={**ALL, "count": 2})
     arrived = fingerprint(in_process(tmp_path / "arrived", scene))
     few = len(read)
     monkeypatch.setattr(Folding, "add", lambda folding, *_: folding.give_up())

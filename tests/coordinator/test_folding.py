@@ -101,7 +101,7 @@ def failing(*bad: str) -> Any:
     return fold
 
 
-def test_guilty_names_one_liar_several_or_nobody() -> None:
+def test_guilty_names_one_liar_several_or_none() -> None:
     reports = moved(a=1.0, b=1.0, c=1.0, d=1.0)
     assert guilty(failing(), reports) == {}
     assert guilty(failing("c"), reports) == {"c": "TypeError: c is bad"}
@@ -113,7 +113,7 @@ def test_guilty_names_one_liar_several_or_nobody() -> None:
     assert guilty(failing("a", "b", "c", "d"), reports) == {}, "the fold itself is broken"
 
 
-def test_a_full_disk_is_nobodys_lie() -> None:
+def test_a_full_disk_is_no_agents_lie() -> None:
     def full(reports: Reports) -> None:
         raise OSError(28, "No space left on device")
 

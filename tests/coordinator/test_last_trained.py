@@ -113,7 +113,7 @@ def test_the_record_scores_agents_that_no_round_has_drawn(tmp_path: Path, method
     )
 
 
-def test_nobody_is_left_undrawn_where_all_take_part(tmp_path: Path) -> None:
+def test_no_agent_is_left_undrawn_where_all_take_part(tmp_path: Path) -> None:
     scene = scenario("fedclust", rounds={"count": 1, "participation": 1.0})
     result = result_of(in_process(tmp_path, scene), None)
     assert (result.never_trained, result.accuracy["last_of_undrawn"]) == ([], {"agents": 0})

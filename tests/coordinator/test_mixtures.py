@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import pytest
 from covey.coordinator.compare.mixture_columns import Column, mixture_columns, mixture_figures
 from covey.coordinator.processes import launch
 from covey.coordinator.processes.finish import finish
-from covey.coordinator.processes.workers import WorkerPool
 from covey.coordinator.record.truth import cluster_accuracy, membership
 from covey.coordinator.run.options import Options
 from covey.coordinator.simulate.driver import simulate
@@ -22,6 +20,7 @@ from covey.shared.errors import UserError
 from covey.shared.scenario.load import load
 from tests.e2e.conftest import finish as ends_well
 from tests.kit import small_run
+from tests.kit.device_run import here
 from tests.kit.scenes import DIGITS, Scenes
 from tests.processes import Program
 
@@ -172,16 +171,8 @@ MIXED = Scenes.of(
 HEAD = {"model": {"options": {"hidden": 16, "head": 2}}}  # for fuzzy
 
 
-@pytest.fixture(scope="module")
-def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerPool]:
-    with WorkerPool(1, tmp_path_factory.mktemp("pool") / "workers.log") as pool:
-        yield pool
-
-
 @pytest.mark.processes
-def test_a_soft_method_ends_with_both_figures_over_a_broker_as_without_one(
-    tmp_path: Path, pool: WorkerPool
-) -> None:
+def test_a_soft_method_ends_with_both_figures_over_a_broker_as_without_one(tmp_path: Path) -> None:
     path = MIXED.written(tmp_path, "fuzzy", task=HEAD)
     arguments = [
         "covey.coordinator.cli",
@@ -193,10 +184,10 @@ def test_a_soft_method_ends_with_both_figures_over_a_broker_as_without_one(
         "--json",
     ]
     ends_well(Program(arguments, tmp_path / "log"))
-    here = simulate(load(path), Options(tmp_path / "here"), pool, lambda row: None)
+    alone = simulate(load(path), Options(tmp_path / "here"), here(), lambda row: None)
     there = json.loads((tmp_path / "wire" / "result.json").read_text())
-    assert here["membership"] == there["membership"]
-    assert here["cluster_accuracy"] == there["cluster_accuracy"]
+    assert alone["membership"] == there["membership"]
+    assert alone["cluster_accuracy"] == there["cluster_accuracy"]
     for folder in ("here", "wire"):
         lines = [
             json.loads(line)
@@ -205,20 +196,20 @@ def test_a_soft_method_ends_with_both_figures_over_a_broker_as_without_one(
         trained = [line for line in lines if line["event"] == "phase" and line["phase"] == "train"]
         assert len(trained) == 2
         assert all(len(line["membership"]["separation"]) == 2 for line in trained)
-        assert trained[-1]["membership"] == here["membership"]
+        assert trained[-1]["membership"] == alone["membership"]
         assert all("membership" not in line for line in lines if line not in trained)
-    assert 0 < here["membership"]["mse_sum"] == 2 * here["membership"]["mse_mean"]
+    assert 0 < alone["membership"]["mse_sum"] == 2 * alone["membership"]["mse_mean"]
     assert (
-        sorted(here["membership"]["permutation"])
-        == sorted(here["cluster_accuracy"]["permutation"])
+        sorted(alone["membership"]["permutation"])
+        == sorted(alone["cluster_accuracy"]["permutation"])
         == [0, 1]
     )
-    assert np.all(np.array(here["cluster_accuracy"]["by_superclass"]) > 0.1)
+    assert np.all(np.array(alone["cluster_accuracy"]["by_superclass"]) > 0.1)
 
 
 @pytest.mark.processes
 def test_memberships_that_are_known_have_no_error_and_their_clusters_know_their_own_superclass(
-    tmp_path: Path, pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: Any, **__: Any) -> None:
         raise AssertionError(
@@ -229,6 +220,6 @@ def test_memberships_that_are_known_have_no_error_and_their_clusters_know_their_
     known = {f"agent-{i}": ([0.9, 0.1] if i < 2 else [0.1, 0.9]) for i in range(4)}
     strategy = {"name": "fuzzy", "variant": "fedavg+clusteredFL", "known": known}
     scene = MIXED(strategy, task=HEAD)
-    told = simulate(scene, Options(tmp_path / "run"), pool, lambda row: None)
+    told = simulate(scene, Options(tmp_path / "run"), here(), lambda row: None)
     assert told["membership"]["mse_sum"] == pytest.approx(0, abs=1e-12)
     assert told["membership"]["permutation"] == told["cluster_accuracy"]["permutation"] == [0, 1]

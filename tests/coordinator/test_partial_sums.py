@@ -27,14 +27,14 @@ from covey.shared.wire.messages import OrderMessage, ReportContent, digest
 from tests.coordinator.test_recovery import report_of
 from tests.kit.small_run import begun, clients, fingerprint, rules, scenario, setup
 
-EVERYBODY = {"participation": 1.0, "count": 1}
+ALL = {"participation": 1.0, "count": 1}
 ANYBODY = Origin(lambda client: True, lambda client: 24)
 Orders = Mapping[ClientId, OrderMessage]
 
 
 def opened(folder: Path, method: str = "fedavg", **sections: Any) -> tuple[Run, Orders]:
     """A run whose first step waits for eight reports."""
-    scene = scenario(method, **{"rounds": EVERYBODY, **sections})
+    scene = scenario(method, **{"rounds": ALL, **sections})
     run = begun(folder, scene)
     effects: list[Effect] = []
     for client in clients():
@@ -234,7 +234,7 @@ def test_refusals_are_those_of_the_coordinator_and_a_bad_report_is_not_folded(
     assert run.engine.refused.keys() == single.engine.refused.keys()
 
 
-def test_failures_and_reports_that_nobody_asked_for_reach_the_engine(tmp_path: Path) -> None:
+def test_failures_and_unasked_reports_reach_the_engine(tmp_path: Path) -> None:
     run, orders = opened(tmp_path)
     failed = ReportContent.failed(orders["agent-0"], "agent-0", "no data")
     this = summing(run, {"agent-0": 24, "agent-1": 24})

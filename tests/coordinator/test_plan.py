@@ -165,9 +165,9 @@ def test_a_codec_makes_reports_smaller_and_topk_only_those_with_a_base() -> None
 
 def test_delivery_to_all_costs_a_model_per_agent_in_every_round() -> None:
     some = planned(scenario("fedavg"))
-    everybody = planned(scenario("fedavg", wire={"delivery": "all"}))
-    assert everybody.round_down_bytes == 10 * some.round_down_bytes
-    assert everybody.round_up_bytes == some.round_up_bytes
+    all_agents = planned(scenario("fedavg", wire={"delivery": "all"}))
+    assert all_agents.round_down_bytes == 10 * some.round_down_bytes
+    assert all_agents.round_up_bytes == some.round_up_bytes
 
 
 def test_over_selected_agents_are_counted() -> None:

@@ -98,11 +98,11 @@ def test_leaving_out_any_agent_changes_all_sums_together_by_at_most_the_clip(
 ) -> None:
     run = runs[method]
     reports = reports_for(run)
-    everybody = np.concatenate(sums_of(run, reports, monkeypatch))
+    all_agents = np.concatenate(sums_of(run, reports, monkeypatch))
     changes = []
     for left_out in range(8):
         others = reports[:left_out] + reports[left_out + 1 :]
-        change = everybody - np.concatenate(sums_of(run, others, monkeypatch))
+        change = all_agents - np.concatenate(sums_of(run, others, monkeypatch))
         changes.append(float(np.linalg.norm(change)))
     assert max(changes) <= CLIP * (1 + 1e-9)
     assert max(changes) > 0.9 * CLIP, "nobody was clipped: the test shows nothing"
@@ -159,7 +159,7 @@ def all_choose_the_first(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("method", ["ifca", "fesem"])
-def test_a_cluster_that_nobody_chose_is_treated_as_all_others(
+def test_a_cluster_that_no_agent_chose_is_treated_as_all_others(
     runs: dict[str, Run], method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That its model stays where it is would reveal, without any noise, that the last agent has left it."""

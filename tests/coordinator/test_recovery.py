@@ -30,7 +30,7 @@ from tests.kit import spooled
 from tests.kit.small_fleet import Fleet
 from tests.kit.small_run import clients, fingerprint, in_process, local_for, rules, scenario, setup
 
-EVERYBODY = {"participation": 1.0}
+ALL = {"participation": 1.0}
 
 
 def flip(path: Path) -> None:
@@ -57,7 +57,7 @@ def half_reported(
     folder: Path, method: str = "fedavg", quorum: int = 1
 ) -> tuple[Run, dict[ClientId, OrderMessage]]:
     """A run whose open step has the reports of the first four of eight agents."""
-    scene = scenario(method, rounds=EVERYBODY)
+    scene = scenario(method, rounds=ALL)
     laws = rules(scene, quorum=quorum)
     run = Run.start(folder, scene, setup(scene), laws, "r1", 0.0)
     effects: list[Effect] = []
@@ -71,7 +71,7 @@ def half_reported(
 
 
 def resumed(folder: Path) -> tuple[Run, list[Effect]]:
-    scene = scenario("fedavg", rounds=EVERYBODY)
+    scene = scenario("fedavg", rounds=ALL)
     run, effects = Run.resume(folder, scene, setup(scene), rules(scene), 0.0)
     run.samples |= dict.fromkeys(clients(), (24, 24))
     return run, effects
@@ -214,7 +214,7 @@ def test_a_run_on_a_full_disk_waits_and_ends_in_the_same_bytes(
     small_disk: Path, tmp_path: Path
 ) -> None:
     """It ended in a traceback: OSError 28."""
-    scene = scenario("fedavg", rounds=EVERYBODY)
+    scene = scenario("fedavg", rounds=ALL)
     calm = fingerprint(in_process(tmp_path / "calm", scene))
     ballast = small_disk / "ballast"
     said: list[str] = []
@@ -259,7 +259,7 @@ def jump(seconds: float) -> None:
 
 def test_a_coordinator_that_was_frozen_beyond_its_deadline_voids_nothing(tmp_path: Path) -> None:
     scene = scenario(
-        "fedavg", rounds={**EVERYBODY, "deadline_s": DEADLINE_S, "quorum": 8, "start_agents": 8}
+        "fedavg", rounds={**ALL, "deadline_s": DEADLINE_S, "quorum": 8, "start_agents": 8}
     )
     calm = fingerprint(in_process(tmp_path / "calm", scene))
 
@@ -318,7 +318,7 @@ def test_an_agent_that_answers_another_coordinators_roll_call_hears_this_one_aga
 
 
 def test_an_order_that_the_broker_did_not_take_is_published_again(tmp_path: Path) -> None:
-    scene = scenario("fedavg", rounds=EVERYBODY)
+    scene = scenario("fedavg", rounds=ALL)
 
     async def program() -> int:
         async with Fleet(tmp_path, scene, rules(scene), MemoryBroker(), clients()) as fleet:

@@ -124,7 +124,7 @@ def test_a_device_that_comes_back_is_asked_at_once_if_it_failed_and_not_if_it_wa
         assert ("c" in invited(round_of(engine))) == is_back
 
 
-def test_nobody_rests_where_no_round_could_take_place_without_them() -> None:
+def test_no_agent_rests_where_no_round_could_take_place_without_it() -> None:
     engine = opened("a", "b", "c", rounds=60, quorum=2)
     for _ in range(2):
         round_of(engine, silent="c")
@@ -149,7 +149,7 @@ def finished_round(engine: RoundEngine) -> Plan:
     return plan
 
 
-def test_after_the_last_round_nobody_rests() -> None:
+def test_after_the_last_round_no_agent_rests() -> None:
     engine = opened("a", "b", "c", rounds=3)
     for _ in range(2):
         round_of(engine, silent="c")
@@ -166,7 +166,7 @@ def test_a_method_does_not_see_who_rests_and_may_name_it_all_the_same() -> None:
     assert invited(feed(engine, 200.0, Planned(entry))) == ("c",)
 
 
-def test_a_step_to_which_nobody_reports_is_nobodys_fault() -> None:
+def test_a_step_without_reports_is_no_agents_fault() -> None:
     engine = opened("a", "b", rounds=60)
     for _ in range(4):
         assert engine.step is not None

@@ -80,7 +80,7 @@ def test_a_run_whose_folder_was_moved_away_waits_until_it_is_back(tmp_path: Path
     assert "put it back" in said[0]
 
 
-def test_a_run_that_nobody_watches_does_not_wait(tmp_path: Path) -> None:
+def test_a_run_without_a_viewer_does_not_wait(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space left"):
         Room(tmp_path).write(Disk(1).write)
 

@@ -117,7 +117,7 @@ def test_failures_in_a_row_are_counted_until_a_report_has_work() -> None:
     assert (row["failures"], row["failed"]) == (0, "no such file")
 
 
-def test_nobody_is_busy_in_the_roster_of_a_run_that_is_over() -> None:
+def test_no_agent_is_busy_in_the_roster_of_a_run_that_is_over() -> None:
     roster = Roster("t")
     seen(roster, status(busy=True))
     assert roster.rows({})["a"]["busy"]

@@ -28,7 +28,7 @@ from covey.coordinator.engine.sampling import invitation_order
 from covey.coordinator.engine.step import Stage
 from covey.shared.errors import UserError
 from covey.shared.strategies.base import Phase, View
-from tests.coordinator.engines import EVERYBODY, TRAIN, cohort, feed, gathered, opened
+from tests.coordinator.engines import ALL, TRAIN, cohort, feed, gathered, opened
 
 # -- gathering -------------------------------------------------------------------------------------
 
@@ -96,10 +96,10 @@ def test_an_absence_changes_the_draw_for_the_absent_agent_alone() -> None:
     assert cohort(engine) == [order[0], order[2], order[3]]
 
 
-def test_an_order_to_everybody_goes_to_everybody_present() -> None:
+def test_an_order_to_all_goes_to_all_agents_present() -> None:
     engine = gathered("a", "b", "c", agents=1)
     engine.handle(Left("b"), 0.0)
-    assert engine.handle(Planned(EVERYBODY), 0.0) == [Open(1, 0, 0, EVERYBODY, ("a", "c"))]
+    assert engine.handle(Planned(ALL), 0.0) == [Open(1, 0, 0, ALL, ("a", "c"))]
 
 
 def test_an_order_by_name_goes_to_those_of_them_who_are_present() -> None:
@@ -115,7 +115,7 @@ def test_a_list_of_participants_takes_the_place_of_the_draw() -> None:
     assert engine.handle(Planned(TRAIN), 1.0) == [Open(2, 1, 0, TRAIN, ("b",))]
 
 
-def test_nobody_else_is_invited_in_place_of_a_listed_participant() -> None:
+def test_no_other_agent_is_invited_in_place_of_a_listed_participant() -> None:
     engine = opened("a", "b", "c", participants=(("a", "c"),))
     assert feed(engine, 1.0, Reported("a", 1), Left("c")) == [Close(1, ("a",), ("c",))]
 
@@ -165,7 +165,7 @@ def test_a_run_that_is_complete_is_finished_and_does_nothing_more() -> None:
 # -- closing ---------------------------------------------------------------------------------------
 
 
-def test_a_phase_closes_when_everybody_has_reported_whatever_the_order() -> None:
+def test_a_phase_closes_when_all_have_reported_whatever_the_order() -> None:
     engine = opened("a", "b", "c")
     assert feed(engine, 1.0, Reported("c", 1), Reported("a", 1)) == []
     assert engine.handle(Reported("b", 1), 2.0) == [Close(1, ("a", "b", "c"), ())]
@@ -182,7 +182,7 @@ def test_a_late_agent_is_left_behind_at_the_deadline() -> None:
     assert engine.handle(late, 31.0) == [Ignored(late, "report is for step 1, open is 2")]
 
 
-def test_a_phase_closes_early_when_everybody_alive_has_reported() -> None:
+def test_a_phase_closes_early_when_all_alive_have_reported() -> None:
     engine = opened("a", "b")
     assert engine.handle(Reported("a", 1), 1.0) == []
     assert engine.handle(Left("b"), 2.0) == [Close(1, ("a",), ("b",))]
@@ -226,7 +226,7 @@ def test_a_newcomer_does_not_enter_the_open_step_but_may_be_drawn_for_the_next()
 
 
 def test_only_phases_that_end_a_round_are_counted() -> None:
-    engine = opened("a", phase=EVERYBODY, rounds=3)
+    engine = opened("a", phase=ALL, rounds=3)
     assert feed(engine, 1.0, Reported("a", 1), Folded()) == [
         Close(1, ("a",), ()),
         Plan(View(0, 3, 0, ("a",))),
@@ -334,7 +334,7 @@ def test_an_agent_that_returns_to_its_refilled_slot_helps_to_reach_the_target() 
 # -- our own mistakes ------------------------------------------------------------------------------
 
 
-def test_an_answer_that_nobody_asked_for_is_our_mistake() -> None:
+def test_an_answer_without_a_question_is_our_mistake() -> None:
     engine = RoundEngine(Rules())
     with pytest.raises(RuntimeError, match="no plan was asked for while gathering"):
         engine.handle(Planned(TRAIN), 0.0)
@@ -346,11 +346,11 @@ def test_newcomers_take_part_in_nothing_before_the_last_round_was_folded() -> No
     engine = gathered(
         "a", "b", "n", start_agents=3, newcomers=frozenset({"n"}), rounds=1, refill=True
     )
-    assert cohort_of(engine, EVERYBODY) == ["a", "b"]
+    assert cohort_of(engine, ALL) == ["a", "b"]
     assert cohort_of(engine, TRAIN) == ["a", "b"]  # participation 1 of those admitted, nobody spare
     (plan,) = engine.handle(Folded(), 0.0)
     assert plan == Plan(View(1, 1, 0, ("a", "b", "n")))
-    assert feed(engine, 0.0, Planned(EVERYBODY))[0] == Open(3, 1, 0, EVERYBODY, ("a", "b", "n"))
+    assert feed(engine, 0.0, Planned(ALL))[0] == Open(3, 1, 0, ALL, ("a", "b", "n"))
 
 
 def cohort_of(engine: RoundEngine, phase: Phase) -> list[str]:

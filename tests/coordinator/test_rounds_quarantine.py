@@ -30,7 +30,7 @@ from covey.shared.strategies.base import Expected, Phase, View
 from tests.coordinator.engines import TRAIN, cohort, feed, opened
 
 
-def test_a_refused_report_leaves_its_slot_vacant_and_nobody_waits_for_it() -> None:
+def test_a_refused_report_leaves_its_slot_vacant_and_is_not_waited_for() -> None:
     engine = opened("a", "b", "c", quorum=2)
     feed(engine, 1.0, Reported("a", 1), Reported("b", 1))
     assert engine.handle(Refused("c", "wrong numbers"), 2.0) == [Close(1, ("a", "b"), ("c",))]
@@ -94,7 +94,7 @@ def test_a_released_client_is_invited_again_and_starts_from_zero() -> None:
     assert engine.handle(free, 3.0) == [Ignored(free, "b is not in quarantine")]
 
 
-def test_without_a_limit_nobody_is_quarantined() -> None:
+def test_without_a_limit_no_agent_is_quarantined() -> None:
     engine = opened("a", "b")
     assert engine.handle(Refused("a", "lie"), 1.0) == []
     assert engine.quarantined == {}
@@ -115,7 +115,7 @@ def test_a_step_without_its_quorum_after_reports_were_set_aside_is_void() -> Non
     assert isinstance(void, Void)
 
 
-def test_a_fold_that_nobody_is_to_blame_for_is_void_with_its_reason() -> None:
+def test_a_failed_fold_without_a_guilty_agent_is_void_with_its_reason() -> None:
     engine = opened("a", "b")
     feed(engine, 1.0, Reported("a", 1), Reported("b", 1))
     assert engine.handle(FoldFailed("no sound state"), 2.0) == [

@@ -216,7 +216,7 @@ def test_an_agent_that_answers_after_a_missed_deadline_stays() -> None:
     assert engine.handle(Reported("b", 2), 41.0) == [Close(2, ("a", "b"), ())]
 
 
-def test_nobody_is_asked_where_enough_have_reported() -> None:
+def test_no_agent_is_asked_where_enough_have_reported() -> None:
     engine = opened("a", "b", "c", agents=2, over_select=1.5)
     engine.handle(Reported("a", 1), 29.0)
     assert engine.handle(Reported("b", 1), 30.0) == [Close(1, ("a", "b"), ("c",))]

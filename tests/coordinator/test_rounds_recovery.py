@@ -65,7 +65,7 @@ def test_a_pause_that_comes_while_a_phase_is_planned_keeps_it_closed() -> None:
     assert feed(engine, 9.0, Tick(), Resumed()) == [Plan(View(0, 1, 0, ("a",)))]
 
 
-def test_while_the_link_is_down_nobody_leaves_and_no_time_passes() -> None:
+def test_while_the_link_is_down_no_agent_leaves_and_no_time_passes() -> None:
     engine = opened("a", "b")
     assert feed(engine, 1.0, LinkLost(), Left("a"), Left("b")) == []
     assert engine.wake_at is None

@@ -317,15 +317,15 @@ def test_a_line_and_the_result_mean_the_same_by_e_last(tmp_path: Path) -> None:
     assert line["evaluation"]["last"]["agents"] == 8
 
 
-def test_a_run_without_a_broker_ends_where_nobody_can_come_whom_it_waits_for(
+def test_a_run_without_a_broker_ends_where_the_agents_that_it_waits_for_cannot_come(
     tmp_path: Path,
 ) -> None:
     scene = scenario("fedavg", rounds={"count": 2})
-    nobody = (("agent-0",), ("stranger",))
+    nothing = (("agent-0",), ("stranger",))
     with pytest.raises(
         GivenUpError, match="it cannot continue: agents that the next phase needs are away"
     ):
-        in_process(tmp_path / "away", scene, participants=nobody)
+        in_process(tmp_path / "away", scene, participants=nothing)
     with pytest.raises(
         GivenUpError, match=r"it cannot continue: 8 agents are there, rounds\.quorum wants 9"
     ):

@@ -32,7 +32,7 @@ def test_m_is_the_floor_of_c_times_n_and_at_least_one(
     assert cohort_size(known, participation, agents) == m
 
 
-def test_the_walk_visits_everybody_once() -> None:
+def test_the_walk_visits_each_agent_once() -> None:
     assert sorted(invitation_order(FLEET, 1, 0, 0, "train")) == FLEET
 
 
@@ -55,7 +55,7 @@ def test_the_walk_is_the_same_on_every_machine() -> None:
     assert invitation_order("abcdef", 7, 3, 1, "train") == ("a", "c", "e", "f", "d", "b")
 
 
-def test_over_many_rounds_everybody_is_invited_about_equally_often() -> None:
+def test_over_many_rounds_all_agents_are_invited_about_equally_often() -> None:
     invited = [
         client
         for round_ in range(1000)
@@ -84,7 +84,7 @@ def test_the_expected_share_is_what_a_round_invites_of_all(
 
 
 @pytest.mark.parametrize("rounds", [{"agents": 4}, {"agents": 4, "start_agents": 4}])
-def test_a_fixed_number_of_an_open_fleet_is_never_everybody(rounds: Any) -> None:
+def test_a_fixed_number_of_an_open_fleet_is_never_the_whole_fleet(rounds: Any) -> None:
     assert 0.9 < expected_share(_scenario(None, rounds), None) < 1
 
 

@@ -286,7 +286,7 @@ def test_a_status_of_megabytes_is_refused_before_it_is_read(tmp_path: Path) -> N
     )
 
 
-def test_after_a_flood_of_made_up_agents_the_roll_is_called_again_and_nobody_honest_is_lost(
+def test_after_a_flood_of_made_up_agents_the_roll_is_called_again_and_no_honest_agent_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("covey.coordinator.serve.rate.UNKNOWN_STATUSES", (1.0, 20.0))

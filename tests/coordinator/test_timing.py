@@ -32,7 +32,7 @@ from covey.coordinator.run.run import Run
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.wire import frames
 from tests import clock
-from tests.coordinator.engines import EVERYBODY, TRAIN, cohort, feed, gathered, restarted
+from tests.coordinator.engines import ALL, TRAIN, cohort, feed, gathered, restarted
 from tests.kit import small_run
 from tests.kit.small_fleet import Fleet, Numpy
 
@@ -216,11 +216,11 @@ def test_over_selection_is_bounded() -> None:
     assert engine.timing.over_select(1.0) == 2.0
 
 
-def test_phases_of_everybody_invite_nobody_twice() -> None:
+def test_phases_of_all_agents_invite_each_once() -> None:
     engine = engine_of(auto_over_select=True)
     begin(engine, 0.0)
     now = end(engine, 0.0, dict.fromkeys(AGENTS[:5], 4.0))
-    engine.handle(Planned(EVERYBODY), now)
+    engine.handle(Planned(ALL), now)
     assert sorted(cohort(engine)) == list(AGENTS)
 
 

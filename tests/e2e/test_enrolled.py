@@ -44,7 +44,7 @@ def data(folder: Path, seed: int) -> Path:
 
 @pytest.mark.broker
 @needs_mosquitto
-def test_a_run_where_everybody_is_held_to_the_rules(tmp_path: Path) -> None:
+def test_a_run_where_every_program_is_held_to_the_rules(tmp_path: Path) -> None:
     home = BrokerFolder.create(tmp_path / "home", ["localhost"], free_port(), days=1)
     (tmp_path / "scenario.yaml").write_text(yaml.safe_dump(SCENARIO))
     out = tmp_path / "run"

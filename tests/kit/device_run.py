@@ -21,7 +21,7 @@ from covey.shared.seeds import entropy
 from covey.shared.wire.frames import Job
 from tests.kit.scenes import Scenes
 
-__all__ = ["GivenUpError", "devices", "inspected", "scenes"]
+__all__ = ["GivenUpError", "devices", "here", "inspected", "scenes"]
 
 
 class HerePool:
@@ -31,14 +31,21 @@ class HerePool:
 
     def submit(self, job: Job) -> Future[Job]:
         done: Future[Job] = Future()
-        done.set_result(self.map([job])[0])
+        done.set_result(self.call(job))
         return done
+
+    def call(self, job: Job) -> Job:
+        return self.map([job])[0]
 
     def map(self, jobs: Sequence[Job]) -> list[Job]:
         found = [answer(job) for job in jobs]
         failures = [one["failed"] for one in found if one.get("failed")]
         assert not failures, failures
         return found
+
+
+def here() -> WorkerPool:
+    return cast(WorkerPool, HerePool())
 
 
 def scenes(task: Mapping[str, Any]) -> Scenes:
@@ -66,5 +73,4 @@ def devices(folder: Path, scene: Scenario, files: Mapping[str, Path]) -> Run:
         found = inspected(path, scene)
         assert found["problem"] is None, found
         samples[client] = (found["samples"], found["test_samples"])
-    pool = cast(WorkerPool, HerePool())
-    return Driver(run, WorkerClients(run, pool, sources)).complete(samples)
+    return Driver(run, WorkerClients(run, here(), sources)).complete(samples)

@@ -95,7 +95,7 @@ def test_every_linkage_finds_what_lies_well_apart(linkage: Linkage) -> None:
     assert by_silhouette(matrix_of(points), linkage).clusters == 3
 
 
-def test_the_best_silhouette_is_sklearns_where_nobody_stands_alone() -> None:
+def test_the_best_silhouette_is_sklearns_where_no_agent_stands_alone() -> None:
     points, truth = planted([9, 6, 5], noise=1.0)
     expected = silhouette_score(matrix_of(points), truth, metric="precomputed")
     assert by_silhouette(matrix_of(points)).score == pytest.approx(expected)

@@ -70,7 +70,7 @@ def test_a_command_that_did_not_achieve_its_purpose_exits_with_1(
     assert capsys.readouterr().err == "error: no agent was evaluated\n"
 
 
-def test_validate_refuses_a_model_that_nobody_knows(tmp_path: Path) -> None:
+def test_validate_refuses_an_unknown_model(tmp_path: Path) -> None:
     file = tmp_path / "scenario.yaml"
     file.write_text("name: x\ntask: {features: [3], classes: 2, model: lenet}\nstrategy: fedavg\n")
     result = CliRunner().invoke(coordinator, ["validate", str(file)])

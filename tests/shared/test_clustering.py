@@ -227,7 +227,7 @@ def test_path_weights_make_a_weighted_mean_of_what_weighted_linkage_measures() -
     assert matrix[3, :3] @ cut.weights[:3] == cut.heights[-1] == 7
 
 
-def test_a_threshold_below_zero_leaves_everybody_alone_and_a_huge_one_nobody() -> None:
+def test_a_threshold_below_zero_leaves_each_agent_alone_and_a_huge_one_joins_all() -> None:
     twins = np.zeros((3, 3))
     assert agglomerative(twins, threshold=-1.0).labels.tolist() == [0, 1, 2]
     assert agglomerative(twins, threshold=0.0).labels.tolist() == [0, 0, 0]

@@ -116,7 +116,7 @@ def test_newcomers_join_no_agent_that_trains_alone() -> None:
     assert pacfl.assign_newcomers(placed, [("e", like_a)]).assign["e"] in (0, 1)
 
 
-def test_a_model_that_nobody_judged_does_not_become_the_last_good_one() -> None:
+def test_a_model_that_was_not_judged_does_not_become_the_last_good_one() -> None:
     good = left(TWO, dict.fromkeys((A, B, C, D), False))
     unseen = left(replace(good, models=(flat(9, 9), flat(8, 8))), {D: False})
     assert [model.tolist() for model in unseen.good] == [[1, 1], [8, 8]]
@@ -153,15 +153,15 @@ SETUP = Setup((flat(0, 0),), bowl_layout(), 1, 9, 1.0, Training())
 def test_a_split_of_cfl_after_agents_have_left_leads_newcomers_to_its_own_halves() -> None:
     cfl = Cfl(trigger="norms", warmup=0, eps_1=10.0, eps_2=0.1, min_size=1)
     state: CflState = cfl.init(SETUP)
-    everybody = (A, B, C, D)
+    all_agents = (A, B, C, D)
 
     def sent(**ends: float) -> list[tuple[str, Report]]:
         return [(name, Report({"model": flat(end, 0)}, 5)) for name, end in ends.items()]
 
-    state = replace(state, models=(flat(0, 0),), assign=dict.fromkeys(everybody, 0))
+    state = replace(state, models=(flat(0, 0),), assign=dict.fromkeys(all_agents, 0))
     state = left(state, {A: True, B: False, C: False, D: False})
     assert state.assign == {A: 1, B: 0, C: 0, D: 0}
-    state = folded(cfl, state, Phase(cohort=everybody), sent(a=0.0, b=5, c=-5, d=-5))
+    state = folded(cfl, state, Phase(cohort=all_agents), sent(a=0.0, b=5, c=-5, d=-5))
     assert len(state.models) == 3, "cluster 0 is divided, its new half is cluster 2"
     halves = {state.assign[B], state.assign[C]}
     assert halves == {0, 2}

@@ -110,7 +110,7 @@ def test_a_global_unit_is_the_posterior_mean_of_its_units() -> None:
     assert found.units == pytest.approx(np.array([[7 / 1.25, (0.025 + 3) / 1.25]]))
 
 
-def test_units_that_nobody_else_has_become_new_global_units() -> None:
+def test_units_of_one_client_alone_become_new_global_units() -> None:
     shared = (9.0, 0.0, 0.0)
     found = match([units(shared, (0, 9, 0)), units((0, 0, 9), shared)], np.zeros(3), VAGUE, draw())
     assert len(found.units) == 3
@@ -215,7 +215,7 @@ def test_the_last_layer_is_averaged_class_by_class() -> None:
         )
 
 
-def test_a_class_that_nobody_has_is_averaged_by_samples() -> None:
+def test_a_class_without_samples_is_averaged_by_samples() -> None:
     members = models(2)
     same = Inputs(3, (np.arange(3),) * 2)
     end = average_last(members, MLP, same, np.array([[1.0, 0.0], [3.0, 0.0]]))[0]

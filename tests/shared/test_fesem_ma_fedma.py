@@ -172,7 +172,7 @@ def test_layers_widen_on_the_server_and_every_vector_has_the_tasks_layout() -> N
     assert {model.shape for model in run.strategy.clusters(run.state)} == {(LAYOUT.size,)}
 
 
-def test_a_pass_lowers_everybodys_loss_and_finds_the_groups() -> None:
+def test_a_pass_lowers_every_agents_loss_and_finds_the_groups() -> None:
     run = started().rounds(3)
     assert {
         client: run.state.assign[client] == run.state.assign["c0"] for client in run.locals

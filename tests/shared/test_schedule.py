@@ -43,7 +43,7 @@ def test_robusts_step_on_the_server_follows_the_schedule_after_its_first_stage()
     )  # stage 1 has gone half of the way
 
 
-def test_a_round_in_which_nobody_counts_is_one_of_the_schedule() -> None:
+def test_a_round_without_reports_that_count_is_one_of_the_schedule() -> None:
     begun = FedSgd().init(setup({"a": Bowl(flat(8.0, 8.0), 20)}, HALF, flat(0, 0)))
     after = folded(FedSgd(), begun, Phase(), [("a", Report({"gradient": flat(1, 1)}, 0))])
     assert (after.round, after.model is begun.model) == (1, True)

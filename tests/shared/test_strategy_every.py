@@ -73,7 +73,7 @@ def test_another_seed_makes_another_run(case: dict[str, Any]) -> None:
 
 
 @every
-def test_a_run_lowers_everybodys_loss(case: dict[str, Any]) -> None:
+def test_a_run_lowers_every_agents_loss(case: dict[str, Any]) -> None:
     end = a_run(case, participation=1.0).rounds(5)
     for client in ("c0", "c3", "c5"):
         mixture = end.personal(client)
@@ -136,7 +136,7 @@ def test_nothing_of_a_forgotten_client_is_kept_and_it_comes_back_as_a_newcomer(n
 
 
 @every
-def test_everybody_can_be_served_before_anything_happened(case: dict[str, Any]) -> None:
+def test_every_agent_can_be_served_before_anything_happened(case: dict[str, Any]) -> None:
     run = a_run(case)
     assert all(
         run.personal(client)[0][1].shape == run.setup.starts[0].shape for client in run.locals

@@ -119,8 +119,8 @@ def test_fedsoft_finds_the_selection_again_from_the_cohort() -> None:
         assert isinstance(cohort, tuple)
         assert 2 <= len(cohort) <= 4
         for k in range(2):
-            everybody = strategy.selection(state, k, tuple(state.importance))
-            assert strategy.selection(state, k, cohort) == everybody
+            all_agents = strategy.selection(state, k, tuple(state.importance))
+            assert strategy.selection(state, k, cohort) == all_agents
 
 
 def test_fedsoft_draws_others_after_a_void_attempt_and_all_again_in_the_end() -> None:

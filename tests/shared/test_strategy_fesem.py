@@ -59,9 +59,9 @@ def test_fesem_pulls_towards_the_centre_and_more_so_those_with_few_samples_by_th
 def test_fesem_uses_the_latest_model_of_clients_that_were_not_invited() -> None:
     locals_, absent = bowls((4, 4), (8, 8)), "c01"
     drop = lambda phase, round_, client: phase == "train" and client == absent  # noqa: E731
-    everybody = run(Fesem(n_clusters=1, mu=0.0), locals_, rounds=1, drop=drop).state
+    all_agents = run(Fesem(n_clusters=1, mu=0.0), locals_, rounds=1, drop=drop).state
     # warm-up from 0: 2 and 4; centre 3; c00 trains on to 3.5; c01's model is still 4
-    assert everybody.models[0] == pytest.approx([3.75, 3.75])
+    assert all_agents.models[0] == pytest.approx([3.75, 3.75])
     reporters = run(
         Fesem(n_clusters=1, mu=0.0, m_step="participants"), locals_, rounds=1, drop=drop
     ).state
@@ -80,7 +80,7 @@ def test_fesem_leaves_a_client_whose_model_is_too_old_where_it_is() -> None:
         assert at.state.assign["c03"] == 1
 
 
-def test_fesem_participants_and_all_agree_when_everybody_takes_part() -> None:
+def test_fesem_participants_and_all_agree_when_all_agents_take_part() -> None:
     ends = [run(Fesem(m_step=m), two_groups(), rounds=4).state for m in ("all", "participants")]
     assert fingerprint(ends[0]) == fingerprint(ends[1])
 
@@ -228,7 +228,7 @@ def test_fesem_with_participants_only_seeds_an_empty_cluster_with_a_client_that_
     assert [model.tolist() for model in state.models] == [[0, 0], [3, 0]]
 
 
-def test_fesem_warns_when_nearly_everybody_shares_a_cluster() -> None:
+def test_fesem_warns_when_nearly_all_agents_share_a_cluster() -> None:
     collapsed = run(Fesem(mu=0.0), bowls(*[(1, 1)] * 9, (50, 50)), rounds=1)
     assert (
         "9 of 10 agents share one of 2 clusters"

@@ -212,7 +212,7 @@ def test_fesem_ma_gives_a_cluster_without_members_the_model_that_lies_farthest_o
     start, models = mlp_models()
     strategy = FesemMa(n_clusters=2)
     state = warmed_up(strategy, models, start)
-    everybody_in_one = replace(state, models=(state.models[0], state.models[0] + np.float32(50)))
-    after = folded(strategy, everybody_in_one, Phase(), [("c0", Report({"model": models[0]}, 10))])
+    all_in_one = replace(state, models=(state.models[0], state.models[0] + np.float32(50)))
+    after = folded(strategy, all_in_one, Phase(), [("c0", Report({"model": models[0]}, 10))])
     assert strategy.shown(after).notes["reseeded"] == 1
     assert set(after.assign.values()) == {0, 1}

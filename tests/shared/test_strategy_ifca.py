@@ -259,7 +259,7 @@ def test_ifca_by_default_gives_every_hypothesis_three_rounds_before_clients_choo
     assert Ifca.model_validate(Ifca().model_dump()) == Ifca()
 
 
-def test_ifca_warns_where_everybody_chooses_the_same_hypothesis() -> None:
+def test_ifca_warns_where_all_choose_the_same_hypothesis() -> None:
     locals_ = bowls((5, 5), (5, 4), (4, 5))
     for rounds, warned in ((4, False), (5, True)):
         end = run(Ifca(initial="random"), locals_, ONE, flat(1, 1), flat(-90, -90), rounds=rounds)
