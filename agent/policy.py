@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
@@ -51,6 +51,9 @@ METHODS = (
     "perfedavg",
     "robust",
 )
+if TYPE_CHECKING:
+    from covey.shared.secure.agent import OwnersPolicy
+
 MAX_BYTES_PER_VALUE = 8  # of an encoded model: a float32, and the codec's additions
 HEADER_BYTES = 1 << 16  # of an encoded model
 MAX_OPTION_VALUE = 1 << 24  # of a number among the options of a model: widths, counts of filters
@@ -90,8 +93,30 @@ class PrivacyDemand(BaseModel):
         description="the least noise on a signature, in multiples of its clip; orders for signatures with less are refused",
     )
 
+    secure_least: Annotated[int, Field(ge=3)] | None = Field(
+        None,
+        description="the fewest agents in a sum; orders to train without secure sums are refused",
+    )
+    secure_colluders: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0,
+        description="the share of a group's agents that may work for the coordinator without harm, at least",
+    )
+
+    def of_sums(self) -> OwnersPolicy:
+        """The demands on terms of secure sums."""
+        from covey.shared.secure.agent import OwnersPolicy
+
+        return OwnersPolicy(
+            required=self.secure_least is not None,
+            least=self.secure_least or 3,
+            colluders=self.secure_colluders,
+        )
+
     def refuses(self, work: Work) -> str | None:
-        """Why an order asks for too little noise; None if it does not."""
+        """Why an order asks for too little noise, or for work without secure sums; None if it does not."""
+        is_secure = bool((work.privacy or {}).get("secure")) and work.phase != MOMENTS
+        if self.secure_least is not None and work.phase != EVALUATE and not is_secure:
+            return "policy of this device: privacy.secure_least: the report would not be part of a secure sum"
         asked = work.privacy or {}
         local, signatures = asked.get("local"), asked.get("signatures")
         rule = "policy of this device: privacy"

@@ -2,6 +2,7 @@
 
 address                                    where users find the broker
 ca.pem  ca.key  server.pem  server.key     certificates and keys of the authority and of the broker
+fleet.key                                  signs the entries of agents for secure sums; may lie offline
 passwords                                  who may connect, in the format of mosquitto_passwd
 members.json                               each user's role and federation
 users/coordinator.pem  users/pi-7.pem      credentials, for `--credentials` of every program that connects
@@ -19,7 +20,7 @@ import os
 import secrets
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from covey.broker.access.authority import Authority, Signed
 
 PASSWORD_BYTES = 24
+KEY_BYTES = 32  # of a device's signing key
+FLEET_KEY = "fleet.key"
 RETAINED = "retained"  # the folder in it with the messages that the broker keeps
 SERVER_DAYS = 90
 AUTHORITY_DAYS = 3650
@@ -100,10 +103,13 @@ class BrokerFolder:
         _check_hosts(hosts)
         address = BrokerUrl(hosts[0], port, tls=SYSTEM_TLS)
         authority = _new_authority(authority_days)
+        from covey.shared.secure import fleet_key  # needs cryptography, as the authority does
+
         server = _server_certificate(authority, hosts, days)
         private_folder(folder)
         folder.chmod(0o700)  # an empty folder that existed may be open to others
         write_private(folder / "ca.key", authority.own.key)
+        write_private(folder / FLEET_KEY, f"{fleet_key.new_secret().hex()}\n".encode())
         write_private(folder / "server.key", server.key)
         write_private(folder / "ca.pem", authority.own.certificate)
         write_private(folder / "server.pem", server.certificate)
@@ -184,9 +190,19 @@ class BrokerFolder:
         return self.enroll_all([user], role, federation)[0]
 
     def enroll_all(
-        self, users: Sequence[str], role: Role = "agent", federation: str = DEFAULT_FEDERATION
+        self,
+        users: Sequence[str],
+        role: Role = "agent",
+        federation: str = DEFAULT_FEDERATION,
+        key: bytes = b"",
     ) -> list[Path]:
         """Add users: all of them or, if one is refused, none. A running broker accepts them at once.
+
+        Args:
+            users: their names.
+            role: of all of them.
+            federation: of all of them.
+            key: the signing key of the only user, from `agent keys`; its credentials then have an entry for secure sums.
 
         Returns:
             Their credentials files, in the order of the users.
@@ -211,7 +227,8 @@ class BrokerFolder:
                         f"{user} is enrolled already, with the credentials {self.file(user)}; replace them with "
                         f"`broker rotate {user}` or revoke them with `broker expel {user}`"
                     )
-            files = self._add(users, role, federation)
+            keys = {users[0]: self._checked_key(users, federation, key)} if key else {}
+            files = self._add(users, role, federation, keys)
             for user in users:
                 log.append("enroll", user=user, role=role, federation=federation)
         return files
@@ -220,7 +237,7 @@ class BrokerFolder:
         """Replace a user's password and credentials file. The old ones stop working, and their connections end."""
         with self._changing() as log:
             entry = self._known(user)
-            files = self._add([user], entry.role, entry.federation)
+            files = self._add([user], entry.role, entry.federation, self._keys_of(user))
             log.append("rotate", user=user)
         return files[0]
 
@@ -324,8 +341,52 @@ class BrokerFolder:
             raise UserError(f"{user}: no such agent; enrolled are {enrolled}")
         return entries[user]
 
-    def _add(self, users: Sequence[str], role: Role, federation: str) -> list[Path]:
-        """Give each user a new password and a new credentials file. The caller holds the lock."""
+    def _checked_key(self, users: Sequence[str], federation: str, key: bytes) -> bytes:
+        """The key of the only user. Raises UserError where no entry can be made for it."""
+        if len(users) != 1 or federation == ANY or len(key) != KEY_BYTES:
+            raise UserError(
+                "--key: expected one user of one federation, and the 64 digits that `agent keys` prints on its device"
+            )
+        return key
+
+    def _keys_of(self, user: str) -> dict[str, bytes]:
+        """The signing key in a user's credentials, if they have one."""
+        try:
+            entry = credentials.read(self.file(user)).entry
+        except (FileNotFoundError, UserError):
+            return {}
+        if not entry:
+            return {}
+        from covey.shared.secure import fleet_key
+
+        return {user: fleet_key.key_of_entry(entry)}
+
+    def _entry(self, user: str, federation: str, key: bytes) -> tuple[bytes, bytes]:
+        """A user's entry for secure sums, and the public fleet key. Raises UserError where the fleet key lies elsewhere."""
+        from covey.shared.secure import fleet_key
+
+        path = self.folder / FLEET_KEY
+        try:
+            secret = bytes.fromhex(path.read_text())
+        except FileNotFoundError:
+            raise UserError(
+                f"{path}: the fleet key is not here; bring it back to sign the entry of {user}, or omit --key"
+            ) from None
+        now_ms = int(time.time() * 1000)
+        entry = fleet_key.signed_entry(secret, federation, user, key, now_ms, fleet_key.ENTRY_DAYS)
+        return entry, fleet_key.public_fleet_key(secret)
+
+    def _add(
+        self, users: Sequence[str], role: Role, federation: str, keys: Mapping[str, bytes] = {}
+    ) -> list[Path]:
+        """Give each user a new password and a new credentials file. The caller holds the lock.
+
+        Args:
+            users: their names.
+            role: of all of them.
+            federation: of all of them.
+            keys: signing keys of some of them, which get an entry for secure sums.
+        """
         authority = (self.folder / "ca.pem").read_text()
         private_folder(self.folder / "users")
         hashes = passwords.read(self.passwords)
@@ -333,12 +394,17 @@ class BrokerFolder:
         files = []
         for user in users:
             password = secrets.token_urlsafe(PASSWORD_BYTES)
+            entry, fleet = b"", b""
+            if user in keys:
+                entry, fleet = self._entry(user, federation, keys[user])
             text = credentials.render(
                 user,
                 replace(self.url, user=user, password=password),
                 authority,
                 role=role,
                 federation="" if federation == ANY else federation,
+                entry=entry,
+                fleet=fleet,
             )
             file = self.file(user)
             write_private(file, text.encode())

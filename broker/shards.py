@@ -18,6 +18,7 @@ def enroll_all(
     role: Role,
     federation: str,
     shard: int | None = None,
+    key: bytes = b"",
 ) -> list[Path]:
     """Enroll each user at one broker.
 
@@ -27,6 +28,7 @@ def enroll_all(
         role: of all of them.
         federation: of all of them.
         shard: the number of the broker; None: `shard_of` decides for each name.
+        key: the signing key of the only user, for secure sums; empty: none.
 
     Returns:
         Their credentials files, in the order of the users.
@@ -48,7 +50,9 @@ def enroll_all(
         _check_elsewhere(folders, own, names)
     files: dict[str, Path] = {}
     for own, names in sorted(by_shard.items()):
-        files |= dict(zip(names, folders[own].enroll_all(names, role, federation), strict=True))
+        files |= dict(
+            zip(names, folders[own].enroll_all(names, role, federation, key), strict=True)
+        )
     return [files[user] for user in users]
 
 

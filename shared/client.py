@@ -39,6 +39,7 @@ from covey.shared.numerics.figures import (
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.numerics.votes import LEAST, Vote
 from covey.shared.order_settings import layout_of, settings_of, split_of
+from covey.shared.plugins import door
 from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import LOCAL, AgentPrivacy, noised
 from covey.shared.seeds import generator
@@ -60,11 +61,13 @@ from covey.shared.strategies.base import (
 )
 from covey.shared.strategies.bases.hard import ManyModels
 from covey.shared.strategies.part_local import OWN, PartLocal, of_whole, on_part, tuned
-from covey.shared.wire.codec import Codec, decode, encode
+from covey.shared.strategies.phase_names import OF_THE_RUN
+from covey.shared.wire.codec import WORDS, Codec, decode, encode
 from covey.shared.wire.messages import Encoded, ModelContent, OrderMessage, ReportContent, Work
 
 ERROR_FEEDBACK = "codec/"
 VOTE = "vote"  # number of the report of an evaluation: the losses of the served model and its alternative
+MOST_WORDS = 1 << 18  # of a message of secure sums
 PRIVACY_LEDGER = "privacy/ledger"  # rows of (noise multiplier, sampling rate, steps), float64
 
 
@@ -111,6 +114,7 @@ def execute_order(
     clock: Callable[[], float] = time.perf_counter,
     noise: Noise | None = None,
     held_back: Local | None = None,
+    secure: Any = None,
 ) -> tuple[ReportContent, ClientState]:
     """Run the work of one order.
 
@@ -123,6 +127,7 @@ def execute_order(
         clock: seconds, to measure the work.
         noise: hides signatures if the order asks for it; None: noise that cannot be repeated.
         held_back: the samples on which the agent compares models; None: it has no vote.
+        secure: a `SecureDevice` for orders with secure sums; None: such orders are refused.
 
     Returns:
         The report, and the state that replaces `client_state` once the report is accepted: the same object if
@@ -141,7 +146,13 @@ def execute_order(
     held_back = held_back and with_prior(held_back, prior)
     job, local = _job(work, client, models, training, local, client_state, held_back)
     started = clock()
-    report, state = _run_phase(strategy, job, local, client_state, work, noise)
+    is_secure = bool((work.privacy or {}).get("secure")) and job.phase not in OF_THE_RUN
+    if is_secure:
+        if secure is None:
+            raise PublicError("secure sums: this agent has no keys for them")
+        report, state = door("secure sums").perform(strategy, job, local, client_state, secure)
+    else:
+        report, state = _run_phase(strategy, job, local, client_state, work, noise)
     seconds = clock() - started
     vectors, unsent = _encode_vectors(report, job, work, client_state)
     content = ReportContent(
@@ -486,7 +497,8 @@ def decode_model(content: bytes, layout: Layout, *, verified: bool = False) -> V
         raise DecodeError(
             "layout", f"the model has layout {message.layout}, expected {layout.digest}"
         )
-    return decode(message.vector, length=-layout.size)
+    most = max(layout.size, MOST_WORDS) if message.vector.codec == WORDS else layout.size
+    return decode(message.vector, length=-most)
 
 
 def _encode_vectors(

@@ -36,6 +36,7 @@ DOORS = {
     "tables": "covey.agent.data.tables",
     "embedded broker": "covey.broker.programs.embedded",
     "websockets": "covey.broker.programs.websocket_gateway",
+    "secure sums": "covey.shared.strategies.secured",
     "dask": "covey.coordinator.cluster.dask_cells",
     "mlflow": "covey.coordinator.track.to_mlflow",
     "tensorboard": "covey.coordinator.track.to_tensorboard",

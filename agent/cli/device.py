@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from covey.agent.policy import Rules
     from covey.shared.mqtt.broker_url import BrokerUrl
 
+SECURE = "secure"  # the folder of secure sums in the state of an agent
+
 commands = command_group()
 
 
@@ -101,12 +103,35 @@ def start(
     identity = Identity(agent, federation, source, state_folder(state, agent))
     rules = Rules(policy.effective(device), AllowedCode.parse(allow), learner_name(learner))
     keep = models.keep()
+    if connection.credentials is not None:
+        _take_entry(identity.state / SECURE, connection.credentials)
     quiet_links()
     observer = print_json if as_json else DeviceDisplay()
     observer(Started(agent, federation, ", ".join(map(str, urls)), data))
     with contextlib.suppress(KeyboardInterrupt):
         pool = PoolOptions(keep_warm, threads or default_threads())
         asyncio.run(_start(identity, urls, pool, observer, rules, keep))
+
+
+def _take_entry(folder: Path, file: Path) -> None:
+    """Keep the entry for secure sums, if the credentials have one."""
+    from covey.shared.mqtt.credentials import read
+
+    own = read(file)
+    if own.entry:
+        from covey.agent.kept.secure_folder import SecureFolder
+
+        SecureFolder.take_entry(folder, own.entry, own.fleet)
+
+
+@commands.command()
+def keys(name: AgentId = None, state: StateFolder = None) -> None:
+    """Print this device's signing key for secure sums, as `broker enroll --key` expects it. The secret stays here."""
+    from covey.agent.kept.secure_folder import SecureFolder
+
+    agent = name or default_name()
+    check_name("--id", agent)
+    print(SecureFolder.signing_key(state_folder(state, agent) / SECURE).hex())
 
 
 async def _start(

@@ -240,6 +240,7 @@ class Performer:
             "memory_out": str(memory),
             "durable": self._identity.durable,
             "account": str(self._identity.state / privacy_account.FILE),
+            "secure": str(self._identity.state / "secure"),
             "keep": None if self._keeper is None else self._keeper.place_for(order),
             **self._rules.to_wire(),
         }

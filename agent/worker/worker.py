@@ -7,9 +7,9 @@ Every job has `source` (where the data comes from) and `policy`, `allow` and `le
 
 - `inspect` (task): compare the data with a task. The answer describes the data. If the data does not fit, `problem`
   gives the reason without private values, and `detail` gives it in full for the device's own terminal
-- `perform` (order, models, memory, report_out, memory_out, client, account, keep): do the work of an order. `order` is the
-  message's bytes, `models` and `memory` are paths; the report and the new memory are written to the two paths ending in
-  `_out`. `account` is the path of the device's privacy account. If `keep` names a folder of models (`covey.agent.worker.keep`), the model of the order goes there
+- `perform` (order, models, memory, report_out, memory_out, client, account, secure, keep): do the work of an order. `order`
+  is the message's bytes, `models` and `memory` are paths; the report and the new memory are written to the two paths ending
+  in `_out`. `account` is the path of the device's privacy account, `secure` the folder of its secure sums. If `keep` names a folder of models (`covey.agent.worker.keep`), the model of the order goes there
 - `partition` (out): write which samples of a simulated fleet belong to which agent, as .npz
 - `start` (out): write the initial models of a simulated fleet's scenario, as .npz
 - `superclasses` (models, scaling): measure the models in a folder on each super-class of a simulated fleet's test data
@@ -394,7 +394,14 @@ def _work(
             account = DeviceAccount(Path(job["account"]), demand.local_epsilon, demand.local_delta)
         local.enable_privacy(privacy.local, budget, noise, memory.get(PRIVACY_LEDGER), account)
     content, new = execute_order(
-        order, models, local, memory, client=client, noise=noise, held_back=held_back
+        order,
+        models,
+        local,
+        memory,
+        client=client,
+        noise=noise,
+        held_back=held_back,
+        secure=_secure(job, work, rules, simulated=simulated),
     )
     circumstances = {
         "client_state": job.get("client_state", "whole"),
@@ -405,6 +412,19 @@ def _work(
     if new is memory:
         return content, b"", kept
     return content, save_memory(memory_out, new, durable=job["durable"]), kept
+
+
+def _secure(job: frames.Job, work: Work, rules: Rules, *, simulated: bool) -> Any:
+    """The keys and the state of secure sums; None if the order has none, or this device no keys for them."""
+    if not (work.privacy or {}).get("secure"):
+        return None
+    from covey.agent.kept.secure_folder import SecureFolder
+    from covey.shared.secure.simulated import simulated_identity
+
+    place, demand = Path(job["secure"]), rules.policy.privacy.of_sums()
+    if simulated:
+        return SecureFolder(place, simulated_identity(work.seed, job["client"]), demand)
+    return SecureFolder.of_device(place, demand)
 
 
 def _kept(

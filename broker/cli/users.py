@@ -17,6 +17,7 @@ from covey.broker.cli.options import command_group, show
 from covey.broker.folder import AUTHORITY_DAYS, DEFAULT_FEDERATION, SERVER_DAYS, BrokerFolder
 from covey.shared import json_text
 from covey.shared.cli import Json
+from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import PORTS
 from covey.shared.mqtt.credentials import COORDINATOR
 from covey.shared.terminal import Terminal
@@ -83,12 +84,25 @@ def enroll(
     federation: Annotated[
         str, typer.Option(help=f"the federation of the users; {ANY} for any")
     ] = DEFAULT_FEDERATION,
+    key: Annotated[
+        str,
+        typer.Option(
+            help="the signing key of the device, as `agent keys` prints it: for secure sums  [default: none]",
+            show_default=False,
+        ),
+    ] = "",
 ) -> None:
     """Add users and write a file for the --credentials of each. A running broker accepts them at once."""
     folders = [BrokerFolder(home) for home in homes or [HOME]]
     from covey.broker import shards
 
-    for file in shards.enroll_all(folders, names, role, federation, shard):
+    try:
+        signing_key = bytes.fromhex(key)
+    except ValueError:
+        raise UserError(
+            f"--key {key}: expected the 64 digits that `agent keys` prints on the device"
+        ) from None
+    for file in shards.enroll_all(folders, names, role, federation, shard, signing_key):
         print(file)
 
 

@@ -147,7 +147,8 @@ class ReportFile:
 
         Args:
             client: who sent it.
-            vectors: (d,) each, by name; written as float32.
+            vectors: (d,) each, by name; written as float32. Integers of 32 bits are written as they are: who reads
+                them back views the values as integers.
             facts: what else must be known of it, as JSON can say it.
 
         Raises:
@@ -157,7 +158,8 @@ class ReportFile:
         layout: list[tuple[str, int]] = []
         checksum = 0
         for name, vector in vectors.items():
-            values = np.ascontiguousarray(vector, FLOAT32)
+            is_words = vector.dtype == np.uint32  # of secure sums: their bits, which are read back
+            values = np.ascontiguousarray(vector.view(FLOAT32) if is_words else vector, FLOAT32)
             content = values.view(np.uint8).data
             checksum = zlib.crc32(content, checksum)
             layout.append((name, values.size))

@@ -130,7 +130,7 @@ class Folding:
         self.is_direct = False  # takes no sums of aggregators
         self.settled: list[bytes] = []  # digests of aggregators' messages that were dealt with
         self._spool = spool
-        self._strategy: Strategy[Any] = scenario.strategy
+        self._strategy: Strategy[Any] = scenario.method
         self._settings = scenario.aggregation
         self._newcomers = newcomers
         self._trained = trained

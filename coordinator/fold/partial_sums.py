@@ -72,7 +72,7 @@ def is_summable(scenario: Scenario, step: Step, state: Any, keys: Sequence[str])
         return False  # the aggregator would need the models of all agents
     if not phase.sizes:
         return True
-    return not any(is_whole(scenario.strategy, state, phase, client) for client in step.cohort)
+    return not any(is_whole(scenario.method, state, phase, client) for client in step.cohort)
 
 
 def count_sum(folding: Folding, spool: Spool, partial: PartialSum, state: Any) -> None:

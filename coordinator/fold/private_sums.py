@@ -362,7 +362,7 @@ def private_sums(
     Raises:
         UserError: see `noise_key` and `PrivateSums`.
     """
-    if scenario.privacy is None:
+    if scenario.privacy is None or not scenario.privacy.has_noise:
         return None
     key = noise_key(folder, scenario, resumed=resumed)
     kept = Ledger(**ledger)

@@ -115,7 +115,7 @@ class Recorder:
         """The line of the record about a fold; `state` is the strategy's after it."""
         step = folded.step
         close = folded.close
-        strategy = self._scenario.strategy
+        strategy = self._scenario.method
         own_phase = step.phase.name not in phase_names.OF_THE_RUN
         clusters = strategy.assignment(state)
         came_about = folded.circumstances
@@ -161,7 +161,7 @@ class Recorder:
         size = scenario.sketch
         if not size or step.phase.name in phase_names.OF_THE_RUN:
             return
-        found = sketched(scenario.strategy, state, reports, size, scenario.seed, values)
+        found = sketched(scenario.method, state, reports, size, scenario.seed, values)
         if found is not None:
             self._room.write(lambda: found.save(self._folder, step.number))
 
@@ -170,7 +170,7 @@ class Recorder:
         if self._mixtures is None and (self._folder / truth.FILE).exists():
             self._mixtures = truth.mixtures_of(self._scenario, self._folder)
         return truth.membership(
-            self._scenario.strategy.shown(state).memberships, self._mixtures or {}
+            self._scenario.method.shown(state).memberships, self._mixtures or {}
         )
 
 

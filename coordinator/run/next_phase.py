@@ -25,7 +25,7 @@ def next_phase(
         return Phase(MOMENTS, "all", ends_round=False, quorum=0.5)
     phase: Phase | None
     if view.round < view.rounds:
-        phase = scenario.strategy.plan(state, view)
+        phase = scenario.method.plan(state, view)
     else:
         phase = _entry(scenario, state, view, newcomers)
     if (phase is None or _evaluation_is_due(scenario, view)) and facts.evaluated < view.round:
@@ -46,7 +46,7 @@ def _entry(scenario: Scenario, state: Any, view: View, newcomers: Set[ClientId])
     """After the last round: what the strategy needs from newcomers before it can serve them, and nothing else."""
     if not newcomers:
         return None
-    phase = scenario.strategy.plan(state, view)
+    phase = scenario.method.plan(state, view)
     if phase is None or phase.ends_round:
         return None
     if isinstance(phase.cohort, str):  # all agents, or a sample

@@ -54,7 +54,7 @@ class OrderBook:
     ) -> None:
         self._scenario = scenario
         self._setup = setup
-        self._strategy = scenario.strategy
+        self._strategy = scenario.method
         self._engine = engine
         self._facts = facts
         self._room = room
@@ -287,7 +287,7 @@ class OrderBook:
             phase=phase.name,
             round=self._engine.round,
             seed=scenario.seed,
-            strategy=self._strategy.model_dump(mode="json"),
+            strategy=scenario.strategy.model_dump(mode="json"),
             training=training.model_dump(mode="json"),
             task=scenario.task.for_agents(),
             layout=self._setup.whole.to_wire(),

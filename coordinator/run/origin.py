@@ -39,7 +39,7 @@ class Origin:
         Raises:
             UserError: the method cannot be continued.
         """
-        strategy: Strategy[Any] = scenario.strategy
+        strategy: Strategy[Any] = scenario.method
         if setup.split is not None and setup.split.keeps:
             raise UserError(
                 f"--from {self.folder}: {scenario.strategy.name} keeps a part of its models on the devices, where a new run "

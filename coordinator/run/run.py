@@ -111,7 +111,7 @@ class Run:
         self.folder = folder
         self.scenario = scenario
         self.setup = setup
-        self.strategy = scenario.strategy
+        self.strategy = scenario.method
         self.engine = engine
         self.facts = facts
         room = Room(folder)
@@ -210,7 +210,7 @@ class Run:
         this.orders.restore()
         this._keep_waiting()
         this.recorder.note_resume(reported)
-        this.state = this.checkpoint.state(type(scenario.strategy.init(setup)))
+        this.state = this.checkpoint.state(type(this.strategy.init(setup)))
         step = engine.step
         this.privacy = private_sums(folder, scenario, facts.ledger, resumed=True)
         if step is not None:

@@ -115,6 +115,7 @@ class WorkerClients:
             "report_out": str(self._file(client, REPORT, order.step)),
             "memory_out": str(self._file(client, PENDING, order.step)),
             "durable": False,
+            "secure": str(self._folder / client / "secure"),
             "allow": self._allowed,
             "learner": self._learner,
         }

@@ -30,13 +30,22 @@ class Credentials:
     role: str  # "" if the file names none
     federation: str  # "" if the file names none
     ca: str  # the path of the file itself
+    entry: bytes = b""  # for secure sums, signed by the fleet key; empty if the file has none
+    fleet: bytes = b""  # the fleet key, public
 
     def __repr__(self) -> str:
         return f"Credentials({self.id!r}, role={self.role!r}, federation={self.federation!r})"
 
 
 def render(
-    name: str, url: BrokerUrl, authority: str, *, role: str = "", federation: str = ""
+    name: str,
+    url: BrokerUrl,
+    authority: str,
+    *,
+    role: str = "",
+    federation: str = "",
+    entry: bytes = b"",
+    fleet: bytes = b"",
 ) -> str:
     """The text of a credentials file. It contains the password.
 
@@ -46,12 +55,16 @@ def render(
         authority: the trusted certificates, as PEM.
         role: empty: none is named.
         federation: empty: the user may take part in any.
+        entry: for secure sums; empty: none.
+        fleet: the public fleet key, with an entry.
     """
     about = {"id": name, "broker": url.with_password()}
     if role:
         about["role"] = role
     if federation:
         about["federation"] = federation
+    if entry:
+        about |= {"entry": entry.hex(), "fleet": fleet.hex()}
     heading = json_text.dumps(about, indent=1)
     return f"{heading}\n{authority}"
 
@@ -84,6 +97,8 @@ def _parsed(file: Path) -> Credentials:
         role=about.get("role", ""),
         federation=about.get("federation", ""),
         ca=str(file),
+        entry=bytes.fromhex(about.get("entry", "")),
+        fleet=bytes.fromhex(about.get("fleet", "")),
     )
     BrokerUrl.parse(credentials.broker)
     optional = [name for name in (credentials.role, credentials.federation) if name]

@@ -15,7 +15,14 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from covey.shared.numerics.averages import step_norm
 from covey.shared.numerics.vectors import Vector, release
@@ -121,6 +128,30 @@ class LocalPrivacy(_Section):
         return self
 
 
+class SecureSettings(_Section):
+    """Secure sums: agents mask their updates, and the coordinator learns the sum of a group alone."""
+
+    colluders: float = Field(
+        0.2, ge=0, lt=1, description="Share of a group's members that may work for the coordinator."
+    )
+    threshold: int | None = Field(
+        None,
+        ge=3,
+        description="Members that must answer before a sum can be read. null: the smallest number that protects.",
+    )
+    least: int | None = Field(
+        None, ge=3, description="Members that a sum must have. null: the threshold."
+    )
+    group: int = Field(128, ge=3, le=512, description="The most members of a group.")
+    clip: float = _norm("Euclidean norm to which each agent's change of the model is shortened.")
+    cap: int = Field(
+        10_000, ge=1, lt=2**22, description="The most examples with which an agent counts."
+    )
+    seconds: float = Field(
+        3600.0, gt=0, description="Seconds after which an agent forgets a sum that it joined."
+    )
+
+
 class Privacy(_Section):
     """The differential privacy of the run. The noise of a simulated fleet repeats with the seed and hides nothing."""
 
@@ -135,9 +166,28 @@ class Privacy(_Section):
         description="Example-level privacy (DP-SGD), with noise added by the agents. null: none.",
     )
 
+    secure: SecureSettings | None = Field(
+        None,
+        description="Secure sums: the coordinator learns sums of updates and no single one. null: it sees each report.",
+    )
+
+    @model_serializer(mode="wrap")
+    def _without_unused_sums(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave `secure` out if it is not used: the section keeps the digest that its runs have stored."""
+        section: dict[str, Any] = dump(self)
+        if self.secure is None:
+            section.pop("secure", None)
+        return section
+
+    @property
+    def has_noise(self) -> bool:
+        """Whether a part of the section adds noise, of which an account is kept."""
+        return (self.signatures or self.client or self.local) is not None
+
     def for_agents(self, rounds: int) -> dict[str, Any]:
         """The section in an order: everything except the coordinator's own part, and the number of rounds."""
-        return {**self.model_dump(mode="json", include={"signatures", "local"}), "rounds": rounds}
+        parts = {"signatures", "local", "secure"}
+        return {**self.model_dump(mode="json", include=parts), "rounds": rounds}
 
 
 @dataclass(frozen=True)

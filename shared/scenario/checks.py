@@ -89,6 +89,58 @@ def check_data_stays_private(privacy: Privacy, task: Task, sketch: int | None) -
         )
 
 
+USUAL = Aggregation()  # its limit on steps does not apply to masked reports
+SECURE_METHODS = ("ditto", "fedavg", "fedprox")
+
+
+def check_secure(
+    privacy: Privacy,
+    aggregation: Aggregation,
+    rounds: Rounds,
+    wire: Wire,
+    task: Task,
+    track: bool,
+    strategies: Sequence[AnyStrategy],
+) -> None:
+    """ValueError for what cannot be combined with secure sums, because it needs single reports or is not supported yet.
+
+    Args:
+        privacy: the section.
+        aggregation, rounds, wire, task: the sections.
+        track: `evaluation.track`.
+        strategies: the scenario's method, then those of its comparison.
+    """
+    if privacy.secure is None:
+        return
+    refused = {
+        "privacy.client, privacy.signatures and privacy.local": privacy.has_noise,
+        "aggregation.rule other than mean": aggregation.average.single,
+        "aggregation.clip": aggregation.clip != Clip(),
+        "aggregation.refuse_beyond": aggregation.refuse_beyond not in (None, USUAL.refuse_beyond),
+        "rounds.mode buffered": rounds.mode == "buffered",
+        "wire.down other than float32": wire.down != "float32",
+        "evaluation.track": track,
+        "task.share, task.keep and task.freeze": bool(task.share or task.keep or task.freeze),
+        "statistics of the fleet (task.standardise: federated and its like)": bool(
+            task.asks_fleet_for
+        ),
+    }
+    for what, is_set in refused.items():
+        if is_set:
+            raise ValueError(
+                f"privacy.secure: {what} needs single reports or is not supported under masks; leave it out"
+            )
+    for strategy in strategies:
+        if strategy.name not in SECURE_METHODS:
+            raise ValueError(
+                f"privacy.secure: {strategy.name} is not supported; choose {', '.join(SECURE_METHODS)}"
+            )
+        if strategy.server is not None:
+            raise ValueError(
+                f"privacy.secure: {strategy.name}.server is not supported; leave the server's optimiser out"
+            )
+
+
 def check_fallback(privacy: Privacy) -> None:
     """ValueError where votes on held-back samples would release what the privacy account does not cover."""
     if privacy.client is None and privacy.local is None:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationError, model_validator
 
+from covey.shared.plugins import door
 from covey.shared.privacy.settings import AUGMENT_UNDER_DP_SGD, WEIGHTS_UNDER_DP_SGD, Privacy
 from covey.shared.scenario import checks
 from covey.shared.scenario.aggregation import Aggregation
@@ -242,6 +243,15 @@ class Scenario(Section):
             checks.check_data_stays_private(self.privacy, self.task, self.records.sketch)
             checks.check_aggregation(self.privacy, self.aggregation)
             checks.check_methods(self.privacy, self._strategies)
+            checks.check_secure(
+                self.privacy,
+                self.aggregation,
+                self.rounds,
+                self.wire,
+                self.task,
+                self.evaluation.track,
+                self._strategies,
+            )
         return self
 
     @model_validator(mode="after")
@@ -266,6 +276,21 @@ class Scenario(Section):
         return self
 
     # -- what follows from several sections ------------------------------------------------------------------------
+
+    @property
+    def method(self) -> AnyStrategy:
+        """The method as the coordinator runs it: under secure sums, if the section `privacy` asks for them."""
+        settings = self.privacy.secure if self.privacy is not None else None
+        if settings is None:
+            return self.strategy
+        method: AnyStrategy = door("secure sums").Secured(
+            method=self.strategy,
+            settings=settings,
+            training=self.training,
+            seed=self.seed,
+            rounds=self.rounds.count,
+        )
+        return method
 
     @property
     def _compared(self) -> tuple[Method, ...]:

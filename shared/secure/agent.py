@@ -35,6 +35,7 @@ from covey.shared.secure.derivation import (
     fault_of_unmask,
     name_of_entry,
     name_of_list,
+    name_of_scale,
     name_of_seed,
     name_of_terms,
     name_of_unmask,
@@ -67,7 +68,7 @@ from covey.shared.secure.messages import (
     Terms,
     UnmaskList,
 )
-from covey.shared.secure.parameters import LARGEST_GROUP
+from covey.shared.secure.parameters import LARGEST_GROUP, Scale
 from covey.shared.secure.primitives import (
     KEY_BYTES,
     Agreement,
@@ -152,6 +153,7 @@ class OwnVector(Message):
 
     start: Hash
     digest: Hash
+    scale: Hash
 
 
 class OwnSum(Message):
@@ -345,14 +347,17 @@ class SecureAgent:
         after = self._without_sum(state).changed(sum=own, boxes=unused)
         return Step(after, (SendJoin(own.join),))
 
-    def made(self, state: AgentState, start: bytes, digest: bytes) -> Step:
-        """The vector of a start is on disk. Only the first one counts."""
+    def made(self, state: AgentState, start: bytes, digest: bytes, scale: Scale) -> Step:
+        """The vector of a start is on disk, in this scale. Only the first one counts."""
         known = state.vector(start)
         if known is not None and known != digest:
             return self._failed(state, "another vector", "a vector was made for this start before")
         if known is None:
             state = state.changed(
-                vectors=[*state.vectors, OwnVector(start=start, digest=digest)][-MOST_LEFT:]
+                vectors=[
+                    *state.vectors,
+                    OwnVector(start=start, digest=digest, scale=name_of_scale(scale)),
+                ][-MOST_LEFT:]
             )
         return Step(state, self._masking(state))
 
@@ -474,6 +479,7 @@ class SecureAgent:
             raise RefusalError("left before")
         self._compare_start(terms, start)
         self._check_lock(state, start.digest, start.models)
+        self._check_scale(state, terms)
         serials = Expelled.from_bytes(state.expelled).serials if state.expelled else []
         return terms, signers_of(terms, entries, serials, self.identity.fleet, now)
 
@@ -487,6 +493,12 @@ class SecureAgent:
             raise RefusalError(SUMMED_BEFORE)
         if sum(lock.models == models for lock in state.locks) >= self.policy.repeats:
             raise RefusalError(SUMMED_BEFORE, f"{self.policy.repeats} sums from the same models")
+
+    def _check_scale(self, state: AgentState, terms: Terms) -> None:
+        """The vector of a start is used again in every attempt: with another scale it would count wrongly."""
+        scale = name_of_scale(terms.scale)
+        if any(own.start == terms.start and own.scale != scale for own in state.vectors):
+            raise RefusalError("another scale", "the vector of this start was made in another one")
 
     def _own_place(self, state: AgentState, terms: Terms) -> tuple[int, OwnBox]:
         for place, member in enumerate(terms.members, start=1):

@@ -455,13 +455,13 @@ def _kind_of(state: SumState, dealer: int) -> CellKind:
     return SEED if dealer in state.reported else MASK
 
 
-def _inboxes(state: SumState) -> list[Effect]:
-    """The cells for each listed member."""
+def inbox_of(state: SumState, holder: int) -> bytes:
+    """The cells for a listed member."""
+    pairs = (state.joins[dealer].pair_for(holder) for dealer in state.listed if dealer != holder)
     named = name_of_list(state.listing)
-    inboxes: list[Effect] = []
-    for holder in state.listed:
-        cells = b"".join(
-            state.joins[dealer].pair_for(holder) for dealer in state.listed if dealer != holder
-        )
-        inboxes.append(FillInbox(holder, CellInbox(listing=named, cells=cells).to_bytes()))
-    return inboxes
+    return CellInbox(listing=named, cells=b"".join(pairs)).to_bytes()
+
+
+def _inboxes(state: SumState) -> list[FillInbox]:
+    """The cells for each listed member."""
+    return [FillInbox(holder, inbox_of(state, holder)) for holder in state.listed]

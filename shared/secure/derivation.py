@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
@@ -21,6 +22,7 @@ from covey.shared.secure.messages import (
     UnmaskList,
     UnmaskRow,
 )
+from covey.shared.secure.parameters import Scale
 from covey.shared.secure.primitives import derived, hashed, is_signed, number, unsealed
 from covey.shared.secure.shamir import share_from_bytes
 
@@ -88,6 +90,12 @@ def name_of_unmask(content: bytes) -> bytes:
 
 def places_in_bytes(places: Iterable[int]) -> bytes:
     return b"".join(map(number, places))
+
+
+def name_of_scale(scale: Scale) -> bytes:
+    """Of the scale in which a vector was made."""
+    numbers = struct.pack("<dQQd", scale.clip, scale.cap, scale.levels, scale.deviation)
+    return hashed("scale", numbers)
 
 
 def signed_of_entry(entry: Entry) -> bytes:

@@ -100,39 +100,71 @@ def from_wire(content: bytes) -> Integers:
     return np.frombuffer(content, WIRE).astype(np.uint32)
 
 
-def mean_of(total: Integers, reported: int, scale: Scale) -> Mean:
-    """The mean of the updates in a sum without masks.
+@dataclass(frozen=True)
+class Total:
+    """The sum of some updates, of one group or of several: exact, so that groups may be drawn in any way."""
 
-    A mean of honest updates is never longer than `clip`, apart from rounding. A longer one is shortened to it.
+    values: npt.NDArray[np.int64]  # (d,), in units
+    weight: int
+    reported: int
+    shortened: int | None  # None under noise
+
+    def __add__(self, other: Total) -> Total:
+        shortened = None
+        if self.shortened is not None and other.shortened is not None:
+            shortened = self.shortened + other.shortened
+        return Total(
+            self.values + other.values,
+            self.weight + other.weight,
+            self.reported + other.reported,
+            shortened,
+        )
+
+    def mean(self, scale: Scale) -> Mean:
+        """The mean of the updates.
+
+        That of honest updates is never longer than `clip`, apart from rounding. A longer one is shortened to it.
+        """
+        length = self.values.size
+        if self.weight == 0:
+            return Mean(np.zeros(length), 0, self.shortened, was_long=False)
+        mean = self.values.astype(np.float64) * (scale.unit / self.weight)
+        norm = float(np.linalg.norm(mean))
+        slack = _ROUNDING * self.reported * math.sqrt(length) * scale.unit / self.weight
+        was_long = norm > scale.clip + slack and not scale.is_noised
+        if was_long:
+            mean *= scale.clip / norm
+        return Mean(mean, self.weight, self.shortened, was_long)
+
+
+def total_of(integers: Integers, reported: int, scale: Scale) -> Total:
+    """The sum of the updates in a sum without masks.
 
     Args:
-        total: the sum of `to_integers` of all reported updates, uint32 (d + scale.slots,).
+        integers: the sum of `to_integers` of all reported updates, uint32 (d + scale.slots,).
         reported: number of updates, at least 1.
         scale: the same for all.
 
     Raises:
         OutOfRangeError: values, weight or count are larger than honest updates can make them.
     """
-    signed = total.view(np.int32)
+    signed = integers.view(np.int32)
     length = signed.size - scale.slots
-    values = signed[:length]
+    values = signed[:length].astype(np.int64)
     largest = reported * (scale.levels + scale.tail)
     if values.size and max(int(values.max()), -int(values.min())) > largest:
         raise OutOfRangeError(f"a value of the sum exceeds {largest}")
-    weight, shortened = reported, None
-    if not scale.is_noised:
-        weight, shortened = int(signed[length]), int(signed[length + 1])
-        if not 0 <= weight <= reported * scale.cap or not 0 <= shortened <= reported:
-            raise OutOfRangeError(f"weight {weight} and count {shortened} of {reported} updates")
-    if weight == 0:
-        return Mean(np.zeros(length), 0, shortened, was_long=False)
-    mean = values.astype(np.float64) * (scale.unit / weight)
-    norm = float(np.linalg.norm(mean))
-    slack = _ROUNDING * reported * math.sqrt(length) * scale.unit / weight
-    was_long = norm > scale.clip + slack and not scale.is_noised
-    if was_long:
-        mean *= scale.clip / norm
-    return Mean(mean, weight, shortened, was_long)
+    if scale.is_noised:
+        return Total(values, reported, reported, None)
+    weight, shortened = int(signed[length]), int(signed[length + 1])
+    if not 0 <= weight <= reported * scale.cap or not 0 <= shortened <= reported:
+        raise OutOfRangeError(f"weight {weight} and count {shortened} of {reported} updates")
+    return Total(values, weight, reported, shortened)
+
+
+def mean_of(integers: Integers, reported: int, scale: Scale) -> Mean:
+    """The mean of the updates in a sum without masks. Arguments and errors are those of `total_of`."""
+    return total_of(integers, reported, scale).mean(scale)
 
 
 def moved(base: Vector, mean: Mean) -> Vector:

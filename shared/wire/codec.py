@@ -40,6 +40,7 @@ Generator = np.random.Generator
 Base = Vector | None  # (d,), the model that a difference is added to
 Reader = Callable[[Encoded, Base], Vector]
 
+WORDS = "uint32"  # the codec of integers, which a scenario cannot choose
 NOT_SENT = np.float32(0)  # what topk adds to the other values of a base
 MAX_DETAIL = 200  # characters of a refusal
 
@@ -120,6 +121,8 @@ def encode(
     Raises:
         ValueError: the vector, the difference or a sum is not finite; lengths differ; or a base has no digest.
     """
+    if vector.dtype == np.uint32:  # integers mod 2**32 of secure sums: exact, whatever the codec
+        return Encoded(codec=WORDS, length=vector.size, data=vector.astype(UINT32).tobytes()), None
     if base is None or not codec.delta:
         name = "float32" if codec.name == "topk" else codec.name
         encoded = _encode_dense(vector, name, codec.block, b"", rng)
@@ -283,6 +286,12 @@ def _sum(values: Vector, base: Base) -> Vector:
     return base + values
 
 
+def _from_words(encoded: Encoded, base: Base) -> Any:
+    """Integers mod 2**32, uint32: vectors and messages of secure sums."""
+    _expect(encoded, 4 * encoded.length)
+    return np.frombuffer(encoded.data, UINT32).astype(np.uint32, copy=False)
+
+
 def _from_topk(encoded: Encoded, base: Base) -> Vector:
     count = len(encoded.data) // 4
     _expect(encoded, data=4 * count, index=4 * count)
@@ -307,4 +316,5 @@ _READERS: dict[str, Reader] = {
     "bfloat16": _from_bfloat16,
     "int8": _from_int8,
     "topk": _from_topk,
+    WORDS: _from_words,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from covey.agent.kept.secure_folder import SecureFolder
 from covey.coordinator.engine.rules import Rules
 from covey.coordinator.record.notices import Observer, ignore
 from covey.coordinator.run.folder import IN_PROCESS
@@ -13,6 +14,7 @@ from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import Driver, Work
 from covey.shared.client import decode_model, execute_order, simulated_noise
 from covey.shared.scenario.scenario import Scenario
+from covey.shared.secure.simulated import simulated_identity
 from covey.shared.strategies.base import ClientId, ClientState, Local, Setup
 from covey.shared.wire.messages import OrderMessage, ReportContent
 
@@ -50,14 +52,26 @@ class LocalClients:
             client=client,
             noise=simulated_noise(order.work, client),
             held_back=self.held_back_for(client, order) if self.held_back_for else None,
+            secure=self._secure(run, client),
         )
         return report
+
+    def _secure(self, run: Run, client: ClientId) -> SecureFolder | None:
+        """Keys for secure sums, if the scenario has them."""
+        return secure_folder(run.folder / "agents" / client / "secure", run.scenario, client)
 
     def settle(self, run: Run, client: ClientId, step: int) -> None:
         """Keep the memory of accepted work."""
         kept = self._kept.pop(client, None)
         if kept is not None and run.facts.accepted.get(client) == step:
             self.memories[client] = kept
+
+
+def secure_folder(place: Path, scenario: Scenario, client: ClientId) -> SecureFolder | None:
+    """The folder of a simulated agent's secure sums, if the scenario has them."""
+    if scenario.privacy is None or scenario.privacy.secure is None:
+        return None
+    return SecureFolder(place, simulated_identity(scenario.seed, client))
 
 
 def local_driver(

@@ -10,6 +10,7 @@ from typing import Any
 
 from covey.agent.device.identity import Identity
 from covey.agent.device.service import Agent
+from covey.agent.kept.secure_folder import SecureFolder
 from covey.agent.policy import DEFAULT_RULES
 from covey.agent.worker.memory_file import load_memory, save_memory
 from covey.broker.testing.memory_broker import MemoryBroker
@@ -20,6 +21,7 @@ from covey.coordinator.serve.service import Service, last_will
 from covey.shared.client import decode_model, execute_order
 from covey.shared.numerics.vectors import Layout
 from covey.shared.scenario.scenario import Scenario
+from covey.shared.secure.simulated import simulated_identity
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire import frames
 from covey.shared.wire.messages import OrderMessage, digest
@@ -75,6 +77,7 @@ class Numpy:
             client=client,
             clock=asyncio.get_running_loop().time,
             held_back=self.held_back.get(client),
+            secure=SecureFolder(Path(job["secure"]), simulated_identity(order.work.seed, client)),
         )
         content = report.to_bytes()
         Path(job["report_out"]).write_bytes(content)

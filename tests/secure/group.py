@@ -141,7 +141,7 @@ class Device:
         if begun.digest not in self.vectors:
             self.vectors[begun.digest] = to_integers(self.update, self.examples, scale)
         digest = digest_of(self.vectors[begun.digest])
-        return self.take(self.machine.made(self.state, begun.digest, digest))
+        return self.take(self.machine.made(self.state, begun.digest, digest, scale))
 
     def take_list(self, content: bytes, inbox: bytes) -> list[object]:
         return self.take(self.machine.listed(self.state, content, inbox))

@@ -553,9 +553,16 @@ def test_a_second_vector_for_one_start_is_a_failure() -> None:
     here = site_at("join", 5)
     first = here.members[0]
     first.train(here.begun, here.terms.scale)
-    first.take(first.machine.made(first.state, here.begun.digest, bytes(32)))
+    first.take(first.machine.made(first.state, here.begun.digest, bytes(32), here.terms.scale))
     assert first.refused == "another vector"
     assert first.state.sum is None
+
+
+def test_another_scale_for_a_vector_that_was_made_is_refused() -> None:
+    here = site_at("join", 5)
+    here.gather_reports([1, 2, 3])
+    assert offered(here.members, terms_of(here.members, attempt=2, clip=2.0)) == "another scale"
+    assert offered(here.members, terms_of(here.members, attempt=3)) == ""
 
 
 def test_a_second_masked_vector_for_the_same_terms_is_a_failure() -> None:

@@ -15,7 +15,7 @@ import pytest
 from covey.shared.secure import agent as at
 from covey.shared.secure import derivation as de
 from covey.shared.secure.messages import JoinList, ListRow, Terms, UnmaskList, UnmaskRow
-from covey.shared.secure.parameters import Group, group_of
+from covey.shared.secure.parameters import Group, Scale, group_of
 from covey.shared.secure.primitives import Token, public_key
 from covey.shared.secure.shamir import share_to_bytes
 from tests.secure.closure import Attempt, Server
@@ -271,11 +271,11 @@ class WorkTwice(at.SecureAgent):
         self.listed_sum = made.state.sum
         return made
 
-    def made(self, state: at.AgentState, start: bytes, digest: bytes) -> at.Step:
+    def made(self, state: at.AgentState, start: bytes, digest: bytes, scale: Scale) -> at.Step:
         known = state.vector(start)
         if known is not None and known != digest:
             state = state.changed(vectors=[], sum=self.listed_sum)
-        return super().made(state, start, digest)
+        return super().made(state, start, digest, scale)
 
 
 def damaged_vector(kind: type[at.SecureAgent]) -> Server:

@@ -1,0 +1,113 @@
+"""What a device keeps for secure sums, over all runs: its state, and the vectors of the sum that it takes part in.
+
+`state` is replaced atomically and has the last word; a file of a vector counts only if the state has its digest. A name that
+the state does not mention is left from an earlier sum.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from covey.shared.errors import DecodeError, PublicError
+from covey.shared.files import make_folder, write_atomically, write_private
+from covey.shared.secure.agent import AgentState, Identity, OwnersPolicy, SecureAgent
+from covey.shared.secure.integers import from_wire
+from covey.shared.secure.masks import WIRE, Integers
+from covey.shared.secure.primitives import Token
+
+STATE = "state"
+SIGNING_KEY, ENTRY, FLEET = "signing.key", "entry", "fleet.pub"  # of a device: `agent keys`
+ENDING = ".words"
+
+
+class SecureFolder:
+    """A folder of secure sums.
+
+    Args:
+        folder: made when something is saved.
+        identity: of the agent.
+        policy: of its owner.
+    """
+
+    def __init__(
+        self, folder: Path, identity: Identity, policy: OwnersPolicy | None = None
+    ) -> None:
+        self._folder = folder
+        self.agent = SecureAgent(identity, policy or OwnersPolicy())
+
+    @classmethod
+    def of_device(cls, folder: Path, policy: OwnersPolicy) -> SecureFolder | None:
+        """The folder of a device that has keys and an entry of its fleet; None if it has not."""
+        try:
+            secret, entry, fleet = (
+                (folder / name).read_bytes() for name in (SIGNING_KEY, ENTRY, FLEET)
+            )
+        except FileNotFoundError:
+            return None
+        return cls(folder, Identity(entry, secret, fleet), policy)
+
+    @staticmethod
+    def signing_key(folder: Path) -> bytes:
+        """The public signing key of this device, which is made now if there is none."""
+        from covey.shared.secure import fleet_key, primitives
+
+        path = folder / SIGNING_KEY
+        if not path.exists():
+            make_folder(folder)
+            write_private(path, fleet_key.new_secret())
+        return primitives.signing_key(path.read_bytes())
+
+    @staticmethod
+    def take_entry(folder: Path, entry: bytes, fleet: bytes) -> None:
+        """Keep the entry of this device's credentials, and the key of its fleet."""
+        make_folder(folder)
+        write_atomically(folder / FLEET, fleet)
+        write_atomically(folder / ENTRY, entry)
+
+    @property
+    def token(self) -> Token:
+        return os.urandom
+
+    @property
+    def now(self) -> float:
+        return time.time()
+
+    def state(self) -> AgentState:
+        """The state on disk, or an empty one. Raises PublicError for a damaged file."""
+        path = self._folder / STATE
+        try:
+            return AgentState.from_bytes(path.read_bytes())
+        except FileNotFoundError:
+            return AgentState()
+        except DecodeError:
+            raise PublicError(
+                "secure sums: the state of this device is damaged; which starts it has answered is unknown"
+            ) from None
+
+    def save(self, state: AgentState) -> None:
+        make_folder(self._folder)
+        write_atomically(self._folder / STATE, state.to_bytes())
+
+    def vector(self, name: str) -> Integers | None:
+        try:
+            return from_wire(self._file(name).read_bytes())
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def save_vector(self, name: str, vector: Integers) -> None:
+        make_folder(self._folder)
+        write_atomically(self._file(name), np.asarray(vector, WIRE).tobytes())
+
+    def forget_vectors(self, but: Sequence[str]) -> None:
+        kept = {self._file(name) for name in but}
+        for path in self._folder.glob(f"*{ENDING}"):
+            if path not in kept:
+                path.unlink(missing_ok=True)
+
+    def _file(self, name: str) -> Path:
+        return self._folder / f"{name}{ENDING}"

@@ -1,0 +1,695 @@
+"""A method whose updates are summed under masks: the phases of a secure sum around the phase of the method itself.
+
+The coordinator asks for boxes, then for joins, then for the method's own work, whose vectors come masked, then for answers
+(docs/secure-sums.md). Each of these is a phase like any other: orders carry lists and cells as contents, reports carry
+joins, heads and answers, and the state is in the checkpoint before the next order is sent. The last phase ends the round.
+
+    secure-box -> secure-join -> the method's phase -> secure-unmask
+
+A sum that is void begins again with boxes, in the same round. One that is passed over leaves its models as they are.
+`Secured` is the coordinator's half, `perform` the agent's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, make_dataclass, replace
+from functools import cache
+from typing import Any, Protocol, cast
+
+import msgpack
+import numpy as np
+import numpy.typing as npt
+from pydantic import ConfigDict
+
+from covey.shared import json_text
+from covey.shared.errors import DecodeError, PublicError
+from covey.shared.numerics.averages import MEAN, Average
+from covey.shared.numerics.vectors import Vector
+from covey.shared.privacy.settings import SecureSettings
+from covey.shared.secure import agent as at
+from covey.shared.secure import coordinator as co
+from covey.shared.secure.derivation import Start, name_of_entry, start_of
+from covey.shared.secure.integers import OutOfRangeError, Total, moved, to_integers, total_of
+from covey.shared.secure.masks import Integers, add_masks, digest_of
+from covey.shared.secure.messages import Box, Entry, Member, ReportHead, Terms
+from covey.shared.secure.parameters import Scale, group_of, groups, plain_scale
+from covey.shared.secure.primitives import Token, hashed
+from covey.shared.strategies.base import (
+    LAST_MODEL,
+    MODEL,
+    ClientId,
+    ClientState,
+    Job,
+    Local,
+    Order,
+    Phase,
+    Report,
+    Reports,
+    Setup,
+    Shown,
+    Strategy,
+    Sums,
+    Training,
+    View,
+)
+
+BOX, JOIN, UNMASK = "secure-box", "secure-join", "secure-unmask"
+WORDS = "secure"  # the vector of a report that holds a message
+MASKED = "masked"
+HEAD = "head"
+MOST_WORDS = 1 << 18  # of a message in a report
+MOST_VOIDS = 5  # in one round; then it is passed over
+ASKED_FOR_ANSWERS = 3  # times, each with a deadline; then a sum is passed over
+LENGTH_BYTES = 4
+
+Secure = Mapping[str, Any]  # what the state has besides that of the method
+
+
+# -- bytes as vectors --------------------------------------------------------------------------------------------------
+
+
+def words_of(content: bytes) -> Integers:
+    """A message as integers, which travel like a vector."""
+    framed = len(content).to_bytes(LENGTH_BYTES, "little") + content
+    return np.frombuffer(framed + bytes(-len(framed) % 4), "<u4").astype(np.uint32)
+
+
+def integers_in(vector: npt.NDArray[Any]) -> Integers:
+    """The integers (m,) of a vector, also where a spool has their bits as floating-point numbers."""
+    return np.ascontiguousarray(vector).view(np.uint32)
+
+
+def bytes_of(words: npt.NDArray[Any]) -> bytes:
+    """The message in such integers. Raises DecodeError("secure words") for others."""
+    content = integers_in(words).astype("<u4").tobytes()
+    length = int.from_bytes(content[:LENGTH_BYTES], "little")
+    if LENGTH_BYTES + length > len(content):
+        raise DecodeError("secure words", "expected a message in unsigned integers")
+    return content[LENGTH_BYTES : LENGTH_BYTES + length]
+
+
+def start_of_work(
+    method: Strategy[Any],
+    training: Training,
+    seed: int,
+    round: int,
+    numbers: Mapping[str, Any],
+    models: Sequence[Vector],
+) -> Start:
+    """What an order starts from: agents compute it from their own order."""
+    settings = json_text.dumps(
+        [method.model_dump(mode="json"), training.model_dump(mode="json"), seed]
+    )
+    packed: bytes = msgpack.packb(dict(numbers))
+    digests = [hashed("model", model.astype("<f4", copy=False).tobytes()) for model in models]
+    return start_of(hashed("settings", settings.encode()), "train", round, packed, digests)
+
+
+# -- the coordinator's half --------------------------------------------------------------------------------------------
+
+
+class SecureSums:
+    """The sums of a phase: the mean of the updates under a key, added to the model that they started from.
+
+    Args:
+        starts: models (d,) by key.
+        scale: of the integers, the same for all groups.
+    """
+
+    average: Average = MEAN
+
+    def __init__(self, starts: Mapping[str, Vector], scale: Scale) -> None:
+        self._starts = starts
+        self._scale = scale
+        self._totals: dict[str, Total] = {}
+
+    def add(self, key: str, total: Total) -> None:
+        """The sum of one group."""
+        before = self._totals.get(key)
+        self._totals[key] = total if before is None else before + total
+
+    def facts(self) -> list[dict[str, Any]]:
+        """Figures of the sums for the record: members, weight, updates that were shortened."""
+        return [
+            {
+                "key": key,
+                "members": total.reported,
+                "weight": total.weight,
+                "shortened": total.shortened,
+                "too_long": total.mean(self._scale).was_long,
+            }
+            for key, total in sorted(self._totals.items())
+        ]
+
+    def mean(self, key: str, otherwise: Vector) -> Vector:
+        if not self.weight(key):
+            return otherwise
+        return moved(self._starts[key], self._totals[key].mean(self._scale))
+
+    def moved(self, key: str, start: Vector, share: float) -> Vector:
+        if not self.weight(key):
+            return start
+        target = self._starts[key].astype(np.float64) + self._totals[key].mean(self._scale).vector
+        begin = start.astype(np.float64)
+        return (begin + share * (target - begin)).astype(np.float32)
+
+    def weight(self, key: str) -> float:
+        return float(self._totals[key].weight) if key in self._totals else 0.0
+
+    def count(self, key: str) -> int:
+        return self._totals[key].reported if key in self._totals else 0
+
+
+@cache
+def _state_type(kind: Any) -> Any:
+    """The state of a method with the field `secure`."""
+    added: tuple[str, Any, Any] = ("secure", Mapping[str, Any], field(default_factory=dict))
+    return make_dataclass(f"Secured{kind.__name__}", [added], bases=(kind,), frozen=True)
+
+
+def _with(state: Any, secure: Secure) -> Any:
+    """A state of the method with this as a further field."""
+    if hasattr(state, "secure"):
+        return replace(state, secure=secure)
+    values = {one.name: getattr(state, one.name) for one in fields(state)}
+    return _state_type(cast(Any, type(state)))(**values, secure=secure)
+
+
+class Secured(Strategy[Any]):
+    """A method under secure sums. A run has it in the place of the method itself."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    method: Any  # a `Strategy`: pydantic would validate one of another state again
+    settings: SecureSettings
+    training: Training  # of the scenario
+    seed: int
+    rounds: int
+
+    @property
+    def _own(self) -> Strategy[Any]:
+        """The method itself."""
+        return cast(Strategy[Any], self.method)
+
+    @property
+    def name(self) -> str:
+        return str(getattr(self.method, "name", "method"))
+
+    @property
+    def starts(self) -> int:
+        return self._own.starts
+
+    def init(self, setup: Setup) -> Any:
+        return _with(self._own.init(setup), {"stage": BOX, "round": 0, "voids": 0, "sums": []})
+
+    def continued(self, state: Any, fresh: Any) -> Any:
+        return self._own.continued(state, fresh)
+
+    def serve(self, state: Any, client: ClientId) -> Order:
+        return self._own.serve(state, client)
+
+    def clusters(self, state: Any) -> tuple[Vector, ...]:
+        return self._own.clusters(state)
+
+    def assignment(self, state: Any) -> Mapping[ClientId, int]:
+        return self._own.assignment(state)
+
+    def shown(self, state: Any) -> Shown:
+        """What the method shows, how the sums of the newest round ended, and figures of these sums."""
+        shown = self._own.shown(state)
+        if "ends" not in state.secure:
+            return shown
+        notes = {"secure": list(state.secure["ends"])}
+        if state.secure.get("facts"):
+            notes["secure_sums"] = list(state.secure["facts"])
+        return replace(shown, notes={**shown.notes, **notes})
+
+    def plan(self, state: Any, view: View) -> Phase:
+        """The next phase of the sums. Those that lack members begin again with boxes; answers are asked for several times."""
+        own = self._phase(state)
+        sums = [one for one in state.secure["sums"] if not one["end"]]
+        stage = state.secure["stage"]
+        asked = {"join": "members", "train": "listed", "unmask": "reported"}.get(stage, "")
+        clients = tuple(sorted(client for one in sums for client in one[asked])) if asked else ()
+        needed = min((one["least"] for one in sums), default=0)
+        has_enough = len(set(clients) & set(view.present)) >= needed
+        quorum = needed / len(clients) if clients else 0.0
+        words = {WORDS: -MOST_WORDS}
+        if stage == "unmask":
+            is_last = not clients or not has_enough or view.attempt >= ASKED_FOR_ANSWERS - 1
+            return Phase(UNMASK, clients, words, quorum=quorum, may_be_empty=is_last)
+        if stage == "join" and has_enough and not view.attempt:
+            return Phase(JOIN, clients, words, ends_round=False, quorum=quorum)
+        if stage == "train" and has_enough and not view.attempt:
+            sizes = {MASKED: own.sizes[MODEL] + self._scale().slots, HEAD: -MOST_WORDS}
+            return replace(own, cohort=clients, sizes=sizes, ends_round=False, quorum=quorum)
+        draw = own.draw or own.name
+        return Phase(BOX, own.cohort, words, ends_round=False, quorum=own.quorum, draw=draw)
+
+    def _phase(self, state: Any) -> Phase:
+        """The method's own phase: it does not depend on who is there."""
+        return self._own.plan(state, View(0, self.rounds, 0, ()))
+
+    def order(self, state: Any, phase: Phase, client: ClientId) -> Order:
+        if phase.name == BOX:
+            return Order(whole=True)
+        number, one = _sum_of(state.secure["sums"], client)
+        if one is None:
+            return Order(whole=True)
+        own = self._own.order(state, self._phase(state), client)
+        match phase.name:
+            case "secure-join":
+                names = (f"secure-{number}-terms", f"secure-{number}-entries")
+                return replace(own, models=(*own.models, *names), whole=True)
+            case "secure-unmask":
+                return Order(models=(f"secure-{number}-unmask",), whole=True)
+        names = (f"secure-{number}-list", f"@{client}")
+        return replace(own, models=(*own.models, *names), whole=True)
+
+    def model(self, state: Any, key: str) -> Vector:
+        if key.startswith("secure-"):
+            _, number, what = key.split("-")
+            return cast(Vector, state.secure[f"{number}-{what}"])
+        if key.startswith("@"):
+            index, one = _sum_of(state.secure["sums"], key[1:])
+            assert one is not None  # noqa: S101 - an order names it for members only
+            collected = self._collected(state.secure, index)
+            place = one["members"].index(key[1:]) + 1
+            return cast(Vector, words_of(collected.inbox(place)))
+        return self._own.model(state, key)
+
+    def _collected(self, secure: Secure, number: int) -> Collected:
+        return Collected.of(secure, number)
+
+    def fold(self, state: Any, phase: Phase, sums: Sums, reports: Reports) -> Any:
+        match phase.name:
+            case "secure-box":
+                return self._boxes(state, reports)
+            case "secure-join":
+                return self._joins(state, reports)
+            case "secure-unmask":
+                return self._answers(state, reports)
+        return self._masked(state, reports)
+
+    # boxes
+
+    def _boxes(self, state: Any, reports: Reports) -> Any:
+        """Draw groups among those whose boxes came, and make their terms."""
+        entries: dict[ClientId, bytes] = {}
+        members: dict[ClientId, Member] = {}
+        for client, report in reports:
+            try:
+                entry, box = _shown_box(bytes_of(report.vectors[WORDS]))
+            except DecodeError:
+                continue
+            if Entry.from_bytes(entry).agent == client:
+                entries[client] = entry
+                members[client] = Member(agent=client, entry=name_of_entry(entry), box=box)
+        own = self._phase(state)
+        alike: dict[tuple[str, ...], list[ClientId]] = {}
+        for client in sorted(members):
+            models = self._own.order(state, own, client).models
+            alike.setdefault(models, []).append(client)
+        secure: dict[str, Any] = {**_plain(state.secure), "sums": []}
+        if state.secure["stage"] != BOX:  # the attempt before lacked members
+            secure["voids"] += 1
+        if secure["voids"] >= MOST_VOIDS:
+            return _with(state, {**secure, "stage": "unmask", "ends": ["void: too few members"]})
+        for models, clients in alike.items():
+            shuffled = sorted(clients, key=lambda one: hashed("draw", members[one].box.key))
+            for chosen in groups(shuffled, self.settings.group):
+                self._add_sum(state, secure, models, chosen, members, entries)
+        if not secure["sums"]:
+            return self._void(state, "too few agents for a sum")
+        return _with(state, {**secure, "stage": "join"})
+
+    def _add_sum(
+        self,
+        state: Any,
+        secure: dict[str, Any],
+        models: tuple[str, ...],
+        chosen: list[ClientId],
+        members: Mapping[ClientId, Member],
+        entries: Mapping[ClientId, bytes],
+    ) -> None:
+        settings = self.settings
+        try:
+            group = group_of(len(chosen), settings.colluders, settings.threshold, settings.least)
+        except ValueError:
+            return  # too few of them: they sit the round out
+        own = self._phase(state)
+        training = self.training.in_round(secure["round"], self.rounds)
+        numbers = self._own.order(state, own, chosen[0]).numbers
+        vectors = [self._own.model(state, key) for key in models]
+        begun = start_of_work(self._own, training, self.seed, secure["round"], numbers, vectors)
+        scale = self._scale()
+        boxes = [members[client].box.key for client in chosen]
+        terms = Terms(
+            federation=Entry.from_bytes(entries[chosen[0]]).federation,
+            run="run",
+            step=secure["round"],
+            sum=hashed("sum", *boxes)[:16],
+            cluster=models[0],
+            number=len(secure["sums"]),
+            start=begun.digest,
+            vectors={MODEL: own.sizes[MODEL]},
+            clip=scale.clip,
+            cap=scale.cap,
+            levels=scale.levels,
+            deviation=0.0,
+            multiplier=0.0,
+            threshold=group.threshold,
+            colluders=group.colluders,
+            least=group.least,
+            seconds=settings.seconds,
+            members=[members[client] for client in chosen],
+        )
+        number = len(secure["sums"])
+        secure["sums"].append(
+            {
+                "members": chosen,
+                "listed": [],
+                "reported": [],
+                "key": models[0],
+                "least": group.least,
+                "end": "",
+            }
+        )
+        secure[f"{number}-terms"] = words_of(terms.to_bytes())
+        secure[f"{number}-entries"] = words_of(
+            msgpack.packb([entries[client] for client in chosen])
+        )
+        secure[f"{number}-records"] = words_of(msgpack.packb([]))
+
+    def _scale(self) -> Scale:
+        """The same for groups of any size, so that a vector counts in every attempt."""
+        return plain_scale(self.settings.group, self.settings.clip, self.settings.cap)
+
+    # joins, reports, answers
+
+    def _joins(self, state: Any, reports: Reports) -> Any:
+        secure = dict(state.secure)
+        by_client = dict(reports)
+        for number, one in enumerate(secure["sums"]):
+            collected = self._collected(secure, number)
+            for client in one["members"]:
+                if client in by_client:
+                    content = by_client[client].vectors[WORDS]
+                    collected.feed(collected.machine.joined, content)
+            collected.take(collected.machine.joins_closed(collected.state))
+            listed = [one["members"][place - 1] for place in collected.state.listed]
+            collected.keep(secure, number, listed=listed)
+            if collected.state.listing:
+                secure[f"{number}-list"] = words_of(collected.state.listing)
+        return self._next(state, secure, "train")
+
+    def _masked(self, state: Any, reports: Reports) -> Any:
+        secure = dict(state.secure)
+        by_client = dict(reports)
+        for number, one in enumerate(secure["sums"]):
+            collected = self._collected(secure, number)
+            total = np.zeros(collected.machine.terms.length, np.uint32)
+            for client in one["listed"]:
+                if client not in by_client:
+                    continue
+                vector = integers_in(by_client[client].vectors[MASKED])
+                head = by_client[client].vectors[HEAD]
+                place = one["members"].index(client) + 1
+                if collected.feed_head(place, head, vector):
+                    total += vector
+            online = len(collected.state.heads)
+            collected.take(
+                collected.machine.reports_closed(collected.state, online, is_last_call=True)
+            )
+            reported = [one["members"][place - 1] for place in collected.state.reported]
+            collected.keep(secure, number, reported=reported)
+            if collected.state.unmask:
+                secure[f"{number}-unmask"] = words_of(collected.state.unmask)
+                secure[f"{number}-total"] = total
+        return self._next(state, secure, "unmask")
+
+    def _next(self, state: Any, secure: dict[str, Any], stage: str) -> Any:
+        """The next phase; boxes again where no sum is left."""
+        if all(one["end"] for one in secure["sums"]):
+            return self._void(state, "; ".join(one["end"] for one in secure["sums"]))
+        return _with(state, {**secure, "stage": stage})
+
+    def _void(self, state: Any, why: str) -> Any:
+        """Nothing was revealed: begin again, or pass the round over after some attempts."""
+        voids = state.secure["voids"] + 1
+        stage = BOX if voids < MOST_VOIDS else "unmask"
+        kept = {**_plain(state.secure), "voids": voids, "sums": [], "stage": stage, "ends": [why]}
+        return _with(state, kept)
+
+    def _answers(self, state: Any, reports: Reports) -> Any:
+        secure = dict(state.secure)
+        by_client = dict(reports)
+        starts = {one["key"]: self._own.model(state, one["key"]) for one in secure["sums"]}
+        sums, ends, came = SecureSums(starts, self._scale()), [], []
+        for number, one in enumerate(secure["sums"]):
+            collected = self._collected(secure, number)
+            for client in one["reported"]:
+                if client in by_client:
+                    collected.feed(collected.machine.answered, by_client[client].vectors[WORDS])
+            collected.take(collected.machine.answers_closed(collected.state))
+            end = collected.state.end
+            if isinstance(end, co.Opened):
+                integers = np.array(secure[f"{number}-total"], np.uint32)
+                add_masks(integers, end.streams)
+                try:
+                    total = total_of(integers, len(end.reported), self._scale())
+                except OutOfRangeError as error:
+                    ends.append(f"passed over: {error}")
+                    continue
+                sums.add(one["key"], total)
+                came += one["reported"]
+                ends.append("sum")
+            else:
+                kind = "passed over" if one["reported"] else "void"
+                ends.append(f"{kind}: {one['end'] or getattr(end, 'reason', '')}")
+        own = self._phase(state)
+        known = [(client, Report({}, examples=1)) for client in sorted(came)]
+        after = self._own.fold(state, own, sums, known) if came else state
+        kept = {
+            "stage": BOX,
+            "round": secure["round"] + 1,
+            "voids": 0,
+            "sums": [],
+            "ends": ends or list(secure.get("ends", ())),
+            "facts": sums.facts(),
+        }
+        return _with(after, kept)
+
+
+def _plain(secure: Secure) -> dict[str, Any]:
+    """Without what belongs to the sums of one attempt."""
+    return {name: secure[name] for name in ("stage", "round", "voids")}
+
+
+def _sum_of(
+    sums: Sequence[Mapping[str, Any]], client: ClientId
+) -> tuple[int, Mapping[str, Any] | None]:
+    for number, one in enumerate(sums):
+        if client in one["members"]:
+            return number, one
+    return 0, None
+
+
+def _shown_box(content: bytes) -> tuple[bytes, Box]:
+    """The entry and the box in a report. Raises DecodeError."""
+    try:
+        entry, number, key, signature = msgpack.unpackb(content)
+        Entry.from_bytes(entry)
+        return entry, Box(number=number, key=key, signature=signature)
+    except DecodeError:
+        raise
+    except Exception as error:
+        raise DecodeError("secure box", str(error)[:200]) from None
+
+
+@dataclass
+class Collected:
+    """One sum of the state, with the messages that it has."""
+
+    machine: co.SecureSum
+    state: co.SumState
+    records: list[co.Record]
+
+    @classmethod
+    def of(cls, secure: Secure, number: int) -> Collected:
+        entries = msgpack.unpackb(bytes_of(secure[f"{number}-entries"]))
+        keys = [Entry.from_bytes(entry).key for entry in entries]
+        machine = co.SecureSum(bytes_of(secure[f"{number}-terms"]), keys)
+        packed = msgpack.unpackb(bytes_of(secure[f"{number}-records"]))
+        records = [co.Record(name, content) for name, content in packed]
+        return cls(machine, machine.restored(records), records)
+
+    def take(self, step: co.Step) -> None:
+        self.state = step.state
+        self.records += step.records
+
+    def feed(self, receive: Any, words: npt.NDArray[Any]) -> None:
+        """A message of a member; one that does not count is left out."""
+        try:
+            self.take(receive(self.state, bytes_of(words)))
+        except DecodeError:
+            return
+
+    def feed_head(self, place: int, words: npt.NDArray[Any], vector: Integers) -> bool:
+        """The head of a masked vector. Returns whether the vector counts."""
+        try:
+            content = bytes_of(words)
+            head = ReportHead.from_bytes(content)
+            if head.place != place or head.vector != digest_of(vector):
+                return False
+            self.take(self.machine.reported(self.state, content))
+        except DecodeError:
+            return False
+        return True
+
+    def inbox(self, place: int) -> bytes:
+        return co.inbox_of(self.state, place)
+
+    def keep(self, secure: dict[str, Any], number: int, **fields: Any) -> None:
+        """Put what is known now into the state."""
+        end = "" if self.state.end is None else getattr(self.state.end, "reason", "sum")
+        sums = list(secure["sums"])
+        sums[number] = {**sums[number], **fields, "end": end}
+        secure["sums"] = sums
+        packed = [(record.name, record.content) for record in self.records]
+        secure[f"{number}-records"] = words_of(msgpack.packb(packed))
+
+
+# -- the agent's half --------------------------------------------------------------------------------------------------
+
+
+class SecureDevice(Protocol):
+    """What an agent has for secure sums, over all runs. Before a call that saves returns, the content survives a power cut."""
+
+    @property
+    def agent(self) -> at.SecureAgent: ...
+    @property
+    def token(self) -> Token: ...
+    @property
+    def now(self) -> float: ...
+
+    def state(self) -> at.AgentState: ...
+    def save(self, state: at.AgentState) -> None: ...
+    def vector(self, name: str) -> Integers | None: ...
+    def save_vector(self, name: str, vector: Integers) -> None: ...
+    def forget_vectors(self, but: Sequence[str]) -> None: ...
+
+
+def perform(
+    method: Strategy[Any], job: Job, local: Local, client_state: ClientState, device: SecureDevice
+) -> tuple[Report, ClientState]:
+    """Carry out an order of a run under secure sums.
+
+    Raises:
+        PublicError: the agent refuses, with the reason.
+        DecodeError: the order's contents are damaged.
+    """
+    match job.phase:
+        case "secure-box":
+            return _perform_box(device), client_state
+        case "secure-join":
+            return _perform_join(method, job, device), client_state
+        case "secure-unmask":
+            sent = _taken(device, device.agent.unmask(device.state(), bytes_of(job.models[0])))
+            return _message(sent), client_state
+    return _perform_work(method, job, local, client_state, device)
+
+
+def _perform_box(device: SecureDevice) -> Report:
+    """Show a new box. An earlier sum that was answered is erased."""
+    own = device.state().sum
+    if own is not None and own.answer:
+        _taken(device, device.agent.closed(device.state()))
+    step = device.agent.new_box(device.state(), device.token)
+    device.save(step.state)
+    (shown,) = step.then
+    assert isinstance(shown, at.ShowBox)  # noqa: S101 - it shows a box and nothing else
+    box = shown.box
+    content = msgpack.packb([device.agent.identity.entry, box.number, box.key, box.signature])
+    return Report({WORDS: cast(Vector, words_of(content))}, examples=1)
+
+
+def _perform_join(method: Strategy[Any], job: Job, device: SecureDevice) -> Report:
+    *models, terms, entries = job.models
+    contents = msgpack.unpackb(bytes_of(entries))
+    known = {name_of_entry(entry): entry for entry in contents}
+    begun = start_of_work(method, job.training, job.seed, job.round, job.numbers, models)
+    step = device.agent.offered(
+        device.state(), bytes_of(terms), begun, known, device.now, device.token
+    )
+    return _message(_taken(device, step))
+
+
+def _perform_work(
+    method: Strategy[Any], job: Job, local: Local, client_state: ClientState, device: SecureDevice
+) -> tuple[Report, ClientState]:
+    *models, listing, inbox = job.models
+    own = device.state().sum
+    begun = start_of_work(method, job.training, job.seed, job.round, job.numbers, models)
+    terms = None if own is None else Terms.from_bytes(own.terms)
+    if own is None or terms is None or terms.start != begun.digest:
+        raise PublicError("secure sums: this agent has not joined a sum for this order")
+    step = device.agent.listed(device.state(), bytes_of(listing), bytes_of(inbox))
+    sent = _taken(device, step)
+    if device.state().vector(begun.digest) is None:
+        work, before = replace(job, models=tuple(models)), client_state
+        report, client_state = method.work(work, local, client_state)
+        if client_state.get(LAST_MODEL) is before.get(LAST_MODEL):
+            client_state = {**client_state, LAST_MODEL: report.vectors[MODEL]}
+        base = models[report.bases[MODEL]]
+        update = report.vectors[MODEL].astype(np.float64) - base
+        integers = to_integers(update, report.examples, terms.scale)
+        device.save_vector(begun.digest.hex(), integers)
+        sent += _taken(
+            device,
+            device.agent.made(device.state(), begun.digest, digest_of(integers), terms.scale),
+        )
+    for effect in sent:
+        if isinstance(effect, at.SendReport):
+            masked = device.vector(f"{own.name.hex()}-masked")
+            head = ReportHead.from_bytes(effect.content)
+            if masked is None or digest_of(masked) != head.vector:
+                _taken(device, device.agent.lost(device.state()))
+            vectors = {MASKED: cast(Vector, masked), HEAD: cast(Vector, words_of(effect.content))}
+            return Report(vectors, examples=1), client_state
+    raise PublicError("secure sums: this agent has nothing to report")
+
+
+def _taken(device: SecureDevice, step: at.Step) -> list[at.Effect]:
+    """Save the state of a step, then make masked vectors; the effects that are sent. Raises PublicError for a refusal."""
+    if step.syncs:
+        device.save(step.state)
+    sent: list[at.Effect] = []
+    for effect in step.then:
+        match effect:
+            case at.Refuse(reason, detail):
+                text = f"{reason}: {detail}" if detail else reason
+                raise PublicError(f"secure sums: {text}")
+            case at.MakeMasked(terms, begun, streams):
+                vector = device.vector(begun.hex())
+                if vector is None or digest_of(vector) != device.state().vector(begun):
+                    return _taken(device, device.agent.lost(device.state()))
+                add_masks(vector, streams)
+                device.save_vector(f"{terms.hex()}-masked", vector)
+                sent += _taken(
+                    device, device.agent.masked(device.state(), terms, digest_of(vector))
+                )
+            case at.EraseVectors():
+                device.forget_vectors([])
+            case _:
+                sent.append(effect)
+    return sent
+
+
+def _message(sent: Sequence[at.Effect]) -> Report:
+    """The report with the only message that is sent."""
+    for effect in sent:
+        if isinstance(effect, at.SendJoin | at.SendAnswer):
+            return Report({WORDS: cast(Vector, words_of(effect.content))}, examples=1)
+    raise PublicError("secure sums: nothing to send")

@@ -1,0 +1,91 @@
+"""Keys of secure sums: devices make them, and the fleet key of a broker's folder signs entries for them."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from covey.agent.cli.program import app as agent
+from covey.agent.kept.secure_folder import SecureFolder
+from covey.broker.access.acl import ANY
+from covey.broker.cli.program import app as broker
+from covey.broker.folder import FLEET_KEY, BrokerFolder
+from covey.shared.errors import UserError
+from covey.shared.mqtt import credentials
+from covey.shared.secure.agent import OwnersPolicy
+from covey.shared.secure.derivation import signed_of_entry
+from covey.shared.secure.messages import Entry
+from covey.shared.secure.primitives import is_signed
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> BrokerFolder:
+    return BrokerFolder.create(tmp_path / "home", ["localhost"], 8883)
+
+
+def test_the_commands_give_a_device_an_entry_for_its_own_key(
+    tmp_path: Path, home: BrokerFolder
+) -> None:
+    state = tmp_path / "state"
+    made = CliRunner().invoke(agent, ["keys", "--id", "pi-7", "--state", str(state)])
+    again = CliRunner().invoke(agent, ["keys", "--id", "pi-7", "--state", str(state)])
+    key = made.output.strip()
+    assert made.output == again.output
+    line = ["enroll", "pi-7", "--home", str(home.folder), "--key", key]
+    assert CliRunner().invoke(broker, line).exit_code == 0
+    own = credentials.read(home.file("pi-7"))
+    entry = Entry.from_bytes(own.entry)
+    assert (entry.agent, entry.federation, entry.key.hex()) == ("pi-7", "default", key)
+    assert is_signed(own.fleet, entry.signature, signed_of_entry(entry))
+    assert entry.since <= time.time() <= entry.until
+    folder = state / "secure"
+    assert SecureFolder.of_device(folder, OwnersPolicy()) is None
+    SecureFolder.take_entry(folder, own.entry, own.fleet)
+    device = SecureFolder.of_device(folder, OwnersPolicy())
+    assert device is not None
+    assert device.agent.identity.entry == own.entry
+
+
+def test_the_secret_of_a_device_is_its_owners_alone(tmp_path: Path) -> None:
+    SecureFolder.signing_key(tmp_path / "secure")
+    [secret] = (tmp_path / "secure").iterdir()
+    assert secret.stat().st_mode & 0o077 == 0
+
+
+def test_new_credentials_have_a_new_entry_for_the_same_key(home: BrokerFolder) -> None:
+    home.enroll_all(["pi-7"], key=bytes(range(32)))
+    before = Entry.from_bytes(credentials.read(home.file("pi-7")).entry)
+    home.rotate("pi-7")
+    after = Entry.from_bytes(credentials.read(home.file("pi-7")).entry)
+    assert (after.key, after.serial > before.serial) == (before.key, True)
+
+
+def test_a_user_without_a_key_has_no_entry(home: BrokerFolder) -> None:
+    home.enroll("pi-7")
+    assert credentials.read(home.file("pi-7")).entry == b""
+
+
+def test_a_fleet_key_that_lies_elsewhere_is_named(home: BrokerFolder) -> None:
+    (home.folder / FLEET_KEY).unlink()
+    with pytest.raises(UserError, match="the fleet key is not here"):
+        home.enroll_all(["pi-7"], key=bytes(32))
+    home.enroll("pi-8")
+
+
+@pytest.mark.parametrize(
+    ("users", "federation", "key"),
+    [
+        (["pi-7", "pi-8"], "default", bytes(32)),
+        (["pi-7"], ANY, bytes(32)),
+        (["pi-7"], "default", b"short"),
+    ],
+)
+def test_a_key_is_for_one_user_of_one_federation(
+    home: BrokerFolder, users: list[str], federation: str, key: bytes
+) -> None:
+    with pytest.raises(UserError, match="--key"):
+        home.enroll_all(users, federation=federation, key=key)
+    assert set(home.entries()) == {"coordinator"}

@@ -1,0 +1,257 @@
+"""Runs under secure sums: the bytes of plain integer sums, also where agents fail or programs are killed."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from covey.agent.kept.secure_folder import STATE, SecureFolder
+from covey.agent.policy import PrivacyDemand
+from covey.coordinator.run.run import Run
+from covey.coordinator.simulate.virtual_clock import Driver
+from covey.shared.errors import PublicError
+from covey.shared.secure.agent import OwnersPolicy
+from covey.shared.secure.simulated import simulated_identity
+from covey.shared.strategies import secured
+from covey.shared.strategies.base import ClientId
+from covey.shared.wire.messages import OrderMessage, ReportContent
+from tests.agent.orders import work
+from tests.kit import small_run
+from tests.kit.local_clients import LocalClients
+from tests.kit.small_fleet import over_the_wire
+from tests.kit.small_run import fingerprint, in_process, scenario
+
+SECURE = {"clip": 10.0, "cap": 100, "colluders": 0.2}
+
+
+def scene(method: str = "fedavg", **sections: Any) -> Any:
+    privacy = {"secure": {**SECURE, **sections.pop("secure", {})}}
+    rounds = {"participation": 1.0, **sections.pop("rounds", {})}
+    return scenario(method, privacy=privacy, rounds=rounds, **sections)
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    lines = (folder / "rounds.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def ends(folder: Path) -> list[Any]:
+    """How the sums of each round ended."""
+    phases = [row for row in rows(folder) if row.get("phase") == secured.UNMASK]
+    return [row["notes"].get("secure") for row in phases]
+
+
+def sums(folder: Path) -> list[Any]:
+    """The figures of the sums of each round."""
+    phases = [row for row in rows(folder) if row.get("phase") == secured.UNMASK]
+    return [row["notes"].get("secure_sums") for row in phases]
+
+
+def without_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(secured, "add_masks", lambda vector, streams: None)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedprox", "ditto"])
+def test_a_secure_run_has_the_bytes_of_plain_integer_sums(
+    tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    masked = fingerprint(in_process(tmp_path / "masked", scene(method)))
+    assert [end[0] for end in ends(tmp_path / "masked")] == ["sum"] * 3
+    without_masks(monkeypatch)
+    assert fingerprint(in_process(tmp_path / "plain", scene(method))) == masked
+
+
+def test_a_secure_run_is_close_to_the_run_without(tmp_path: Path) -> None:
+    secure = in_process(tmp_path / "secure", scene())
+    plain = in_process(tmp_path / "plain", scenario("fedavg", rounds={"participation": 1.0}))
+    [ours], [theirs] = (run.strategy.clusters(run.state) for run in (secure, plain))
+    assert np.allclose(ours, theirs, atol=1e-4)
+
+
+def test_several_groups_have_the_bytes_of_one(tmp_path: Path) -> None:
+    one = fingerprint(in_process(tmp_path / "one", scene(secure={"group": 8})))
+    # the scale follows from the largest group: 2**24 for both
+    two = fingerprint(in_process(tmp_path / "two", scene(secure={"group": 4})))
+    assert one == two
+    assert ends(tmp_path / "two")[0][:2] == ["sum", "sum"]
+
+
+class Failing(LocalClients):
+    """The first clients fail in a phase of a round, the first times that they are asked."""
+
+    def __init__(self, fail: Mapping[tuple[str, int], int], times: int = 1) -> None:
+        super().__init__(small_run.local_for(small_run.clients()))
+        self.fail, self.times = dict(fail), times
+        self.asked: Counter[tuple[str, int, ClientId]] = Counter()
+
+    def work(self, run: Run, client: ClientId, order: OrderMessage) -> ReportContent:
+        assert order.work is not None
+        phase, number = order.work.phase, order.work.round
+        self.asked[phase, number, client] += 1
+        fails = int(client.removeprefix("agent-")) < self.fail.get((phase, number), 0)
+        if fails and self.asked[phase, number, client] <= self.times:
+            return ReportContent.failed(order, client, "out of memory")
+        return super().work(run, client, order)
+
+
+def run_with(folder: Path, fail: Mapping[tuple[str, int], int], times: int = 1) -> Run:
+    this = scene()
+    run = Run.start(folder, this, small_run.setup(this), small_run.rules(this), "in-process", 0.0)
+    people = small_run.samples_of(small_run.clients())
+    return Driver(run, Failing(fail, times)).complete(people)
+
+
+@pytest.mark.parametrize("phase", ["secure-box", "secure-join", "train", "secure-unmask"])
+def test_members_that_fail_in_a_phase_are_missing_from_its_sum_alone(
+    tmp_path: Path, phase: str
+) -> None:
+    run_with(tmp_path, {(phase, 0): 2, (phase, 2): 1})
+    found = ends(tmp_path)
+    assert [end[0] for end in found] == ["sum"] * 3
+    members = 8 if phase == "secure-unmask" else 6
+    assert sums(tmp_path)[0][0]["members"] == members
+
+
+@pytest.mark.parametrize("phase", ["secure-join", "train"])
+def test_too_few_members_make_a_sum_void_and_the_round_begins_again(
+    tmp_path: Path, phase: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_with(tmp_path / "run", {(phase, 1): 5})
+    assert [end[0] for end in ends(tmp_path / "run")] == ["sum"] * 3
+    steps = [row.get("phase") for row in rows(tmp_path / "run") if row.get("round") == 1]
+    assert steps.count("secure-box") == 2
+    undisturbed = in_process(tmp_path / "whole", scene())
+    assert fingerprint(run) == fingerprint(undisturbed)
+
+
+def test_too_few_answers_pass_the_round_over_and_the_model_stays(tmp_path: Path) -> None:
+    run_with(tmp_path, {("secure-unmask", 0): 5}, times=secured.ASKED_FOR_ANSWERS)
+    found = ends(tmp_path)
+    assert found[0] == ["passed over: 3 members answered, 5 must"]
+    assert [end[0] for end in found[1:]] == ["sum", "sum"]
+    assert sums(tmp_path)[0] is None
+
+
+def test_answers_that_come_at_the_second_asking_open_the_sum(tmp_path: Path) -> None:
+    run = run_with(tmp_path / "run", {("secure-unmask", 0): 5})
+    assert [end[0] for end in ends(tmp_path / "run")] == ["sum"] * 3
+    assert fingerprint(run) == fingerprint(in_process(tmp_path / "whole", scene()))
+
+
+def test_a_round_without_enough_agents_is_passed_over_after_some_attempts(tmp_path: Path) -> None:
+    run_with(tmp_path, {("secure-join", 0): 8}, times=secured.MOST_VOIDS)
+    found = ends(tmp_path)
+    assert len(found) == 3
+    assert found[1][0] == found[2][0] == "sum"
+
+
+class Killed(Exception):  # noqa: N818 - a kill
+    pass
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 4, 5, 8])
+def test_a_coordinator_killed_at_any_step_ends_with_the_same_bytes(
+    tmp_path: Path, step: int
+) -> None:
+    """Killed while the reports of a step come in, but for boxes with half of them in the spool."""
+
+    class Ending(Failing):
+        def work(self, run: Run, client: ClientId, order: OrderMessage) -> ReportContent:
+            # the driver of a simulation closes a resumed step with the reports that it has
+            if order.step == step and (step in (1, 5) or client == "agent-4"):
+                raise Killed
+            return super().work(run, client, order)
+
+    this = scene(rounds={"count": 2})
+    whole = fingerprint(in_process(tmp_path / "whole", this))
+    people = small_run.samples_of(small_run.clients())
+    folder = tmp_path / "run"
+    run = Run.start(folder, this, small_run.setup(this), small_run.rules(this), "in-process", 0.0)
+    with pytest.raises(Killed):
+        Driver(run, Ending({})).complete(people)
+    again, first = Run.resume(folder, this, small_run.setup(this), small_run.rules(this), 0.0)
+    finished = Driver(again, Failing({})).complete(people, first)
+    assert fingerprint(finished) == whole
+    assert [end[0] for end in ends(folder)] == ["sum", "sum"]
+
+
+@pytest.mark.parametrize("habit", [{}, {"duplicate": 0.3, "reorder": 0.3, "drop_session": 0.01}])
+def test_the_wire_gives_the_bytes_of_the_run_without_a_network(
+    tmp_path: Path, habit: dict[str, float]
+) -> None:
+    wired = over_the_wire(tmp_path / "wire", scene(wire={"part_bytes": 1024}), **habit)
+    assert fingerprint(wired) == fingerprint(in_process(tmp_path / "in-process", scene()))
+
+
+def test_no_report_of_a_secure_run_has_an_update_in_the_clear(tmp_path: Path) -> None:
+    seen: list[ReportContent] = []
+
+    class Watched(Failing):
+        def work(self, run: Run, client: ClientId, order: OrderMessage) -> ReportContent:
+            report = super().work(run, client, order)
+            seen.append(report)
+            return report
+
+    this = scene()
+    run = Run.start(tmp_path, this, small_run.setup(this), small_run.rules(this), "in-process", 0.0)
+    Driver(run, Watched({})).complete(small_run.samples_of(small_run.clients()))
+    trained = [report for report in seen if secured.MASKED in report.vectors]
+    for report in trained:
+        assert (report.examples, report.steps, report.loss, report.numbers) == (1, 0, 0.0, {})
+    contents = b"".join(report.vectors[secured.MASKED].data for report in trained)
+    masked = np.frombuffer(contents, "<u4")
+    # masked integers are uniform; small updates would lie at both ends alone
+    counts, _ = np.histogram(masked, bins=8, range=(0, 2**32))
+    assert counts.min() > 0.6 * masked.size / 8
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "sections", "words"),
+    [
+        ("ifca", {}, "ifca is not supported"),
+        ("fedavg", {"strategy": {"server": {"name": "sgd", "lr": 0.5}}}, "server"),
+        ("fedavg", {"aggregation": {"rule": "median"}}, "aggregation.rule"),
+        ("fedavg", {"wire": {"down": "float16"}}, "wire.down"),
+        ("fedavg", {"evaluation": {"track": True}}, "evaluation.track"),
+    ],
+)
+def test_settings_that_need_single_reports_are_refused(
+    method: str, sections: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ValidationError, match=words):
+        scene(method, **sections)
+
+
+def test_a_scenario_without_secure_sums_keeps_its_section() -> None:
+    noised = scenario("fedavg", privacy={"client": {"clip": 1.0}})
+    assert noised.privacy is not None
+    assert "secure" not in noised.privacy.model_dump()
+    assert "secure" not in noised.privacy.for_agents(3)
+
+
+def test_an_owner_can_refuse_orders_without_secure_sums() -> None:
+    demand = PrivacyDemand(secure_least=4)
+    assert "secure_least" in (demand.refuses(work()) or "")
+    secure = work().model_copy(update={"privacy": {"secure": SECURE, "rounds": 1}})
+    assert demand.refuses(secure) is None
+    statistics = secure.model_copy(update={"phase": "moments"})
+    assert "secure_least" in (demand.refuses(statistics) or "")
+    assert demand.of_sums() == OwnersPolicy(required=True, least=4)
+
+
+def test_a_damaged_state_of_a_device_is_an_error_and_not_an_empty_one(tmp_path: Path) -> None:
+    folder = SecureFolder(tmp_path, simulated_identity(1, "a"))
+    folder.save(folder.state())
+    (tmp_path / STATE).write_bytes(b"damaged")
+    with pytest.raises(PublicError, match="which starts it has answered is unknown"):
+        folder.state()
