@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, GetJsonSchemaHandler, model_validator
+from pydantic import (
+    Field,
+    GetJsonSchemaHandler,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 from pydantic_core import CoreSchema
 
 from covey.shared.numerics.measures import MEASURES, OF_CLASSIFICATION, OF_REGRESSION, main_measure
 from covey.shared.plain_name import as_section
 from covey.shared.scenario.partition import PartitionOrFile
-from covey.shared.scenario.section import Section, repeated
+from covey.shared.scenario.section import Section, TensorPattern, repeated
 from covey.shared.strategies.registry import AnyStrategy
 from covey.shared.wire.framing import Name
 
@@ -83,10 +89,23 @@ class Method(_WrittenFlat):
         {},
         description="Options that replace those of task.model.options for this method, for example {head: null}.",
     )
+    split: dict[Literal["share", "keep", "freeze"], tuple[TensorPattern, ...]] = Field(
+        {},
+        description="task.share, keep and freeze for this method, in place of those of the task, for example {keep: [fc3]}.",
+    )
     metric: Metric | None = Field(
         None,
         description="Figure of this method that is compared, for example global for a single model. null: compare.metric.",
     )
+
+    @model_serializer(mode="wrap")
+    def _split_only_where_it_is_set(
+        self, serialize: SerializerFunctionWrapHandler
+    ) -> dict[str, Any]:
+        settings: dict[str, Any] = serialize(self)
+        if not self.split:
+            settings.pop("split", None)
+        return settings
 
 
 class Split(_WrittenFlat):

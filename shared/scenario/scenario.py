@@ -24,7 +24,7 @@ from covey.shared.scenario.fleet import Fleet
 from covey.shared.scenario.partition import RULES
 from covey.shared.scenario.rounds import Rounds
 from covey.shared.scenario.section import Section
-from covey.shared.scenario.task import IMAGE_AXES, Task
+from covey.shared.scenario.task import IMAGE_AXES, SPLIT, Task
 from covey.shared.scenario.wire import Wire
 from covey.shared.strategies.base import Training
 from covey.shared.strategies.registry import AnyStrategy
@@ -302,11 +302,14 @@ class Scenario(Section):
         return [self.strategy, *(method.strategy for method in self._compared)]
 
     def task_of(self, method: Method) -> Task:
-        """The task of a compared method: its model options replace those of the same name."""
+        """The task of a compared method: its model options replace those of the same name, its split that of the task."""
         model = self.task.model
         options = {**model.options, **method.model_options}
         changed_model = model.model_copy(update={"options": options})
-        return self.task.model_copy(update={"model": changed_model})
+        changes: dict[str, Any] = {"model": changed_model}
+        if method.split:
+            changes |= {key: method.split.get(key, ()) for key in SPLIT}
+        return self.task.model_copy(update=changes)
 
     def training_of(self, method: Method) -> Training:
         """The training settings of a compared method: its own replace those of the same name."""

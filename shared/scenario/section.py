@@ -7,7 +7,10 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+MAX_PATTERN = 200  # characters of a pattern of tensor names
+
 Share = Annotated[float, Field(ge=0, le=1)]
+TensorPattern = Annotated[str, Field(min_length=1, max_length=MAX_PATTERN)]
 
 
 class Section(BaseModel):

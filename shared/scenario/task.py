@@ -31,20 +31,16 @@ from covey.shared.scenario.columns import (
     wrong_names,
     wrong_vocabulary,
 )
-from covey.shared.scenario.section import Section, repeated
+from covey.shared.scenario.section import Section, TensorPattern, repeated
 
 DIGEST_BYTES = 8
 MIN_CLASSES = 2
 MAX_CLASSES = 1_000_000  # a model has an output for each
 SPLIT = ("share", "keep", "freeze")  # keys that divide the tensors of a model
-MAX_PATTERN = 200  # characters of a pattern of tensor names
 IMAGE_AXES = 3  # channels, height, width
 IMAGE_CHANNELS = (1, 3)  # grey, RGB
 # Agents get all other keys only if they are set, so that orders without them stay as they were before these keys existed.
 ALWAYS_SENT = ("features", "classes", "model", "scale", "standardise")
-
-
-TensorPattern = Annotated[str, Field(min_length=1, max_length=MAX_PATTERN)]
 
 
 class Model(Section):

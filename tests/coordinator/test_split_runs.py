@@ -15,7 +15,7 @@ from covey.shared.client import decode_model, execute_order, model_for_use
 from covey.shared.errors import PublicError, UserError
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import LAST_MODEL, ClientId, ClientState
-from covey.shared.wire.messages import OrderMessage, ReportContent
+from covey.shared.wire.messages import OrderMessage, ReportContent, Work
 from tests.kit import small_run
 from tests.kit.small_fleet import over_the_wire
 from tests.kit.small_run import clients, fingerprint, local_for, samples_of, setup
@@ -148,7 +148,22 @@ def test_clipping_and_noise_concern_the_shared_part_alone(tmp_path: Path) -> Non
 @pytest.mark.parametrize("method", ["fedavg", "fedclust"])
 def test_buffered_rounds_take_any_split(tmp_path: Path, method: str) -> None:
     scene = small_run.buffered(method, task={**MLP, **BOTH}, rounds={"count": 4})
-    run = small_run.in_process(tmp_path, scene)
+    driver = small_run.driver(tmp_path, scene)
+    run = driver.run
+    keep = run.orders.own.keep
+    seen: list[tuple[list[str], list[str]]] = []  # keys of an order's models, and the method's
+
+    def noted(number: int, work: Work, message: OrderMessage) -> None:
+        keep(number, work, message)
+        keys = [ref.key.partition(".")[0] for ref in work.models]
+        seen.append((keys, run.orders.own.keys_of(number)))
+
+    run.orders.own.keep = noted  # type: ignore[method-assign]
+    driver.complete(samples_of(clients(scene=scene)))
+    assert all("own" not in keys for _, keys in seen)
+    if method == "fedavg":  # FedClust's agents have all trained before
+        assert (["0", "own"], ["0"]) in seen
+    assert (["0"], ["0"]) in seen
     assert run.engine.round == 4
     assert len(run.facts.evaluation) == 8
     assert set(run.facts.owners) <= set(clients())

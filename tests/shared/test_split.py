@@ -158,3 +158,16 @@ def test_a_task_that_shares_all_has_no_key_of_the_split() -> None:
     kept = scenes("fedavg", task=keep)
     assert kept.task.for_agents()["keep"] == ["fc.bias"]
     assert kept.task.digest != scenes("fedavg").task.digest
+
+
+def test_a_compared_method_can_have_parts_of_its_own() -> None:
+    methods = [{"name": "fedavg"}, {"label": "fedper", "name": "fedavg", "split": {"keep": ["fc"]}}]
+    scenes = Scenes.of("parts", VECTORS)
+    scene = scenes("fedavg", task={"share": ["fc"]}, compare={"methods": methods, "seeds": [1]})
+    assert scene.compare is not None
+    whole, parts = (scene.task_of(method) for method in scene.compare.methods)
+    assert (whole.share, whole.keep) == (("fc",), ())
+    assert (parts.share, parts.keep) == ((), ("fc",))
+    plain, split = yaml.safe_load(dump(scene))["compare"]["methods"]
+    assert "split" not in plain
+    assert split["split"] == {"keep": ["fc"]}
