@@ -111,6 +111,20 @@ def read_model(path: Path) -> ModelFile:
     return ModelFile(path, task, tuple(weights), models, version)
 
 
+def read_weights(path: Path) -> Named:
+    """The arrays of a trained model, or of any other file of safetensors, by name.
+
+    Raises:
+        UserError: the file is missing or damaged, or holds several models or other values than numbers.
+    """
+    try:
+        facts, arrays = _read(path)
+    except (SafetensorError, OSError, ValueError, TypeError) as error:
+        first_line = str(error).splitlines()[0]
+        raise UserError(f"{path}: expected a model file (.safetensors); {first_line}") from None
+    return arrays if facts is None else read_model(path).models[0]
+
+
 def _read(path: Path) -> tuple[dict[str, Any], Named]:
     """The facts and the arrays of a file."""
     arrays: Named = {}

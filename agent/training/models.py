@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from covey.agent.kept.model_file import ModelFile, read_model
+from covey.agent.kept.model_file import ModelFile, read_weights
 from covey.agent.learning import SAME_VERSION
 from covey.agent.own_code import resolve
 from covey.agent.training.architectures import BUILT_IN, Headed
@@ -21,12 +21,15 @@ from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import PublicError, UserError
 from covey.shared.files import atomic_replace
 from covey.shared.model_files import SUFFIX, model_file
+from covey.shared.numerics.split import Role, Split
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.numerics.vectors import Tensor as Entry
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.task import Task
 from covey.shared.seeds import entropy
+from covey.shared.sentences import some
 
+TRAINED: tuple[Role, ...] = ("share", "keep")
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 MAX_SEED = 2**63 - 1  # of torch's generator
 EXPECTED_INIT = "expected an .npz file with the float32 array theta0, one that `agent model` wrote, or a trained model of a run"
@@ -121,7 +124,8 @@ def initial(
       never separate.
     - `theta0` (starts, P): the parameters of every start.
     - `starts` (starts, d): every start with its buffers. `agent model` writes such a file.
-    - a trained model (`.safetensors`): the first start. A folder of them, such as a run's `models`: every start.
+    - a trained model (`.safetensors`): the first start. A folder of them, such as a run's `models`: every start. Weights
+      of the user's own that have the model's names are accepted too, and may lack tensors that train.
 
     Args:
         task: model, features, outputs and `init`.
@@ -140,10 +144,16 @@ def initial(
     tensors = tensors_of(module)
     arrays = {entry.name: tensors[entry.name].detach().numpy() for entry in layout.tensors}
     vector = layout.vector(arrays)
-    if task.init is not None:
-        stored = _stored_start(task.init, layout, start)
-        if stored is not None:
-            vector[: stored.size] = stored
+    if task.init is None:
+        return vector, layout
+    if Path(task.init).is_dir() or Path(task.init).suffix == SUFFIX:
+        file = _trained_file(Path(task.init), start)
+        if file is not None:
+            vector = _with_weights(vector, layout, read_weights(file), file, task)
+        return vector, layout
+    stored = _stored_start(task.init, layout, start)
+    if stored is not None:
+        vector[: stored.size] = stored
     return vector, layout
 
 
@@ -262,8 +272,6 @@ def _signature(builder: Builder) -> str:
 
 def _stored_start(path: str, layout: Layout, start: int) -> Vector | None:
     """Start number `start` of the file `task.init`: parameters (P,) or a whole model (d,). None: the start is random."""
-    if Path(path).is_dir() or Path(path).suffix == SUFFIX:
-        return _trained_start(Path(path), layout, start)
     name, starts = _stored_array(path)
     size = layout.size if name == "starts" else layout.parameters
     if starts.ndim not in (1, 2) or starts.shape[-1] != size or starts.dtype != np.float32:
@@ -285,25 +293,56 @@ def _stored_start(path: str, layout: Layout, start: int) -> Vector | None:
     return cast(Vector, starts[start])
 
 
-def _trained_start(path: Path, layout: Layout, start: int) -> Vector | None:
-    """A trained model (d,) as a start: of a folder, that of cluster `start`; of a single file, the first start alone."""
+def _trained_file(path: Path, start: int) -> Path | None:
+    """The file of a trained model: of a folder, that of cluster `start`; of a single file, for the first start alone."""
     if path.is_dir():
         file = model_file(path, start)
         if not file.is_file():
             raise UserError(
                 f"task.init {path}: no {file.name}; the method needs a model for each of its starts"
             )
-    elif start == 0:
-        file = path
-    else:
-        return None
-    named = read_model(file).models[0]
-    if not layout.fits(named):
+        return file
+    return path if start == 0 else None
+
+
+def _with_weights(
+    start: Vector, layout: Layout, named: Mapping[str, np.ndarray[Any, Any]], file: Path, task: Task
+) -> Vector:
+    """A random start (d,) with the values of a file.
+
+    A file without its head is a base to train a head on: tensors that it lacks begin at random if the task names which
+    tensors train (`share`, `keep`, `freeze`) and they are among these.
+
+    Raises:
+        UserError: the file lacks a tensor that does not train, or holds others, or other shapes or values.
+    """
+    trains: set[str] = set()
+    if task.share or task.keep or task.freeze:
+        split = Split.by_patterns(layout, task.share, task.keep, task.freeze)
+        trains = {one.name for role in TRAINED for one in split.tensors(role)}
+    shapes = {tensor.name: tensor.shape for tensor in layout.tensors}
+    wrong = {
+        "missing": [name for name in shapes if name not in named and name not in trains],
+        "not in the model": sorted(named.keys() - shapes.keys()),
+        "of another shape": [
+            f"{name} {list(named[name].shape)}, here {list(shape)}"
+            for name, shape in shapes.items()
+            if name in named and named[name].shape != shape
+        ],
+        "not finite": [
+            name for name in shapes if name in named and not np.isfinite(named[name]).all()
+        ],
+    }
+    if faults := [f"{what}: {some(names)}" for what, names in wrong.items() if names]:
         raise UserError(
-            f"task.init {file}: its tensors are not those of the scenario's model; compare task.model and task.features "
-            "with the run that made it"
+            f"task.init {file}: its tensors are not those of the scenario's model ({'; '.join(faults)}); compare task.model "
+            "and task.features with what made it"
         )
-    return layout.vector(named)
+    model = start.copy()
+    for tensor, span in layout.spans():
+        if tensor.name in named:
+            model[span] = named[tensor.name].reshape(-1)
+    return model
 
 
 def _stored_array(path: str) -> tuple[str, np.ndarray[Any, Any]]:

@@ -14,6 +14,7 @@ from pydantic import (
 from pydantic_core import CoreSchema
 
 from covey.shared.numerics.measures import MEASURES, OF_CLASSIFICATION, OF_REGRESSION, main_measure
+from covey.shared.numerics.split import Role
 from covey.shared.plain_name import as_section
 from covey.shared.scenario.partition import PartitionOrFile
 from covey.shared.scenario.section import Section, TensorPattern, repeated
@@ -89,7 +90,7 @@ class Method(_WrittenFlat):
         {},
         description="Options that replace those of task.model.options for this method, for example {head: null}.",
     )
-    split: dict[Literal["share", "keep", "freeze"], tuple[TensorPattern, ...]] = Field(
+    split: dict[Role, tuple[TensorPattern, ...]] = Field(
         {},
         description="task.share, keep and freeze for this method, in place of those of the task, for example {keep: [fc3]}.",
     )

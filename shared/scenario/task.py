@@ -16,6 +16,7 @@ from pydantic import (
 )
 
 from covey.shared import json_text
+from covey.shared.numerics.split import Role
 from covey.shared.plain_name import OrItsName
 from covey.shared.scenario.columns import (
     MAX_COLUMNS,
@@ -36,7 +37,7 @@ from covey.shared.scenario.section import Section, TensorPattern, repeated
 DIGEST_BYTES = 8
 MIN_CLASSES = 2
 MAX_CLASSES = 1_000_000  # a model has an output for each
-SPLIT = ("share", "keep", "freeze")  # keys that divide the tensors of a model
+SPLIT: tuple[Role, ...] = ("share", "keep", "freeze")  # keys that divide the tensors of a model
 IMAGE_AXES = 3  # channels, height, width
 IMAGE_CHANNELS = (1, 3)  # grey, RGB
 # Agents get all other keys only if they are set, so that orders without them stay as they were before these keys existed.
@@ -174,7 +175,8 @@ class Task(Section):
         description="An .npz file with the array theta0 (float32): the first initial model, or one row for each initial "
         "model of the method. A file from `agent model` works too, and then the coordinator needs no torch. A trained model "
         "is accepted as well (models/cluster-0.safetensors of a run), or a folder of them for a method with several initial "
-        "models. null: the seed determines the initial models.",
+        "models. Weights of your own (.safetensors, with the model's names of tensors) may lack tensors that share or keep "
+        "names: these begin at random. null: the seed determines the initial models.",
     )
 
     share: tuple[TensorPattern, ...] = Field(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save_file
 from torch import nn
 
 from covey.agent.kept.model_file import save_model
@@ -301,3 +302,37 @@ def test_trained_models_are_starts(tmp_path: Path) -> None:
     model_file(tmp_path, 0).write_bytes(b"\x40\x00\x00\x00\x00\x00\x00\x00{}")
     with pytest.raises(UserError, match="expected a model file"):
         initial(every, 0)
+
+
+def test_weights_of_the_users_own_may_lack_what_trains(tmp_path: Path) -> None:
+    plain = task("mlp", 12, classes=3, hidden=[8, 4])
+    vector, layout = initial(plain, 7)
+    named = layout.named(vector)
+    body = {name: array.copy() for name, array in named.items() if not name.startswith("fc3")}
+
+    def started(arrays: dict[str, Any], **parts: Any) -> Any:
+        file = tmp_path / "backbone.safetensors"
+        save_file(arrays, file)
+        found, _ = initial(plain.model_copy(update={"init": str(file), **parts}), 9)
+        return layout.named(found)
+
+    head = started(body, share=("fc3",))
+    assert np.array_equal(head["fc1.weight"], named["fc1.weight"])
+    assert np.array_equal(head["fc3.weight"], layout.named(initial(plain, 9)[0])["fc3.weight"])
+    for arrays, parts, why in (
+        (body, {}, r"missing: fc3\.weight, fc3\.bias"),
+        (
+            {**body, "fc4.bias": body["fc2.bias"]},
+            {"share": ("fc3",)},
+            r"not in the model: fc4\.bias",
+        ),
+        ({"fc1.bias": body["fc1.bias"]}, {"share": ("fc3",)}, r"missing: fc1\.weight, .* and"),
+        (
+            {**body, "fc1.bias": body["fc2.bias"]},
+            {"share": ("fc3",)},
+            r"fc1\.bias \[4\], here \[8\]",
+        ),
+        ({**body, "fc1.bias": body["fc1.bias"] * np.nan}, {"share": ("fc3",)}, "not finite: fc1"),
+    ):
+        with pytest.raises(UserError, match=why):
+            started(arrays, **parts)
