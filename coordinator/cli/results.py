@@ -255,7 +255,7 @@ def versions(
     """List the versions that were published to a federation, over all its runs: the newest publication first.
 
     Each line has the run and round, its names, its figure, when it was published and by whom. With a broker or
-    credentials it also has the devices that use it now.
+    credentials it also has the devices that are online and use it.
     """
     from covey.coordinator.commands import versions as command
     from covey.coordinator.view.printed import json_line, show
