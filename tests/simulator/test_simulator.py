@@ -64,6 +64,18 @@ def test_reports_before_a_long_absence_of_the_coordinator_are_in_time_in_the_rep
     assert play(Plan(2744, "fesem", "buffered", 1, False, (killed,))).failure == ""
 
 
+def test_a_report_that_rots_on_its_way_is_refused_and_missing_in_its_round() -> None:
+    faults = (
+        Fault("half close up", 5.157224319234856, 1.2416549577281835, 30),
+        Fault("rotten report", 3.6959524850992596, 8.34782872312765, 3),
+        Fault("kill coordinator", 4.056461588487791, 4.658317849742222, 25),
+        Fault("rotten checkpoint", 1.2323328677288268, 1.2573377915245567, 14),
+    )
+    history = play(Plan(114023, "fedsgd", "patient", 2, True, faults))
+    assert history.failure == ""
+    assert history.struck["rotten report"]
+
+
 def test_a_plan_survives_its_text() -> None:
     for seed in range(20):
         this = plan(seed, METHODS)

@@ -549,8 +549,10 @@ class World:
             expected = fingerprint(replayed(self._base / "replay", run))
         else:
             calm_rounds, expected = calm(self.plan.method, self.plan.pace)
-            is_alone = self.history.struck["rotten memory"]  # some methods need it to take part
-            if (self.plan.pace == "hasty" or is_alone) and these != calm_rounds:
+            # some methods need their memory to take part, and a report that rots after its agent has read it
+            # again is refused: its round ends without it
+            leaves_out = self.history.struck["rotten memory"] + self.history.struck["rotten report"]
+            if (self.plan.pace == "hasty" or leaves_out) and these != calm_rounds:
                 return
         if fingerprint(run) != expected:
             raise BrokenError("the bytes are not those of the calm run")
