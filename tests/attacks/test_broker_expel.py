@@ -19,16 +19,17 @@ from covey.shared.mqtt import credentials
 from covey.shared.mqtt.broker_url import BrokerUrl, Tls
 from covey.shared.wire.documents import EXPELLED, AgentStatus
 from tests.e2e.test_enrolled import data
+from tests.kit.scenes import start_file
 from tests.processes import Program, free_port, needs_mosquitto, program, rows, until
 from tests.raw_mqtt import Heard, Raw
 
 pytestmark = [pytest.mark.processes, pytest.mark.broker, needs_mosquitto]
 
 DEADLINE_S = 900.0
+TASK = {"features": [4], "classes": 2, "model": {"name": "linear"}}
 SCENARIO = {
     "name": "expelled",
     "seed": 1,
-    "task": {"features": [4], "classes": 2, "model": {"name": "linear"}},
     "training": {"batch": 10, "lr": 0.1},
     "strategy": {"name": "fedavg"},
     "rounds": {"count": 1, "start_agents": 2, "quorum": 1, "deadline_s": DEADLINE_S},
@@ -48,7 +49,8 @@ def retained(home: BrokerFolder, *topics: str) -> dict[str, Heard]:
 def test_the_round_of_an_expelled_agent_closes_long_before_its_deadline(tmp_path: Path) -> None:
     """Before: no last will follows on Mosquitto, and the round took its deadline. After: 3 to 6 s after `broker expel`."""
     home = BrokerFolder.create(tmp_path / "home", ["localhost"], free_port())
-    (tmp_path / "scenario.yaml").write_text(yaml.safe_dump(SCENARIO))
+    task = {**TASK, "init": start_file(tmp_path, TASK)}
+    (tmp_path / "scenario.yaml").write_text(yaml.safe_dump({**SCENARIO, "task": task}))
     out = tmp_path / "run"
     with ExitStack() as stack:
 
@@ -62,6 +64,7 @@ def test_the_round_of_an_expelled_agent_closes_long_before_its_deadline(tmp_path
         agents = {}
         for seed, name in enumerate(("pi-7", "pi-8")):
             own = ["--credentials", str(home.enroll(name)), "--state", str(tmp_path / name)]
+            own += ["--learner", "numpy"]
             agents[name] = start(
                 name,
                 "covey.agent.cli",

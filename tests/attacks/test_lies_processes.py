@@ -28,6 +28,7 @@ from covey.shared.wire.messages import OrderMessage, ReportContent, digest
 from covey.shared.wire.parts import split
 from covey.shared.wire.topics import Topics
 from tests.attacks.lies import LIES, packed
+from tests.kit.scenes import start_file
 from tests.processes import Program, free_port, mosquitto, needs_mosquitto, program, rows, until
 
 pytestmark = [pytest.mark.broker, needs_mosquitto]
@@ -150,14 +151,14 @@ def played(url: str, lies: Sequence[str]) -> Iterator[None]:
 
 
 def scene(folder: Path, count: int) -> Path:
+    task = {"features": [4], "classes": 2, "model": {"name": "linear"}}
     data = {
         "name": "liars",
-        "task": {"features": [4], "classes": 2, "model": {"name": "linear"}, "init": "start.npz"},
+        "task": {**task, "init": start_file(folder, task)},
         "strategy": {"name": "fedavg"},
         "rounds": {"count": count, "start_agents": len(PEOPLE), "quorum": 2, "deadline_s": 60},
         "evaluation": {"every": 1, "tune_epochs": 0},
     }
-    np.savez(folder / "start.npz", theta0=np.zeros(10, np.float32))
     path = folder / "scenario.yaml"
     path.write_text(yaml.safe_dump(data))
     return path

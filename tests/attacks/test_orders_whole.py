@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 import pytest
 import yaml
@@ -14,6 +13,7 @@ import yaml
 from covey.shared.errors import DecodeError
 from covey.shared.wire.messages import ModelRef, OrderMessage, digest
 from tests.attacks import rogue
+from tests.kit.scenes import start_file
 from tests.processes import Program, program
 
 pytestmark = pytest.mark.processes
@@ -177,15 +177,15 @@ def test_hidden_labels_do_not_leave_the_device(tmp_path: Path) -> None:
 
 def test_coordinator_status_shows_the_rule_by_which_a_device_refused(tmp_path: Path) -> None:
     """One of two devices lets only FedClust train: the run of FedAvg continues without its work and reports the reason."""
+    task = {"features": [4], "classes": 2, "model": {"name": "linear"}}
     scenario = {
         "name": "refused",
-        "task": {"features": [4], "classes": 2, "model": {"name": "linear"}, "init": "start.npz"},
+        "task": {**task, "init": start_file(tmp_path, task)},
         "training": {"batch": 10, "lr": 0.1},
         "strategy": {"name": "fedavg"},
         "rounds": {"count": 1, "start_agents": 2, "quorum": 1},
     }
     path, out = tmp_path / "scenario.yaml", tmp_path / "run"
-    np.savez(tmp_path / "start.npz", theta0=np.zeros(10, np.float32))  # so that no torch is needed
     path.write_text(yaml.safe_dump(scenario))
     command = ["covey.coordinator.cli", "run", str(path), "--out", str(out), "--json"]
     with (

@@ -11,14 +11,13 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
 
 from covey.shared.wire.documents import AgentStatus, RosterMessage
 from covey.shared.wire.framing import REPORT_VERSION
 from covey.shared.wire.messages import Part
-from tests.kit.scenes import Scenes
+from tests.kit.scenes import Scenes, start_file
 from tests.processes import (
     ROOT,
     Program,
@@ -70,7 +69,8 @@ def test_an_agent_written_after_the_page_takes_part_next_to_one_of_ours(tmp_path
     url = f"mqtt://127.0.0.1:{port}"
     with ExitStack() as stack:
         stack.enter_context(mosquitto(tmp_path, port))
-        page = str(scenes.written(tmp_path, task={"features": [features]}))
+        task = {**scenes.sections["task"], "features": [features]}
+        page = str(scenes.written(tmp_path, task={**task, "init": start_file(tmp_path, task)}))
         out = tmp_path / "run"
         coordinator = ["covey.coordinator.cli", "run", page, "--out", str(out), "--broker", url]
         run = stack.enter_context(program(*coordinator, log=tmp_path / "coordinator.log"))
@@ -80,8 +80,8 @@ def test_an_agent_written_after_the_page_takes_part_next_to_one_of_ours(tmp_path
             started_script(stack, command, tmp_path / f"{name}.log")
         data = str(table(tmp_path / "ours.csv", 7, features))
         ours = ["covey.agent.cli", "start", "--data", data, "--id", "ours", "--broker", url]
-        state = ["--state", str(tmp_path / "state")]
-        stack.enter_context(program(*ours, *state, log=tmp_path / "ours.log"))
+        options = ["--learner", "numpy", "--state", str(tmp_path / "state")]
+        stack.enter_context(program(*ours, *options, log=tmp_path / "ours.log"))
         until(lambda: run.process.poll() is not None, 240, of=run)
         assert run.process.returncode == 0, run.output[-3000:]
     train = [row for row in rows(out) if row["phase"] == "train"]
@@ -97,13 +97,11 @@ def test_an_agent_written_after_the_page_takes_part_next_to_one_of_ours(tmp_path
 def test_the_agent_in_60_lines_takes_part_next_to_one_of_ours_without_torch(tmp_path: Path) -> None:
     port = free_port()
     features = 20
-    start = tmp_path / "start.npz"
-    np.savez(start, theta0=np.zeros(2 * features + 2, np.float32))
     with ExitStack() as stack:
         stack.enter_context(mosquitto(tmp_path, port))
         page = scenes.written(tmp_path, task={"features": [features]})
         sections = yaml.safe_load(page.read_text())
-        sections["task"]["init"] = str(start)
+        sections["task"]["init"] = start_file(tmp_path, sections["task"])
         sections["rounds"]["count"] = 2
         page.write_text(yaml.safe_dump(sections))
         for seed, name in enumerate(("short-1", "short-2")):

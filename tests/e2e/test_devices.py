@@ -33,6 +33,7 @@ from tests.processes import (
 pytestmark = [pytest.mark.processes, pytest.mark.broker, needs_mosquitto]
 
 DEADLINE_S = 600.0
+NUMPY = ("--learner", "numpy")  # starts faster than torch
 
 
 def digits(part: int, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -88,8 +89,8 @@ def test_the_round_closes_on_the_last_will_and_the_agent_takes_part_again(tmp_pa
     table = as_csv(tmp_path / "digits.csv")
     commands = {
         "table": start(tmp_path, "table", table, port, "--label", "digit"),
-        "arrays": start(tmp_path, "arrays", as_npz(tmp_path / "digits.npz"), port),
-        "images": start(tmp_path, "images", as_images(tmp_path / "digits"), port),
+        "arrays": start(tmp_path, "arrays", as_npz(tmp_path / "digits.npz"), port, *NUMPY),
+        "images": start(tmp_path, "images", as_images(tmp_path / "digits"), port, *NUMPY),
     }
     sections: dict[str, Any] = {
         "task": {"scale": 1 / 240},
@@ -164,9 +165,9 @@ def test_an_agent_with_wrong_data_stays_out_and_gives_the_reason(tmp_path: Path)
     }
     with ExitStack() as stack:
         stack.enter_context(mosquitto(tmp_path, port))
-        wrong = start(tmp_path, "wrong", broken, port, "--label", "digit")
+        wrong = start(tmp_path, "wrong", broken, port, "--label", "digit", *NUMPY)
         stack.enter_context(program(*wrong, log=tmp_path / "wrong.log"))
-        good = start(tmp_path, "good", as_npz(tmp_path / "digits.npz"), port)
+        good = start(tmp_path, "good", as_npz(tmp_path / "digits.npz"), port, *NUMPY)
         this = fedavg(tmp_path, port, sections)
         stack.callback(this.stop)
         until(lambda: '"event": "problem"' in this.output, of=this)

@@ -11,15 +11,16 @@ import yaml
 
 from covey.broker.folder import BrokerFolder
 from tests.e2e.conftest import finish
+from tests.kit.scenes import start_file
 from tests.processes import Program, free_port, needs_mosquitto, program, result, until
 
 pytestmark = pytest.mark.processes
 
 AGENTS = ("pi-7", "pi-8")
+TASK = {"features": [4], "classes": 2, "model": {"name": "linear"}}
 SCENARIO = {
     "name": "enrolled",
     "seed": 1,
-    "task": {"features": [4], "classes": 2, "model": {"name": "linear"}},
     "training": {"batch": 10, "lr": 0.1},
     "strategy": {
         "name": "fedclust",
@@ -46,7 +47,8 @@ def data(folder: Path, seed: int) -> Path:
 @needs_mosquitto
 def test_a_run_where_every_program_is_held_to_the_rules(tmp_path: Path) -> None:
     home = BrokerFolder.create(tmp_path / "home", ["localhost"], free_port(), days=1)
-    (tmp_path / "scenario.yaml").write_text(yaml.safe_dump(SCENARIO))
+    task = {**TASK, "init": start_file(tmp_path, TASK)}
+    (tmp_path / "scenario.yaml").write_text(yaml.safe_dump({**SCENARIO, "task": task}))
     out = tmp_path / "run"
     with ExitStack() as stack:
 
@@ -59,6 +61,7 @@ def test_a_run_where_every_program_is_held_to_the_rules(tmp_path: Path) -> None:
         until(lambda: "listens" in broker.output, of=broker)
         for seed, name in enumerate(AGENTS):
             own = ["--credentials", str(home.enroll(name)), "--state", str(tmp_path / name)]
+            own += ["--learner", "numpy"]
             start(name, "covey.agent.cli", "start", "--data", str(data(tmp_path, seed)), *own)
         line = [
             "covey.coordinator.cli",

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
+from covey.agent.light.dense_net import layout_of_task
 from covey.shared.scenario.scenario import Scenario
+from covey.shared.scenario.task import Task
 
 VECTORS: Mapping[str, Any] = {"features": [5], "classes": 4, "model": {"name": "linear"}}
 DIGITS: Mapping[str, Any] = {
@@ -35,6 +39,15 @@ def changed(base: Sections, changes: Sections) -> dict[str, Any]:
             values = {**before, **values}
         found[section] = values
     return found
+
+
+def start_file(folder: Path, task: Sections) -> str:
+    """An initial model of zeros with its layout, for `task.init`: no program imports torch to draw one."""
+    layout = layout_of_task(Task.model_validate(task))
+    path = folder / "start.npz"
+    starts = np.zeros((1, layout.size), np.float32)
+    np.savez(path, starts=starts, layout=json.dumps(layout.to_wire()))
+    return str(path)
 
 
 @dataclass(frozen=True)
