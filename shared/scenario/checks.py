@@ -90,7 +90,7 @@ def check_data_stays_private(privacy: Privacy, task: Task, sketch: int | None) -
 
 
 USUAL = Aggregation()  # its limit on steps does not apply to masked reports
-SECURE_METHODS = ("ditto", "fedavg", "fedprox")
+SECURE_METHODS = ("ditto", "fedavg", "feddws", "fedprox", "given")
 
 
 def check_secure(
