@@ -1,0 +1,358 @@
+"""Kin next to simple methods on fleets of digits. Prints a table, writes JSON.
+
+    python -m benchmarks.kin [--seeds 1 2 3] [--fleets even rotated] [--methods kin fedavg]
+
+1 797 images of 8 x 8 pixels, 20 agents, a network of 64 hidden units, 15 rounds of two epochs, all agents in each round.
+Macro averages over agents of E-server and of E-tuned (one epoch more at home).
+
+- even: equal shares. log-normal: the same with unequal numbers of samples (sigma 0.7).
+- two labels, dirichlet 0.1, dirichlet 0.3: skewed labels. label groups: four groups with labels of their own.
+- upside down: every second agent's images. rotated: four angles.
+- swaps: three groups, of which two exchange the names of four digits each. unequal swaps: of log-normal sizes.
+- skewed swaps, skewed rotation: both on labels from Dirichlet 0.3.
+
+The methods are Kin and seven simple ones: Local, FedAvg, FedAvg whose last third is local, FedClust and IFCA with 2, 3 and 4
+clusters; every other setting has its default. FedAvg with the label prior shows what that changes. Each cell is written to --out as soon as it is finished, and a second start resumes after
+the last finished cell. `--table` runs nothing and prints the finished cells; `--page` replaces the tables in a Markdown page
+that has them already.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.default_cut import DIGITS, FEWEST, PLAIN, SIGMA, kept_shares, replaced, sizes_of
+from benchmarks.torch_runs import TorchClients, repeatable, started
+from covey.agent.data import Dataset, fit
+from covey.agent.data.dataset import hold_back, take
+from covey.agent.data.partition import client_dataset, fleet_data
+from covey.agent.light.numpy_learner import NumpyLocal
+from covey.shared.client import shuffle
+from covey.shared.files import write_atomically
+from covey.shared.numerics.metrics import adjusted_rand
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.scenario.simulated_agents import agent_name
+from covey.shared.strategies.base import HOLD_BACK, VOTE, ClientId, Local, Training
+from covey.shared.wire.messages import OrderMessage
+
+AGENTS = 20
+ROUNDS = 15
+METHODS: dict[str, dict[str, Any]] = {
+    "kin": {"name": "kin"},
+    "local": {"name": "local"},
+    "fedavg": {"name": "fedavg"},
+    "local last third": {"name": "fedavg"},  # its fine-tuning is the last third
+    "fedclust": {"name": "fedclust"},
+    "ifca 2": {"name": "ifca", "n_clusters": 2},
+    "ifca 3": {"name": "ifca", "n_clusters": 3},
+    "ifca 4": {"name": "ifca", "n_clusters": 4},
+}
+SEVEN = tuple(method for method in METHODS if method != "kin")
+# for comparison: the label prior, which Kin has if labels differ
+PRIORS = {"fedavg, prior": "on"}
+METHODS |= {"fedavg, prior": METHODS["fedavg"]}
+SWAPS = [list(range(10)), [1, 0, 3, 2, 4, 5, 6, 7, 8, 9], [0, 1, 2, 3, 4, 5, 7, 6, 9, 8]]
+MODES = {"tuned": "E-tuned", "server": "E-server"}
+OUT = Path(__file__).parent / "results" / "kin.json"
+Found = dict[str, dict[str, Any]]  # the figures of each cell by its key
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """How a fleet differs from one of equal shares."""
+
+    partition: Mapping[str, Any]
+    groups: int = 1  # agents take turns
+    change: str = ""  # what the groups differ in: names of digits, or angles
+    unequal: bool = False  # numbers of samples are log-normal
+
+
+IID = {"name": "iid"}
+SKEWED = {"name": "dirichlet", "alpha": 0.3, "test": "proportional"}
+FLEETS = {
+    "even": Fleet(IID),
+    "log-normal": Fleet(IID, unequal=True),
+    "two labels": Fleet({"name": "label_skew", "share": 0.2}),
+    "dirichlet 0.1": Fleet({**SKEWED, "alpha": 0.1}),
+    "dirichlet 0.3": Fleet(SKEWED),
+    "label groups": Fleet({"name": "grouped_labels", "groups": 4}),
+    "upside down": Fleet({"name": "rotation", "groups": 2}),
+    "rotated": Fleet({"name": "rotation", "groups": 4}),
+    "swaps": Fleet(IID, 3, "names"),
+    "unequal swaps": Fleet(IID, 3, "names", unequal=True),
+    "skewed swaps": Fleet(SKEWED, 3, "names"),
+    "skewed rotation": Fleet(SKEWED, 2, "angles"),
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run."""
+
+    fleet: str
+    method: str
+    seed: int
+
+    @property
+    def key(self) -> str:
+        """The cell's name in the JSON file."""
+        return f"{self.fleet}/{self.method}/{self.seed}"
+
+
+def scenario(cell: Cell) -> Scenario:
+    """The scenario that a coordinator would run."""
+    is_last_third = cell.method == "local last third"
+    first = round(2 * ROUNDS / 3)
+    last_third = (ROUNDS - first) * PLAIN["epochs"]
+    return Scenario.model_validate(
+        {
+            "name": "kin",
+            "seed": cell.seed,
+            "task": {**DIGITS, "label_prior": PRIORS.get(cell.method, "auto")},
+            "training": PLAIN,
+            "strategy": METHODS[cell.method],
+            "rounds": {"count": first if is_last_third else ROUNDS},
+            "evaluation": {"tune_epochs": last_third + 1 if is_last_third else 1},
+            "fleet": {
+                "agents": AGENTS,
+                "data": "digits",
+                "partition": FLEETS[cell.fleet].partition,
+            },
+        }
+    )
+
+
+@cache
+def people(fleet: str, seed: int) -> tuple[dict[ClientId, Dataset], tuple[int, ...]]:
+    """Each agent's data and true group (nothing if there is one), the same for all methods of a seed."""
+    kind = FLEETS[fleet]
+    scene = scenario(Cell(fleet, "fedavg", seed))
+    data, split = fleet_data(scene, None)
+    kept = kept_shares(SIGMA if kind.unequal else 0.0, AGENTS, seed)
+    owned = {}
+    for index in range(AGENTS):
+        own = _changed(fit(client_dataset(data, split, index), scene.task), kind, index)
+        samples = max(int(kept[index] * len(own.targets)), FEWEST)
+        order = np.random.default_rng([seed, index]).permutation(len(own.targets))
+        owned[agent_name(index, AGENTS)] = take(own, np.sort(order[:samples]))
+    truth = [index % kind.groups for index in range(AGENTS)]
+    if split.truth is not None:
+        truth = split.truth.tolist()
+    return owned, tuple(truth) if len(set(truth)) > 1 else ()
+
+
+def _changed(own: Dataset, kind: Fleet, index: int) -> Dataset:
+    """An agent's data as its group has them."""
+    group = index % kind.groups
+    if kind.change == "names":
+        names = np.array(SWAPS[group])
+        return replace(own, targets=names[own.targets], test_targets=names[own.test_targets])
+    if kind.change == "angles" and group:
+        return replace(
+            own,
+            features=np.ascontiguousarray(own.features[:, :, ::-1, ::-1]),
+            test_features=np.ascontiguousarray(own.test_features[:, :, ::-1, ::-1]),
+        )
+    return own
+
+
+class Voters(TorchClients):
+    """Agents with the learner `numpy`, which hold samples back where their order asks for it."""
+
+    def trainer(self, data: Dataset, client: ClientId, order: OrderMessage) -> NumpyLocal:  # type: ignore[override]
+        work = order.work
+        assert work is not None
+        training = Training.model_validate(work.training)
+        rng = shuffle(work, client)
+        return NumpyLocal(data, self.scene.task, self.setup.layout, training, rng, work.scaling)
+
+    def data(self, client: ClientId, order: OrderMessage) -> Dataset:
+        rest, _ = self._halves(client, order)
+        return rest
+
+    def held(self, client: ClientId, order: OrderMessage) -> Local | None:
+        """What the agent compares models on."""
+        _, held = self._halves(client, order)
+        assert order.work is not None
+        if held is None or order.work.phase != VOTE:
+            return None
+        voter: Local = self.trainer(held, client, order)
+        return voter
+
+    def _halves(self, client: ClientId, order: OrderMessage) -> tuple[Dataset, Dataset | None]:
+        assert order.work is not None
+        data = self.datasets[client]
+        if HOLD_BACK not in order.work.numbers:
+            return data, None
+        return hold_back(data, order.work.seed, client)
+
+
+def measured(cell: Cell) -> dict[str, Any]:
+    """E-server and E-tuned as macro averages over agents, the sizes of the clusters, ARI, and what Kin decided."""
+    owned, truth = people(cell.fleet, cell.seed)
+    scene = scenario(cell)
+    clients = Voters(scene, started(scene), owned)
+    clients.held_back_for = clients.held
+    began = time.process_time()
+    with tempfile.TemporaryDirectory() as folder:
+        run = clients.run(Path(folder))
+    evaluation = list(run.facts.evaluation.values())
+    tuned = [figures["tuned"]["accuracy"] for figures in evaluation]
+    served = [figures["server"]["accuracy"] for figures in evaluation]
+    clusters = run.strategy.assignment(run.state)
+    labels = [clusters.get(name, -1) for name in owned]
+    figures: dict[str, Any] = {
+        "server": float(np.mean(tuned if cell.method == "local last third" else served)),
+        "tuned": float(np.mean(tuned)),
+        "sizes": sizes_of(labels) if clusters else [],
+        "ari": adjusted_rand(labels, list(truth)) if truth and clusters else None,
+        "seconds": round(time.process_time() - began, 1),
+    }
+    if scene.strategy.name == "kin":
+        state = run.state
+        figures |= {
+            "chances": list(state.chances),
+            "basis": state.basis,
+            "votes": state.outcomes,
+            "alone": state.finishes_alone,
+        }
+    return figures
+
+
+def cells(fleets: list[str], methods: list[str], seeds: list[int]) -> Iterator[Cell]:
+    """All cells of the first seed come before any of the second."""
+    for seed, fleet, method in itertools.product(seeds, fleets, methods):
+        yield Cell(fleet, method, seed)
+
+
+def of(found: Found, fleet: str, method: str, key: str) -> list[Any]:
+    """A figure of all finished seeds, in order."""
+    return [
+        figures[key]
+        for name, figures in sorted(found.items())
+        if name.rsplit("/", 1)[0] == f"{fleet}/{method}"
+    ]
+
+
+def percent(found: Found, fleet: str, method: str, mode: str) -> float:
+    """The mean over the seeds."""
+    return 100 * float(np.mean(of(found, fleet, method, mode)))
+
+
+def table(found: Found, mode: str) -> str:
+    """Markdown: a row per fleet, percent per method, and Kin's distance from the best of the seven.
+
+    Args:
+        found: the finished cells.
+        mode: "server" or "tuned".
+    """
+    head = " | ".join(METHODS)
+    lines = [
+        f"| {MODES[mode]} on | {head} | Kin to the best | Kin's groups (ARI) |",
+        "|---|" + "---:|" * (len(METHODS) + 1) + "---|",
+    ]
+    for fleet in whole(found):
+        figures = [f"{percent(found, fleet, method, mode):.1f}" for method in METHODS]
+        apart = f"{margin(found, fleet, 'kin', mode):+.1f}"
+        row = " | ".join([*figures, apart, decisions(found, fleet)])
+        lines.append(f"| {fleet} | {row} |")
+    return "\n".join(lines)
+
+
+def whole(found: Found) -> list[str]:
+    """The fleets of which all methods have finished the same seeds."""
+    return [
+        fleet
+        for fleet in FLEETS
+        if of(found, fleet, "kin", "tuned")
+        and len({len(of(found, fleet, method, "tuned")) for method in METHODS}) == 1
+    ]
+
+
+def margin(found: Found, fleet: str, method: str, mode: str) -> float:
+    """Points above the best of the seven simple methods."""
+    best = max(percent(found, fleet, other, mode) for other in SEVEN)
+    return percent(found, fleet, method, mode) - best
+
+
+def decisions(found: Found, fleet: str) -> str:
+    """What Kin found and decided, seed by seed."""
+    words = []
+    keys = ("chances", "sizes", "ari", "alone")
+    for chances, sizes, ari, alone in zip(
+        *[of(found, fleet, "kin", key) for key in keys], strict=True
+    ):
+        if min(chances) >= 0.01:
+            words.append("FedAvg")
+            continue
+        groups = str(max(len(sizes), 1))
+        groups += "" if ari is None else f" ({ari:.2f})"
+        words.append(f"{groups}, own" if alone else groups)
+    return "; ".join(words)
+
+
+def summary(found: Found, mode: str) -> str:
+    """Markdown: a row per method, over the fleets whose cells are finished."""
+    fleets = whole(found)
+    lines = [
+        f"| {MODES[mode]}, to the best of the seven | mean | worst | behind by > 0.5 | ahead by > 0.5 |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for method in METHODS:
+        margins = [margin(found, fleet, method, mode) for fleet in fleets]
+        behind = sum(one < -0.5 for one in margins)
+        ahead = sum(one > 0.5 for one in margins)
+        worst = min(margins, default=0.0)
+        mean = sum(margins) / max(len(margins), 1)
+        lines.append(
+            f"| {method} | {mean:+.2f} | {worst:+.1f} | {behind} of {len(margins)} | {ahead} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--fleets", nargs="+", default=list(FLEETS), choices=list(FLEETS))
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
+    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--table", action="store_true", help="run nothing, print finished cells")
+    parser.add_argument("--page", type=Path, help="a Markdown page whose tables are replaced")
+    options = parser.parse_args()
+    repeatable()
+    found: Found = {}
+    if options.out.exists():
+        found = json.loads(options.out.read_text())["cells"]
+    if not options.table:
+        for cell in cells(options.fleets, options.methods, options.seeds):
+            if cell.key in found:
+                continue
+            found[cell.key] = measured(cell)
+            print(cell.key, found[cell.key], flush=True)
+            record = {"rounds": ROUNDS, "agents": AGENTS, "cells": found}
+            write_atomically(options.out, json.dumps(record, indent=1).encode())
+    tables = {}
+    for mode, name in MODES.items():
+        tables[f"{name} on"] = table(found, mode)
+        tables[f"{name}, to the best of the seven"] = summary(found, mode)
+    if options.page is not None:
+        text = options.page.read_text("utf-8")
+        for first, made in tables.items():
+            text = replaced(text, first, made)
+        write_atomically(options.page, text.encode())
+    print("\n\n".join(tables.values()))
+
+
+if __name__ == "__main__":
+    main()
