@@ -115,7 +115,7 @@ def test_ctrl_c_stops_cleanly_and_the_run_can_be_resumed(tmp_path: Path, undistu
 
 
 def test_the_one_command_run_resumes_with_its_own_broker_and_fleet(tmp_path: Path) -> None:
-    path = SIMULATED.written(tmp_path)
+    path = SIMULATED.written(tmp_path, rounds={"count": 4})
     runs = []
     for name in ("whole", "killed"):
         command = [
