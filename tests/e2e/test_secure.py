@@ -12,7 +12,8 @@ import yaml
 from covey.agent.kept.secure_folder import SecureFolder
 from covey.broker.folder import BrokerFolder
 from tests.e2e.conftest import AGENTS, coordinator, finish, fleet
-from tests.e2e.test_enrolled import SCENARIO, data
+from tests.e2e.test_enrolled import SCENARIO, TASK, data
+from tests.kit.scenes import start_file
 from tests.processes import (
     Program,
     free_port,
@@ -96,6 +97,7 @@ def test_devices_with_keys_of_their_own_make_sums_and_one_that_is_killed_is_miss
     home = BrokerFolder.create(tmp_path / "home", ["localhost"], free_port(), days=1)
     scenario = {
         **SCENARIO,
+        "task": {**TASK, "init": start_file(tmp_path, TASK)},
         "strategy": {"name": "fedavg"},
         "rounds": {"count": 3, "start_agents": 4, "quorum": 2, "participation": 1.0},
         "privacy": {"secure": {"clip": 5.0}},

@@ -27,6 +27,7 @@ from tests.methods import METHODS
 
 CLIENT = {"client": {"clip": 1.0, "noise_multiplier": 1.0}}
 SIGNED = {**CLIENT, "signatures": {"clip": 1.0, "noise_multiplier": 0.5}}
+PARTS = {"lg", "fedrep", "fedrep-fedper", "fedbabu", "fedbn"}  # share a part of their model
 POSSIBLE = {
     "fedavg",
     "fedprox",
@@ -39,8 +40,18 @@ POSSIBLE = {
     "pacfl",
     "fesem",
     "ifca",
-}
-LOCALLY = {"fedavg", "fedprox", "ditto", "feddist", "feddws", "given", "local", "fedclust", "fesem"}
+} | PARTS
+LOCALLY = {
+    "fedavg",
+    "fedprox",
+    "ditto",
+    "feddist",
+    "feddws",
+    "given",
+    "local",
+    "fedclust",
+    "fesem",
+} | PARTS
 PRIVATE_OPTIONS: dict[str, dict[str, Any]] = {
     "ifca": {"shared_trunk": False},
     "fesem": {"m_step": "participants"},
