@@ -1,4 +1,4 @@
-"""An HTTP server that takes a bounded part of its process: at most some connections, and seconds for each request."""
+"""HTTP servers that take a bounded part of their process: at most some connections, and seconds for each request."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
 
+from covey.shared.errors import UserError
+
+HOST = "127.0.0.1"
 PAUSE_S = 0.1  # until the next attempt where no descriptor is left for a connection
 
 
@@ -74,3 +78,31 @@ class Bounded(ThreadingMixIn, TCPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away in the middle of a reply is no error."""
+
+
+class BoundedOnThisMachine(Bounded, HTTPServer):
+    """A bounded server for programs of this machine. Port 0 takes any free one.
+
+    Raises:
+        UserError: the port is taken.
+    """
+
+    allow_reuse_address = True
+
+    def __init__(self, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
+        try:
+            super().__init__((HOST, port), handler)
+        except OSError as error:
+            raise UserError(
+                f"port {port} of {HOST}: {error.strerror}; choose another with --port, 0 takes any free one"
+            ) from None
+
+    @property
+    def port(self) -> int:
+        """The port that the server listens on."""
+        return int(self.server_address[1])
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The hosts that a request may name: a web page cannot reach the server under a name of its own."""
+        return (f"{HOST}:{self.port}", f"localhost:{self.port}")

@@ -26,9 +26,8 @@ FILES = sorted(
 # A module that lies in no room is a room of its own.
 STAIRS = {
     "shared": [
-        "errors extras json_text plain_name printable start timers waiting seeds child sentences array_files model_files "
-        "bounded_http",
-        "consent files logs terminal",
+        "errors extras json_text plain_name printable start timers waiting seeds child sentences array_files model_files",
+        "consent files logs terminal bounded_http",
         "plugins journal",
         "audit",
         "numerics",

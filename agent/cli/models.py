@@ -26,6 +26,14 @@ WATCH_S = 1.0  # between two looks at a folder
 commands = command_group()
 
 
+ModelFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="one model file, such as models/cluster-0.safetensors of a run", show_default=False
+    ),
+]
+
+
 @commands.command()
 def predict(
     data: Annotated[
@@ -52,12 +60,7 @@ def predict(
             show_default=False,
         ),
     ] = None,
-    model: Annotated[
-        Path | None,
-        typer.Option(
-            help="one model file, such as models/cluster-0.safetensors of a run", show_default=False
-        ),
-    ] = None,
+    model: ModelFile = None,
     label: Annotated[
         str | None, typer.Option(help="the column of a table that holds targets; it is left out")
     ] = None,
@@ -203,12 +206,7 @@ def serve(
             show_default=False,
         ),
     ] = None,
-    model: Annotated[
-        Path | None,
-        typer.Option(
-            help="one model file, such as models/cluster-0.safetensors of a run", show_default=False
-        ),
-    ] = None,
+    model: ModelFile = None,
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="port on 127.0.0.1; 0 takes any free one")
     ] = 8471,

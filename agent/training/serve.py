@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -24,10 +24,9 @@ from urllib.parse import parse_qs, urlsplit
 from covey.agent.policy import Rules
 from covey.agent.training.predict import Predictor, model_in_use
 from covey.shared import json_text
-from covey.shared.bounded_http import Bounded
+from covey.shared.bounded_http import BoundedOnThisMachine
 from covey.shared.errors import CoveyError, UserError
 
-HOST = "127.0.0.1"
 MOST_BYTES = 16 << 20  # of a request
 JSON = "application/json"
 
@@ -111,26 +110,15 @@ def _table(body: bytes) -> bytes:
     return text.getvalue().encode()
 
 
-class PredictionServer(Bounded, HTTPServer):
+class PredictionServer(BoundedOnThisMachine):
     """Answers for one device."""
 
-    allow_reuse_address = True
     max_connections = 32
     request_s = 60.0
 
     def __init__(self, models: Models, port: int) -> None:
         self.models = models
-        try:
-            super().__init__((HOST, port), _Handler)
-        except OSError as error:
-            raise UserError(
-                f"port {port} of {HOST}: {error.strerror}; choose another with --port, 0 takes any free one"
-            ) from None
-
-    @property
-    def port(self) -> int:
-        """The port that the server listens on."""
-        return int(self.server_address[1])
+        super().__init__(port, _Handler)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -160,9 +148,8 @@ class _Handler(BaseHTTPRequestHandler):
         return answer(self.server.models, self.rfile.read(size), kind, query.get("keep", []))
 
     def _reply(self, path: str, found: Any) -> None:
-        hosts = (f"{HOST}:{self.server.port}", f"localhost:{self.server.port}")
         asked = urlsplit(self.path)
-        if self.headers.get("Host") not in hosts:
+        if self.headers.get("Host") not in self.server.hosts:
             self._send(HTTPStatus.FORBIDDEN, {"error": "this host is not served"})
         elif asked.path != path:
             self._send(HTTPStatus.NOT_FOUND, {"error": "expected GET /model or POST /predict"})

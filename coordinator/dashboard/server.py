@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from importlib import resources
 from typing import Any
 
@@ -32,11 +32,9 @@ from covey.coordinator.dashboard.hub import Hub, Update
 from covey.coordinator.dashboard.sections import sections
 from covey.coordinator.view import theme
 from covey.shared import json_text
-from covey.shared.bounded_http import Bounded
-from covey.shared.errors import UserError
+from covey.shared.bounded_http import HOST, BoundedOnThisMachine
 from covey.shared.wire.documents import Control
 
-HOST = "127.0.0.1"
 KEY_HEADER = "X-Covey-Key"
 MAX_BODY_BYTES = 4096
 MAX_STREAMS = 16  # open pages
@@ -84,10 +82,9 @@ def files() -> dict[str, tuple[str, bytes]]:
     }
 
 
-class DashboardServer(Bounded, HTTPServer):
+class DashboardServer(BoundedOnThisMachine):
     """Serves one hub. Each page that is open keeps one thread; a connection without the key ends after some seconds."""
 
-    allow_reuse_address = True
     max_connections = 64
     request_s = 10.0
 
@@ -96,22 +93,7 @@ class DashboardServer(Bounded, HTTPServer):
         self.send = send  # None: this dashboard only shows
         self.key = secrets.token_urlsafe(24)
         self.streams = threading.BoundedSemaphore(MAX_STREAMS)
-        try:
-            super().__init__((HOST, port), Handler)
-        except OSError as error:
-            raise UserError(
-                f"port {port} of {HOST}: {error.strerror}; choose another with --port, 0 takes any free one"
-            ) from None
-
-    @property
-    def port(self) -> int:
-        """The port that the server listens on."""
-        return int(self.server_address[1])
-
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        """The hosts that a request may name."""
-        return (f"{HOST}:{self.port}", f"localhost:{self.port}")
+        super().__init__(port, Handler)
 
     @property
     def address(self) -> str:
