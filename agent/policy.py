@@ -19,7 +19,7 @@ from covey.agent.conditions import validated
 from covey.agent.learner_choice import TORCH, cannot_train
 from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import PublicError, UserError
-from covey.shared.strategies.phase_names import ENTRY, EVALUATE, MOMENTS, SIGNATURE, WARMUP
+from covey.shared.strategies.phase_names import CARD, ENTRY, EVALUATE, MOMENTS, SIGNATURE, WARMUP
 from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.messages import DeviceKind, DeviceWish, ModelRef, OrderMessage, Work
 
@@ -54,6 +54,7 @@ METHODS = (
 if TYPE_CHECKING:
     from covey.shared.secure.agent import OwnersPolicy
 
+MIN_CELL = 5  # of a task that does not set the key; a test compares the two
 MAX_BYTES_PER_VALUE = 8  # of an encoded model: a float32, and the codec's additions
 HEADER_BYTES = 1 << 16  # of an encoded model
 MAX_OPTION_VALUE = 1 << 24  # of a number among the options of a model: widths, counts of filters
@@ -91,6 +92,10 @@ class PrivacyDemand(BaseModel):
     signatures: Annotated[float, Field(gt=0)] | None = Field(
         None,
         description="the least noise on a signature, in multiples of its clip; orders for signatures with less are refused",
+    )
+    min_cell: Annotated[int, Field(ge=1)] | None = Field(
+        None,
+        description="the fewest samples of a class whose sums may be in a card; orders for cards with fewer are refused",
     )
 
     secure_least: Annotated[int, Field(ge=3)] | None = Field(
@@ -132,6 +137,13 @@ class PrivacyDemand(BaseModel):
                 return (
                     f"{rule}.local_epsilon: privacy.local.target_epsilon is {_number(target):g}, at most "
                     f"{self.local_epsilon:g} is allowed"
+                )
+        if self.min_cell is not None and CARD in work.numbers:
+            given = work.task.get("min_cell", MIN_CELL)
+            if not _number(given) >= self.min_cell:
+                return (
+                    f"{rule}.min_cell: the order asks for a card with the sums of {_number(given):g} samples of a class, at "
+                    f"least {self.min_cell} are demanded (task.min_cell)"
                 )
         if self.signatures is not None and work.phase in SIGNATURES:
             given = signatures.get("noise_multiplier") if isinstance(signatures, Mapping) else 0.0

@@ -42,10 +42,10 @@ from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import ClientId, Job, Report, Setup
-from covey.shared.strategies.bases.cut import CARD
 from covey.shared.strategies.bases.cut import found as shifts_found
 from covey.shared.strategies.fedclust import FedClust
 from covey.shared.strategies.pacfl import Pacfl
+from covey.shared.strategies.phase_names import CARD
 from covey.shared.strategies.reading import folded
 
 ROUNDS = 10

@@ -83,4 +83,4 @@ def card_of(
         labels = np.zeros(len(values), np.int64)
         if scale is not None:
             labels = kinship.tenths((values - scale.mean) / scale.std)
-    return kinship.card(inputs, labels, classes, units, seed, client)
+    return kinship.card(inputs, labels, classes, units, seed, client, task.min_cell)

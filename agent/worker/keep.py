@@ -40,6 +40,7 @@ NOT_THE_QUESTION = {
     "categories",
     "target_scale",
     "label_prior",
+    "min_cell",
 }
 
 Answer = dict[str, Any]

@@ -29,11 +29,12 @@ import numpy.typing as npt
 
 from covey.shared.numerics.clustering import Labels, Matrix
 from covey.shared.numerics.vectors import Vector
+from covey.shared.numerics.votes import LIMIT
 from covey.shared.seeds import Key, generator
 
 BLOCKS = 4
 PROJECTED = 32  # p, the values of a projected input
-MIN_CELL = 5  # sums of fewer samples of a class are not sent
+MIN_CELL = 5  # sums of fewer samples of a class are not sent, unless the task has another number
 SWEEPS = 50
 RIDGE = 1.0
 FLIPS = 1999
@@ -43,6 +44,7 @@ LEVELS = 10  # classes of a regression
 KINDS = ("labels", "style", "concept")  # of shifts
 COMMON = 2  # classes of the median pair; with fewer, concepts are not compared
 GRAIN = 2.0**-20  # distances are rounded to it: sums in another order do not change a cut
+FAR = 1.5  # times the reach of a fleet: no two agents count as farther apart
 TENTHS = [NormalDist().inv_cdf(k / LEVELS) for k in range(1, LEVELS)]
 
 
@@ -50,7 +52,7 @@ TENTHS = [NormalDist().inv_cdf(k / LEVELS) for k in range(1, LEVELS)]
 class Card:
     """A summary of an agent's training data: C (4 p + 5) numbers, about 5 kB for ten classes.
 
-    Counts are complete. Sums are zero for classes with fewer than `MIN_CELL` samples.
+    Counts are complete. Sums are zero for classes with fewer than `min_cell` samples of the agent.
     """
 
     counts: Matrix  # n (4, C): samples by block and class
@@ -87,6 +89,7 @@ def card(
     units: npt.NDArray[np.generic],
     seed: int,
     client: Key,
+    min_cell: int = MIN_CELL,
 ) -> Card:
     """The card of one agent.
 
@@ -98,6 +101,7 @@ def card(
         units: what belongs together (n,), as for `dealt`.
         seed: of the run, which all agents share.
         client: the agent.
+        min_cell: the fewest samples of a class whose sums are in the card.
     """
     classes = min(classes, MOST_CLASSES)
     cells = dealt(units, seed, client) * classes + labels % classes
@@ -115,7 +119,7 @@ def card(
     table = counts.reshape(BLOCKS, classes)
     by_cell = sums.reshape(BLOCKS, classes, PROJECTED)
     squares = norms.reshape(BLOCKS, classes).sum(axis=0)
-    hidden = table.sum(axis=0) < MIN_CELL
+    hidden = table.sum(axis=0) < min_cell
     by_cell[:, hidden] = 0.0
     squares[hidden] = 0.0
     return Card(table, by_cell, squares)
@@ -153,9 +157,8 @@ def unpacked(
     norms = np.zeros(table.shape[1]) if squares is None else np.asarray(squares, np.float64)
     if norms.shape != table.shape[1:]:
         return None
-    hidden = table.sum(axis=0) < MIN_CELL
-    sums = np.where(hidden[:, None], 0.0, cells * table[..., None])
-    return Card(table, sums, np.where(hidden, 0.0, norms))
+    sums = cells * table[..., None]
+    return Card(table, sums, np.where((sums != 0).any(axis=(0, 2)), norms, 0.0))
 
 
 def dealt(units: npt.NDArray[np.generic], seed: int, client: Key) -> npt.NDArray[np.int64]:
@@ -184,7 +187,7 @@ def shifts(cards: Sequence[Card], seed: int = 0, *, flips: int = FLIPS) -> Shift
     """
     counts = np.stack([one.counts for one in cards])  # (N, 4, C)
     sums = np.stack([one.sums for one in cards])
-    sent = counts * _is_sent(counts.sum(axis=1))[:, None]
+    sent = counts * (sums != 0).any(axis=(1, 3))[:, None]
     styles = []
     concepts = []
     for block in range(BLOCKS):
@@ -204,9 +207,9 @@ def shifts(cards: Sequence[Card], seed: int = 0, *, flips: int = FLIPS) -> Shift
     )
 
 
-def _is_sent(counts: Matrix) -> npt.NDArray[np.bool_]:
-    """Whether a card has the sums of a cell with this many samples."""
-    return counts >= MIN_CELL
+def _sent(counts: Matrix, sums: Matrix) -> Matrix:
+    """The counts (N, C) of the cells whose sums (N, C, p) are in a card; 0 of the others, whose sums are zero."""
+    return np.where((sums != 0).any(axis=2), counts, 0.0)
 
 
 def fitted(counts: Matrix, sums: Matrix) -> tuple[Matrix, Matrix, Matrix]:
@@ -284,23 +287,33 @@ class Kinship:
     def of(cls, cards: Sequence[Card]) -> Kinship:
         """The fit of all blocks together.
 
+        One false card has little effect: means of cells are cut off at `LIMIT` times the size of a usual sample; the
+        agent's weight in the fit, its noise and its degrees of freedom at `LIMIT` times the median.
+
         Args:
             cards: with their squares, all with the same number of classes.
         """
         counts = np.stack([one.counts.sum(axis=0) for one in cards])
         sums = np.stack([one.sums.sum(axis=0) for one in cards])
-        sent = counts * _is_sent(counts)
-        means, style, concept = fitted(sent, sums)
-        within = sum(float(one.squares.sum()) for one in cards)
-        within -= float(((sums**2).sum(axis=2) / np.maximum(sent, 1.0)).sum())
-        free = sent.sum() - np.count_nonzero(sent)  # degrees of freedom
-        return cls(means, max(within, 0.0) / max(float(free), 1.0), counts, sent, style, concept)
+        squares = np.array([float(one.squares.sum()) for one in cards])
+        sent = _sent(counts, sums)
+        samples = sent.sum(axis=1)
+        sizes = (sums**2).sum(axis=2) / np.maximum(sent, 1.0) ** 2
+        largest = LIMIT**2 * _usual(squares / np.maximum(samples, 1.0))
+        sums = sums / np.sqrt(np.maximum(sizes / (largest or 1.0), 1.0))[..., None]
+        weights = _cut_off(samples) / np.maximum(samples, 1.0)
+        means, style, concept = fitted(sent * weights[:, None], sums * weights[:, None, None])
+        free = samples - np.count_nonzero(sent, axis=1)
+        within = squares - ((sums**2).sum(axis=2) / np.maximum(sent, 1.0)).sum(axis=1)
+        of_agents = np.maximum(within, 0.0) / np.maximum(free, 1.0)
+        noise = float(_cut_off(free) @ _cut_off(of_agents)) / max(float(_cut_off(free).sum()), 1.0)
+        return cls(means, noise, counts, sent, style, concept)
 
     def joined(self, card: Card) -> Kinship:
         """With a row for one more card, measured against the means that the fleet had."""
         counts = card.counts.sum(axis=0)[None]
         sums = card.sums.sum(axis=0)[None]
-        sent = counts * _is_sent(counts)
+        sent = _sent(counts, sums)
         by_agent = sent.sum(axis=1)[:, None] + RIDGE
         style = (sums.sum(axis=1) - sent @ self.means) / by_agent
         concept = _concept(sent, sums, self.means, style)
@@ -383,6 +396,28 @@ def _squared(rows: Matrix) -> Matrix:
     """Squared distances (n, n) of rows (n, p), by direct differences."""
     squares: Matrix = np.stack([((rows - row) ** 2).sum(axis=1) for row in rows])
     return squares
+
+
+def _usual(values: Matrix) -> float:
+    """The median of the values that are above zero."""
+    return float(np.median(values[values > 0])) if (values > 0).any() else 0.0
+
+
+def _cut_off(values: Matrix) -> Matrix:
+    """The values (n,), none above `LIMIT` times the usual one."""
+    return np.minimum(values, LIMIT * _usual(values))
+
+
+def within_reach(squares: Matrix) -> Matrix:
+    """Squared distances (n, n), none beyond `FAR` times the reach of the fleet.
+
+    The reach is the median over the rows of the distance of all others but the farthest: one row that is far from all
+    others has no part in it, and hides no groups among them.
+    """
+    if len(squares) < 3:
+        return squares
+    reach = float(np.median(np.partition(squares, -2, axis=1)[:, -2]))
+    return np.minimum(squares, FAR**2 * reach) if reach else squares
 
 
 def _inverse(counts: Matrix) -> Matrix:

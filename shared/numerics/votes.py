@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 LEAST = 5  # samples: with fewer the variance of a mean is a guess
 SURE = 2.33  # standard deviations: one-sided, 1 %
-LIMIT = 3.0  # times the median, the most that one agent counts in a vote of the fleet
+LIMIT = 3.0  # times the median, the most that one agent counts in a decision of the fleet
 MUCH = 0.5  # of the loss of a model that knows nothing
 LARGEST_LOSS = (
     1e50  # in place of larger losses and of those that are not finite; its square is finite

@@ -16,6 +16,7 @@ from pydantic import (
 )
 
 from covey.shared import json_text
+from covey.shared.numerics.kinship import MIN_CELL
 from covey.shared.numerics.split import Role
 from covey.shared.plain_name import OrItsName
 from covey.shared.scenario.columns import (
@@ -169,6 +170,12 @@ class Task(Section):
         description="Whether each agent adds the logarithm of its own shares of the classes to the outputs of a model, in "
         "training, evaluation and use; the shares are never sent. on: with every method. auto: the method decides: kin does if "
         "labels differ, others do not. off: never.",
+    )
+    min_cell: int = Field(
+        MIN_CELL,
+        ge=1,
+        description="The fewest samples of a class whose sums are in an agent's card, which kin and the option gate of other "
+        "methods ask for. 1 finds more where agents have few samples of a class, and shows single samples.",
     )
     init: str | None = Field(
         None,

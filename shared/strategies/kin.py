@@ -31,7 +31,7 @@ import numpy as np
 
 from covey.shared.errors import DataError
 from covey.shared.numerics.averages import Average, fair_weights
-from covey.shared.numerics.kinship import Card, Kinship
+from covey.shared.numerics.kinship import Card, Kinship, within_reach
 from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.numerics.votes import LEAST, Outcome, difference
 from covey.shared.numerics.votes import counted as votes_counted
@@ -67,7 +67,6 @@ from covey.shared.strategies.base import (
     trained_report,
 )
 from covey.shared.strategies.bases.cut import (
-    CARD,
     CARD_SIZES,
     SQUARES,
     WHOLE_CARD,
@@ -89,6 +88,7 @@ from covey.shared.strategies.bases.hard import (
     unassigned,
 )
 from covey.shared.strategies.bases.single import KEY, counted, sample_term
+from covey.shared.strategies.phase_names import CARD
 
 CUT = Cut("average", most=8)
 QUORUM = 0.5  # of the agents must send a card
@@ -439,7 +439,7 @@ def _proposed(
     others: Mapping[ClientId, Card],
 ) -> KinState:
     """The state with a cut by the distances of one kind, if it has more than one group."""
-    matrix = np.sqrt(_distances(state, basis, fleet))
+    matrix = np.sqrt(within_reach(_distances(state, basis, fleet)))
     tree, _ = CUT.tree(matrix, state.chances)
     if tree.clusters < 2:
         return state

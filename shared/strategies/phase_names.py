@@ -1,4 +1,4 @@
-"""Names of phases. They travel with orders and are kept in records, so they never change.
+"""Names of phases, and of what more they may ask. They travel with orders and are kept in records, so they never change.
 
 A method with a phase of its own names it in its own file.
 """
@@ -17,6 +17,9 @@ ESTIMATE = "estimate"  # clients estimate the share of each cluster in their dat
 EVALUATE = "evaluate"  # clients measure their model
 MOMENTS = "moments"  # clients send sums over their features
 OF_THE_RUN = (EVALUATE, MOMENTS)
+
+# number of an order, whatever its phase: the report has a card too, and the vector of that report
+CARD = "card"
 
 # of an evaluation: which model a client tests. server: the served one; tuned: the same after fine-tuning; last: its own
 # after its latest training; baseline: none, but what a guess from its training data gives

@@ -10,9 +10,19 @@ import pytest
 from typer.testing import CliRunner
 
 from covey.agent.cli.program import app
-from covey.agent.policy import METHODS, SIGNATURES, UNLIMITED, Policy, PolicyError, Rules, values_of
+from covey.agent.policy import (
+    METHODS,
+    MIN_CELL,
+    SIGNATURES,
+    UNLIMITED,
+    Policy,
+    PolicyError,
+    Rules,
+    values_of,
+)
 from covey.shared.consent import AllowedCode
 from covey.shared.errors import UserError
+from covey.shared.scenario.task import Task
 from covey.shared.strategies.registry import AnyStrategy
 from tests.agent.orders import LAYOUT, TASK, order, ref, rest
 
@@ -26,6 +36,10 @@ def policy(**changes: Any) -> Rules:
 def test_the_policy_knows_every_method() -> None:
     union = get_args(get_args(AnyStrategy)[0])
     assert sorted(METHODS) == sorted(method.model_fields["name"].default for method in union)
+
+
+def test_the_policy_knows_the_usual_size_of_a_cell() -> None:
+    assert Task.model_fields["min_cell"].default == MIN_CELL
 
 
 def test_an_ordinary_order_is_not_refused() -> None:
@@ -94,6 +108,16 @@ REFUSED: list[tuple[Rules, dict[str, Any], str]] = [
         {"phase": "entry", "privacy": {"signatures": {"noise_multiplier": "9"}}},
         "privacy.signatures",
     ),
+    (
+        policy(privacy={"min_cell": 6}),
+        {"numbers": {"card": 1}},
+        "privacy.min_cell: .* the sums of 5 samples of a class, at least 6 are demanded",
+    ),
+    (
+        policy(privacy={"min_cell": 5}),
+        {"numbers": {"card": 1}, "task": {**TASK.for_agents(), "min_cell": 1}},
+        "privacy.min_cell: .* of 1 samples",
+    ),
     (policy(max_epochs=3), {"numbers": {"epochs": 9}}, "max_epochs: numbers.epochs is 9"),
     (policy(max_steps=3), {"numbers": {"steps": 9}}, "max_steps: the order takes 9 steps or more"),
     (Rules(), {"numbers": {"steps": "many"}}, "numbers.steps: expected a whole number"),
@@ -146,6 +170,7 @@ def test_an_order_that_breaks_a_rule_is_refused_with_its_name(
         (DEMANDING, {"privacy": {"local": {"target_epsilon": 8.0}}}),
         (DEMANDING, {"privacy": {"local": {"noise_multiplier": 1.0}}}),
         (SIGNING, {}),
+        (policy(privacy={"min_cell": 5}), {"numbers": {"card": 1}}),
         (SIGNING, {"phase": "entry", "privacy": {"signatures": {"noise_multiplier": 0.1}}}),
     ],
 )

@@ -14,9 +14,10 @@ from covey.shared.numerics.clustering import euclidean
 from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import Strategy, View
 from covey.shared.strategies.bases import cut
-from covey.shared.strategies.bases.cut import CARD, COUNTS, Chances, Cut
+from covey.shared.strategies.bases.cut import COUNTS, Chances, Cut
 from covey.shared.strategies.fedclust import FedClust
 from covey.shared.strategies.pacfl import Pacfl
+from covey.shared.strategies.phase_names import CARD
 from covey.shared.strategies.reading import folded
 from covey.shared.strategies.robust import Robust
 from tests.bowl import Softmax, softmax_client

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from covey.shared.numerics import kinship, votes
 from covey.shared.numerics.choose_k import by_rotations
 from covey.shared.numerics.clustering import euclidean
+from covey.shared.numerics.metrics import adjusted_rand
 from covey.shared.strategies.bases.cut import Cut
 
 CLASSES, VALUES = 5, 20
@@ -129,6 +130,17 @@ def test_sums_of_classes_with_few_samples_are_not_sent_and_counts_are() -> None:
     assert one.counts.sum(axis=0).tolist() == [4, 5, 0, 0, 0]
     assert not one.sums[:, 0].any()
     assert one.sums[:, 1].any()
+
+
+def test_the_sums_of_single_samples_are_sent_where_the_task_allows_it_and_the_fit_has_them() -> (
+    None
+):
+    labels = np.array([0] * 4 + [1])
+    one = kinship.card([np.ones((5, VALUES))], labels, CLASSES, np.arange(5), 0, "c", min_cell=1)
+    received = kinship.unpacked(*kinship.packed(one), one.squares.tolist())
+    assert received is not None
+    np.testing.assert_allclose(received.squares, one.squares)
+    assert kinship.Kinship.of([received] * 4).sent[0].tolist() == [4, 1, 0, 0, 0]
 
 
 def test_a_card_in_pieces_is_the_card_and_travels_as_means_and_counts() -> None:
@@ -263,6 +275,29 @@ def test_a_cut_of_the_distances_finds_groups_of_unequal_agents() -> None:
     rule = Cut("average", most=8)
     tree, _ = rule.tree(np.sqrt(found.by_inputs(("concept",))), (1.0, 1.0, 0.001))
     assert tree.labels.tolist() == [0, 1, 2] * 5
+
+
+@pytest.mark.parametrize("lie", ["means", "noise", "one class", "counts"])
+def test_one_false_card_hides_no_groups_among_the_others(lie: str) -> None:
+    def swapped(agent: int, inputs: Array, labels: npt.NDArray[np.int64]) -> Agent:
+        swap = [np.arange(5), np.array([1, 0, 2, 3, 4]), np.array([0, 1, 3, 2, 4])][agent % 3]
+        return inputs, swap[labels]
+
+    cards = cards_of(fleet(2, 15, 0.7, mean=300, change=swapped))
+    one = cards[4]
+    sums = one.sums.copy()
+    sums[:, 2 if lie == "one class" else slice(None)] *= 1e4
+    cards[4] = {
+        "means": replace(one, sums=sums, squares=one.squares * 1e8),
+        "noise": replace(one, squares=np.full(CLASSES, 1e90)),
+        "one class": replace(one, sums=sums),
+        "counts": replace(one, counts=one.counts * 1e6, squares=one.squares * 1e12),
+    }[lie]
+    squares = kinship.within_reach(kinship.Kinship.of(cards).by_inputs(("concept",)))
+    tree, _ = Cut("average", most=8).tree(np.sqrt(squares), (1.0, 1.0, 0.001))
+    honest = [agent for agent in range(15) if agent != 4]
+    truth = [agent % 3 for agent in honest]
+    assert adjusted_rand([int(tree.labels[agent]) for agent in honest], truth) == 1
 
 
 def test_agents_without_common_classes_are_as_far_apart_as_the_mean() -> None:

@@ -46,8 +46,8 @@ from covey.shared.strategies.base import (
     View,
 )
 from covey.shared.strategies.bases.hard import Clustered, HardClustered, sizes
+from covey.shared.strategies.phase_names import CARD
 
-CARD = "card"  # the vector of a report, and the number of an order that asks for it
 COUNTS = "counts"
 SQUARES = "squares"
 LEAST_CARDS = 4  # fewer have no say
