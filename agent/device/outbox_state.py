@@ -33,6 +33,7 @@ class State:
     report_memory_digest: str = ""  # seal of the file `report_memory` in hex
     before: str = ""  # the memory before the accepted report; only while the report is kept
     before_digest: str = ""  # seal of the file `before` in hex
+    before_accepted: int = 0  # newest accepted step before that of the kept report
     confirmed: int = 0  # `again` of the order that reported `accepted`
     lost: str = ""  # LOST or AHEAD until the next report mentions it; "" for a memory in order
 
@@ -86,6 +87,7 @@ class State:
             confirmed=confirmed,
             before=self.memory,
             before_digest=self.memory_digest,
+            before_accepted=self.accepted,
             report_memory="",
             report_memory_digest="",
             lost="",
@@ -100,10 +102,11 @@ class State:
         A kept report waits again, with the memory from before it. If the coordinator lost more than that, the memory
         belongs to later work, and the next report mentions it.
         """
-        if self.kept:
-            return self._recalled(accepted)
-        lost = AHEAD if self.memory else self.lost
-        return replace(self.without_report, accepted=accepted, lost=lost)
+        state = self._recalled(accepted) if self.kept else self
+        if self.kept and accepted >= self.before_accepted:
+            return state
+        lost = AHEAD if state.memory else state.lost
+        return replace(state.without_report, accepted=accepted, lost=lost)
 
     def _recalled(self, accepted: int) -> State:
         before = replace(
@@ -113,6 +116,7 @@ class State:
             memory_digest=self.before_digest,
             before="",
             before_digest="",
+            before_accepted=0,
         )
         if not self.report:  # its file was damaged: the work is done again
             return replace(before, step=0)

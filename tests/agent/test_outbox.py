@@ -166,6 +166,20 @@ def test_work_that_is_repeated_with_a_later_memory_is_marked(tmp_path: Path) -> 
         assert box.state.lost == AHEAD
 
 
+def test_a_coordinator_that_lost_more_than_the_kept_report_gets_work_with_a_marked_memory(
+    tmp_path: Path,
+) -> None:
+    with started(tmp_path) as box:
+        put(box, 3)
+        box.commit(3)
+        box.drop(3)
+        put(box, 4)
+        box.commit(4)
+        box.go_back(2)
+        assert box.state.lost == AHEAD
+    assert seen(tmp_path) == (Outboxed("r", 2), None, "memory 3")
+
+
 def flip(path: Path) -> None:
     """One bit of the file's last byte."""
     content = path.read_bytes()
