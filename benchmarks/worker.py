@@ -6,17 +6,21 @@
 imports torch and ends. The memory of both is printed: PSS, which counts pages shared with other processes in part, and
 the anonymous pages, which do not depend on other processes. `warm` is an order in a process that has done others; its floor is
 the same step of SGD in bare torch. `evaluation` is an order to evaluate all three modes on 240 samples; its floor is the
-same epoch of fine-tuning and the same three passes over 60 test samples in bare torch.
+same epoch of fine-tuning and the same three passes over 60 test samples in bare torch. `fleet`, where Fashion-MNIST is at
+hand, is one model tested by 100 simulated agents, each on all test images of its two classes: each agent alone, and with the
+images that agents have in common computed once. The floor of both computes the 10 000 images once in bare torch.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +29,14 @@ import psutil
 
 from benchmarks.measuring import OUT, Cost, Row, cost_of, cost_of_children, foreign_load, in_turns
 from benchmarks.measuring import show as show_rows
+from covey.agent.policy import NO_CODE_RULES
+from covey.agent.worker import sources
 from covey.agent.worker.memory_file import save_memory
 from covey.shared.child import environment, worker_environment
 from covey.shared.client import encode_model
 from covey.shared.numerics.vectors import Layout
 from covey.shared.scenario.task import Model, Task
-from covey.shared.strategies.base import LAST_MODEL
+from covey.shared.strategies.base import LAST_MODEL, Training
 from covey.shared.wire.codec import Codec
 from covey.shared.wire.frames import pack, read
 from covey.shared.wire.messages import ModelRef, OrderMessage, Work, digest
@@ -261,6 +267,65 @@ def warm(what: str, order: dict[str, Any], step: Any, times: int, jobs: int) -> 
     return in_turns(what, floor, product, times)
 
 
+# -- a simulated fleet -------------------------------------------------------------------------------------------------
+
+FLEET = {
+    "name": "tested",
+    "task": {"features": [1, 28, 28], "classes": 10, "model": {"name": "lenet5"}},
+    "strategy": {"name": "fedavg"},
+    "fleet": {
+        "agents": 100,
+        "data": "fashion-mnist",
+        "partition": {"name": "label_skew", "share": 0.2},
+    },
+}
+
+
+def fleet_rows(folder: Path, form: Layout, times: int) -> list[Row]:
+    """One model tested by all agents of a fleet. None without the data set."""
+    from torch import from_numpy, inference_mode
+
+    from covey.agent.data.named import find_root, load_named
+    from covey.agent.training.models import build
+    from covey.agent.training.torch_learner import LEARNER
+    from covey.agent.worker.sources import FleetSource
+    from covey.shared.client import measure
+
+    root = find_root()
+    if root is None or not (root / "fashion-mnist").exists():
+        return []
+    scenario = folder / "fleet.yaml"
+    scenario.write_text(json.dumps(FLEET))
+    model = np.random.default_rng(1).standard_normal(form.size, np.float32) * np.float32(0.02)
+    images = from_numpy(load_named("fashion-mnist").test_features.astype(np.float32))
+    module = build(TASK, 0)
+
+    def once() -> None:
+        with inference_mode():
+            for rows in images.reshape(-1, 1, 28, 28).split(256):  # type: ignore[no-untyped-call]
+                module(rows)
+
+    def tested(*, alone: bool) -> Cost:
+        sources._fleet.cache_clear()
+        shares = [
+            FleetSource(str(scenario), str(root), index).dataset(TASK) for index in range(100)
+        ]
+
+        def by_all() -> None:
+            for share in shares:
+                data = replace(share, shared_tests=None) if alone else share
+                rng = np.random.default_rng(0)
+                local = LEARNER.local(data, TASK, form, Training(), rng, NO_CODE_RULES)
+                measure(((1.0, model),), local)
+
+        return cost_of(by_all)
+
+    return [
+        in_turns(what, lambda: cost_of(once), partial(tested, alone=alone), times)
+        for what, alone in (("fleet, each agent alone", True), ("fleet, common images once", False))
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--times", type=int, default=7)
@@ -282,6 +347,7 @@ def main() -> None:
             ("order to evaluate", evaluation, bare_evaluation()),
         ):
             rows.append(warm(what, order, floor, options.times, options.jobs))
+        rows += fleet_rows(folder, form, min(options.times, 3))
     for what, memory in memories.items():
         print(f"{what}: {memory.pss_mb:.0f} MB (PSS), of these {memory.anonymous_mb:.0f} anonymous")
         load[f"{what}, pss_mb"] = round(memory.pss_mb, 1)

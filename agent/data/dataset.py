@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from covey.agent.data.shared_tests import SharedTests
 from covey.agent.data.windows import earlier_and_latest
 from covey.shared.errors import DataError
 from covey.shared.numerics.votes import LEAST
@@ -57,6 +58,7 @@ class Dataset:
     columns: RawColumns | None = None
     # of windows over rows, in time order within a series: how many before a window share rows with it; None: no windows
     overlap: int | None = None
+    shared_tests: SharedTests | None = None  # of an agent of a simulated fleet
 
     def __repr__(self) -> str:
         n = len(self.targets)
@@ -236,6 +238,7 @@ def hold_back(data: Dataset, seed: int, client: str) -> tuple[Dataset, Dataset |
         test_features=data.test_features[:0],
         test_targets=data.test_targets[:0],
         test_groups=None,
+        shared_tests=None,
     )
     return take(data, train), take(alone, held)
 

@@ -14,7 +14,7 @@ from covey.agent.data.batching import Batching
 from covey.agent.data.dataset import Array, Dataset
 from covey.agent.data.inputs import prepared
 from covey.agent.data.kin import card_of, units_of
-from covey.agent.data.scaling import standardised_targets
+from covey.agent.data.scaling import in_units_of_the_data, standardised_targets
 from covey.agent.policy import Rules
 from covey.shared.errors import DataError
 from covey.shared.numerics.kinship import Card
@@ -86,6 +86,7 @@ class DataOfLocal(ABC):
             "train": Samples.of(dataset.features, dataset.targets, task),
             "test": Samples.of(dataset.test_features, dataset.test_targets, task),
         }
+        self._shared_tests = dataset.shared_tests
         self._batching = Batching(self.examples, training, rng, rules, skips_single=skips_single)
 
     def __repr__(self) -> str:
@@ -120,6 +121,19 @@ class DataOfLocal(ABC):
         """F_i(model), evaluation mode, summed in float64."""
         return float(self.losses(model).mean(dtype=np.float64))
 
+    def predict(self, model: Vector, split: DataSplit) -> Float32:
+        """Logits (n, classes), or predicted values (n, 1) in the units of the data for a regression task."""
+        features = self._samples[split].features
+        if split == "train" or self._shared_tests is None:
+            outputs = self._computed(model, features)
+        else:
+            outputs = self._shared_tests.outputs(
+                f"{type(self).__name__} {self.device} {self._task.model_dump_json()}",
+                model,
+                lambda rows: self._computed(model, features[rows]),
+            )
+        return in_units_of_the_data(outputs, self._task)
+
     def _weights(self, of_method: Float32 | None) -> Float32 | None:
         """What the loss of each training sample (n_i,) weighs: by the method, times `training.weights`; None: all alike."""
         if self._training.weights == "none":
@@ -133,6 +147,10 @@ class DataOfLocal(ABC):
     @abstractmethod
     def losses(self, model: Vector) -> Float32:
         """Loss of each training sample (n_i,), in data order."""
+
+    @abstractmethod
+    def _computed(self, model: Vector, features: Array) -> Float32:
+        """The model's outputs (n, k) on features of a file (n, ...)."""
 
     @abstractmethod
     def _scaled_rows(self, raw: Array) -> Float32:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from covey.agent.data.dataset import Array, Dataset
 from covey.agent.data.local import CHUNK, NO_CORRECTION, DataOfLocal, Float32, chunks
-from covey.agent.data.scaling import Scaling, in_units_of_the_data
+from covey.agent.data.scaling import Scaling
 from covey.agent.kept.privacy_account import DeviceAccount
 from covey.agent.learning import check_layout
 from covey.agent.light.dense_net import DenseNet, layout_of_task
@@ -25,7 +25,6 @@ from covey.shared.privacy.settings import Budget, LocalPrivacy
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import (
     Contrast,
-    DataSplit,
     GradientCorrection,
     SampleIndices,
     Training,
@@ -197,14 +196,10 @@ class NumpyLocal(DataOfLocal):
 
     def losses(self, model: Vector) -> Float32:
         """Loss of each training sample (n_i,), in data order."""
-        outputs = self._outputs(model, "train")
+        outputs = self._computed(model, self._samples["train"].features)
         with np.errstate(all="ignore"):  # a loss that is not finite is reported as such
             losses, _ = self._loss(outputs, self._samples["train"].targets)
         return losses
-
-    def predict(self, model: Vector, split: DataSplit) -> Float32:
-        """Logits (n, classes), or predicted values (n, 1) in the units of the data for a regression task."""
-        return in_units_of_the_data(self._outputs(model, split), self._task)
 
     def memberships(self, model: Vector, clusters: int) -> NoReturn:
         """Refuse to count by a projection head: `linear` and `mlp` have none here."""
@@ -235,12 +230,11 @@ class NumpyLocal(DataOfLocal):
                 net.add_gradient(slopes / count)
         return net.gradient.copy()
 
-    def _outputs(self, model: Vector, split: DataSplit) -> Float32:
-        """The model's outputs for a part (n, outputs), in chunks that bound the memory."""
+    def _computed(self, model: Vector, features: Array) -> Float32:
         self._net.load(model)
         found = [np.empty((0, self._task.outputs), np.float32)]
         with np.errstate(all="ignore"):
-            for raw in chunks(self._samples[split].features, CHUNK):
+            for raw in chunks(features, CHUNK):
                 found.append(self._net.outputs(self._scaled(raw)))
         return np.concatenate(found)
 

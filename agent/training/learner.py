@@ -15,7 +15,6 @@ from torch import Tensor
 from covey.agent.data import Dataset
 from covey.agent.data.dataset import Array
 from covey.agent.data.local import CHUNK, NO_CORRECTION, DataOfLocal, Float32, chunks
-from covey.agent.data.scaling import in_units_of_the_data
 from covey.agent.kept.privacy_account import DeviceAccount
 from covey.agent.policy import NO_CODE_RULES, Rules
 from covey.agent.training.architectures import BUILT_IN
@@ -48,7 +47,6 @@ from covey.shared.privacy.settings import (
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import (
     Contrast,
-    DataSplit,
     GradientCorrection,
     SampleIndices,
     Training,
@@ -220,18 +218,17 @@ class TorchLocal(DataOfLocal):
         targets = torch.from_numpy(self._samples["train"].targets).to(self._device)
         losses: list[Tensor] = []
         with torch.inference_mode():
-            outputs = self._outputs(model, "train")
+            outputs = self._outputs(model, self._samples["train"].features)
             for output, target in zip(outputs, _chunks(targets, CHUNK), strict=True):
                 losses.append(self._loss.per_sample(output, target))
         return torch.cat(losses).cpu().numpy()
 
-    def predict(self, model: Vector, split: DataSplit) -> Float32:
-        """Logits (n, classes), or predicted values (n, 1) in the units of the data for a regression task."""
+    def _computed(self, model: Vector, features: Array) -> Float32:
         with torch.inference_mode():
-            outputs = list(self._outputs(model, split))
+            outputs = list(self._outputs(model, features))
         if not outputs:
             return np.empty((0, self._task.outputs), np.float32)
-        return in_units_of_the_data(torch.cat(outputs).cpu().numpy(), self._task)
+        return torch.cat(outputs).cpu().numpy()
 
     def memberships(self, model: Vector, clusters: int) -> npt.NDArray[np.int64]:
         """Training samples in each cluster (K,): hard counts by the head, evaluation mode, no augmentation."""
@@ -240,7 +237,7 @@ class TorchLocal(DataOfLocal):
         net.eval()
         assigned: list[Tensor] = []
         with torch.inference_mode():
-            for inputs in self._inputs("train"):
+            for inputs in self._inputs(self._samples["train"].features):
                 assigned.append(net.head(net.features(inputs)).argmax(dim=1))
         clusters_of_samples = torch.cat(assigned).cpu().numpy()
         return np.bincount(clusters_of_samples, minlength=clusters)
@@ -269,18 +266,16 @@ class TorchLocal(DataOfLocal):
         result[: self._layout.parameters] = net.gradient.cpu().numpy()
         return result
 
-    def _outputs(self, model: Vector, split: DataSplit) -> Iterator[Tensor]:
-        """The model's outputs for each chunk of a part; nothing for an empty part."""
+    def _outputs(self, model: Vector, features: Array) -> Iterator[Tensor]:
+        """The model's outputs for each chunk of features."""
         self._net.load(model)
         self._net.module.eval()
-        if not len(self._samples[split]):
-            return
-        for inputs in self._inputs(split):
+        for inputs in self._inputs(features):
             yield self._net.module(inputs)
 
-    def _inputs(self, split: DataSplit) -> Iterator[Tensor]:
+    def _inputs(self, features: Array) -> Iterator[Tensor]:
         """Scaled inputs on the device, in chunks."""
-        for raw in chunks(self._samples[split].features, CHUNK):
+        for raw in chunks(features, CHUNK):
             yield self._scaled(torch.from_numpy(raw))
 
     # -- training --------------------------------------------------------------------------------------------

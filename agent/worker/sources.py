@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
 from covey.agent.data import Dataset, fit
 from covey.agent.data.partition import Split, client_dataset, fleet_data
+from covey.agent.data.shared_tests import KeptOutputs, Rows, SharedTests, sets_of, shared_tests
 from covey.agent.data_watch import Fingerprint, fingerprint
 from covey.shared.scenario.drift import Holders, holders_of
 from covey.shared.scenario.load import load_without_files
@@ -57,19 +58,19 @@ class FleetSource:
     index: int = 0
 
     def dataset(self, task: Task, round_: int = 0) -> Dataset:
-        everything, split, shares = _fleet(self.scenario, self.data_root)
+        fleet = _fleet(self.scenario, self.data_root)
         index = _holders(self.scenario, self.data_root).index_in(round_, self.index)
         key = (index, task.model_dump_json())
-        share = shares.get(key)
+        share = fleet.shares.get(key)
         if share is None:
-            share = fit(client_dataset(everything, split, index), task)
-            shares.add(key, share)
+            own = fit(client_dataset(fleet.data, fleet.split, index), task)
+            share = replace(own, shared_tests=fleet.shared_tests(index))
+            fleet.shares.add(key, share)
         return share
 
     def write_partition(self, out: Path) -> None:
         """Write which samples belong to which agent of the whole fleet, as .npz."""
-        _, split, _ = _fleet(self.scenario, self.data_root)
-        split.save(out)
+        _fleet(self.scenario, self.data_root).split.save(out)
 
 
 def is_simulated(wire: Mapping[str, Any]) -> bool:
@@ -123,6 +124,24 @@ def _bytes_of(share: Dataset) -> int:
     return train + share.test_features.nbytes + share.test_targets.nbytes
 
 
+@dataclass(frozen=True)
+class _Fleet:
+    """The data of a fleet, and what was made of it so far."""
+
+    data: Dataset
+    split: Split  # which samples belong to which agent
+    sets: Rows | None  # see `sets_of`
+    shares: _Shares
+    outputs: KeptOutputs
+
+    def shared_tests(self, index: int) -> SharedTests | None:
+        """The test rows that an agent has in common with others."""
+        if self.sets is None:
+            return None
+        own = slice(*self.split.test_ptr[index : index + 2])
+        return shared_tests(self.sets[own], self.split.test_idx[own], self.outputs)
+
+
 @lru_cache(maxsize=1)
 def _local(data: str, label: str | None, task: str, files: Fingerprint | None) -> Dataset:
     from covey.agent.data.check import load_local  # a simulated agent needs none of it
@@ -133,12 +152,12 @@ def _local(data: str, label: str | None, task: str, files: Fingerprint | None) -
 @lru_cache(maxsize=1)
 def _holders(scenario: str, data_root: str | None) -> Holders:
     """Whose data the agents of a fleet have after a drift."""
-    _, split, _ = _fleet(scenario, data_root)
-    return holders_of(load_without_files(Path(scenario)), split.truth)
+    truth = _fleet(scenario, data_root).split.truth
+    return holders_of(load_without_files(Path(scenario)), truth)
 
 
 @lru_cache(maxsize=1)
-def _fleet(scenario: str, data_root: str | None) -> tuple[Dataset, Split, _Shares]:
-    """The data of a fleet, which samples belong to which agent, and the shares that were asked for."""
-    everything, split = fleet_data(load_without_files(Path(scenario)), data_root)
-    return everything, split, _Shares(SHARES_BYTES)
+def _fleet(scenario: str, data_root: str | None) -> _Fleet:
+    data, split = fleet_data(load_without_files(Path(scenario)), data_root)
+    sets = None if split.turns is not None else sets_of(split.test_idx, split.test_ptr)
+    return _Fleet(data, split, sets, _Shares(SHARES_BYTES), KeptOutputs())
