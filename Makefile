@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test quick docs check format fuzz lies simulate bench clean mosquitto chromium chaos soak
+.PHONY: help run test quick docs check format coverage fuzz lies simulate bench clean mosquitto chromium chaos soak
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -19,8 +19,12 @@ test: $(READY) mosquitto chromium ## everything: format, lint, types, then all t
 	@$(MAKE) --no-print-directory check
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
+QUICK := -n 2 -m 'not processes and not broker' tests/shared tests/agent tests/coordinator tests/broker
 quick: $(READY) ## the tests that start no process and no broker, in a few minutes
-	$(BIN)/python -m pytest -n 2 -m 'not processes and not broker' tests/shared tests/agent tests/coordinator tests/broker
+	$(BIN)/python -m pytest $(QUICK)
+
+coverage: $(READY) ## the same tests, and the share of lines that they run, by module
+	$(BIN)/python -m pytest $(QUICK) --cov covey --cov-report term:skip-covered
 
 docs: $(READY) ## the documentation site, built offline with warnings as errors: site/index.html
 	$(BIN)/python scripts/docs_site.py
