@@ -19,7 +19,16 @@ from covey.agent.conditions import validated
 from covey.agent.learner_choice import TORCH, cannot_train
 from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import PublicError, UserError
-from covey.shared.strategies.phase_names import CARD, ENTRY, EVALUATE, MOMENTS, SIGNATURE, WARMUP
+from covey.shared.strategies.phase_names import (
+    CARD,
+    CHOOSE,
+    ENTRY,
+    EVALUATE,
+    MOMENTS,
+    SIGNATURE,
+    VOTE,
+    WARMUP,
+)
 from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.messages import DeviceKind, DeviceWish, ModelRef, OrderMessage, Work
 
@@ -75,6 +84,7 @@ def _known_method(name: str) -> str:
 Limit = Annotated[int, Field(ge=1)]
 # phases in which agents send what they are clustered by; a test compares them with the methods
 SIGNATURES = (SIGNATURE, WARMUP, ENTRY)
+CLEAR = (*SIGNATURES, CHOOSE, VOTE)  # the same and others that secure sums do not hide
 
 
 class PrivacyDemand(BaseModel):
@@ -106,6 +116,11 @@ class PrivacyDemand(BaseModel):
         0.0,
         description="the share of a group's agents that may work for the coordinator without harm, at least",
     )
+    secure_clear: bool = Field(
+        False,
+        description="true: with secure_least, orders that cluster may ask this device for a signature, a card, a choice or "
+        "a vote of its own",
+    )
 
     def of_sums(self) -> OwnersPolicy:
         """The demands on terms of secure sums."""
@@ -120,8 +135,12 @@ class PrivacyDemand(BaseModel):
     def refuses(self, work: Work) -> str | None:
         """Why an order asks for too little noise, or for work without secure sums; None if it does not."""
         is_secure = bool((work.privacy or {}).get("secure")) and work.phase != MOMENTS
-        if self.secure_least is not None and work.phase != EVALUATE and not is_secure:
-            return "policy of this device: privacy.secure_least: the report would not be part of a secure sum"
+        if self.secure_least is not None and work.phase != EVALUATE:
+            rule = "policy of this device: privacy.secure_"
+            if not is_secure:
+                return f"{rule}least: the report would not be part of a secure sum"
+            if work.phase in CLEAR and not self.secure_clear:
+                return f"{rule}clear: the coordinator would see what this device is clustered by"
         asked = work.privacy or {}
         local, signatures = asked.get("local"), asked.get("signatures")
         rule = "policy of this device: privacy"

@@ -146,13 +146,11 @@ def execute_order(
     held_back = held_back and with_prior(held_back, prior)
     job, local = _job(work, client, models, training, local, client_state, held_back)
     started = clock()
-    is_secure = bool((work.privacy or {}).get("secure")) and job.phase not in OF_THE_RUN
-    if is_secure:
+    if (work.privacy or {}).get("secure") and job.phase not in OF_THE_RUN:
         if secure is None:
             raise PublicError("secure sums: this agent has no keys for them")
-        report, state = door("secure sums").perform(strategy, job, local, client_state, secure)
-    else:
-        report, state = _run_phase(strategy, job, local, client_state, work, noise)
+        strategy = door("secure sums").OnDevice(strategy, secure, sends=bool(work.sizes))
+    report, state = _run_phase(strategy, job, local, client_state, work, noise)
     seconds = clock() - started
     vectors, unsent = _encode_vectors(report, job, work, client_state)
     content = ReportContent(

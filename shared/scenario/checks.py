@@ -90,7 +90,6 @@ def check_data_stays_private(privacy: Privacy, task: Task, sketch: int | None) -
 
 
 USUAL = Aggregation()  # its limit on steps does not apply to masked reports
-SECURE_METHODS = ("ditto", "fedavg", "feddws", "fedprox", "given")
 
 
 def check_secure(
@@ -120,7 +119,6 @@ def check_secure(
         "rounds.mode buffered": rounds.mode == "buffered",
         "wire.down other than float32": wire.down != "float32",
         "evaluation.track": track,
-        "task.share, task.keep and task.freeze": bool(task.share or task.keep or task.freeze),
         "statistics of the fleet (task.standardise: federated and its like)": bool(
             task.asks_fleet_for
         ),
@@ -131,10 +129,8 @@ def check_secure(
                 f"privacy.secure: {what} needs single reports or is not supported under masks; leave it out"
             )
     for strategy in strategies:
-        if strategy.name not in SECURE_METHODS:
-            raise ValueError(
-                f"privacy.secure: {strategy.name} is not supported; choose {', '.join(SECURE_METHODS)}"
-            )
+        if why := strategy.refuses(privacy.secure):
+            raise ValueError(f"privacy.secure is not for {strategy.name}: {why}")
         if strategy.server is not None:
             raise ValueError(
                 f"privacy.secure: {strategy.name}.server is not supported; leave the server's optimiser out"

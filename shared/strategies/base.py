@@ -70,6 +70,7 @@ from covey.shared.numerics.clustering import Linkage
 from covey.shared.numerics.kinship import Card
 from covey.shared.numerics.split import Mask, Split
 from covey.shared.numerics.vectors import Layout, Vector
+from covey.shared.privacy.settings import SecureSettings
 
 # `as` with the same name: authors of methods import these from here
 from covey.shared.strategies.facets import NOT_BUFFERED
@@ -77,7 +78,9 @@ from covey.shared.strategies.facets import Buffering as Buffering
 from covey.shared.strategies.facets import Fallback as Fallback
 from covey.shared.strategies.facets import PrivacyFacet as PrivacyFacet
 from covey.shared.strategies.facets import Routes as Routes
+from covey.shared.strategies.facets import Sealed as Sealed
 from covey.shared.strategies.facets import Trainings as Trainings
+from covey.shared.strategies.phase_names import CHOOSE as CHOOSE
 from covey.shared.strategies.phase_names import ENTRY as ENTRY
 from covey.shared.strategies.phase_names import ESTIMATE as ESTIMATE
 from covey.shared.strategies.phase_names import EVALUATE as EVALUATE
@@ -122,6 +125,9 @@ INDIVIDUAL = (
     "its models are made of single reports, and not of a mean that the server could move to"
 )
 
+# why secure sums are not for other methods
+UNSEALED = "it needs single reports, or numbers of each"
+
 # why values that agents keep are not for methods that send gradients
 GRADIENTS = "agents send gradients of the shared part, and what they keep would never train"
 
@@ -131,6 +137,12 @@ ALTERNATIVE = (
 
 # Number of an order: leave out of the training what the agent holds back for votes, a tenth of its samples.
 HOLD_BACK = "hold_back"
+
+# Under secure sums. Number of an order that shows an agent its share in a sum by unit of weight: the largest weight.
+CAP = "cap"
+
+# Client state: the model (d,) as it counted in the newest secure sum, if the update was shortened.
+COUNTED = "counted"
 
 # Number of an order: compute with the agent's label prior, if task.label_prior is auto.
 PRIOR = "prior"
@@ -172,7 +184,7 @@ class TaskData:
     regression: bool
 
 
-Settings = Average | Server | Split | Training | TaskData
+Settings = Average | SecureSettings | Server | Split | Training | TaskData
 
 
 @dataclass(frozen=True)
@@ -519,6 +531,9 @@ class Strategy(BaseModel, Generic[S]):
     # Does the server keep the latest model of each client? The plan of a run counts its memory.
     keeps_models: ClassVar[bool] = False
 
+    # How the method takes part in secure sums; None: it cannot.
+    sealed: ClassVar[Sealed | None] = None
+
     # How clients leave a cluster that serves them badly (`evaluation.fallback`); None: they cannot.
     fallback: ClassVar[Fallback | None] = None
 
@@ -694,8 +709,10 @@ class Strategy(BaseModel, Generic[S]):
 
         Args:
             settings: a rule of the section `aggregation`, the server's optimiser, the training
-                section, the form of the task's data, or a split of the model.
+                section, secure sums, the form of the task's data, or a split of the model.
         """
+        if isinstance(settings, SecureSettings) and self.sealed is None:
+            return UNSEALED
         if isinstance(settings, Server):
             return self.no_server or (INDIVIDUAL if self.individual else "")
         return ""

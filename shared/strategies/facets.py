@@ -59,6 +59,18 @@ class PrivacyFacet:
 
 
 @dataclass(frozen=True)
+class Sealed:
+    """How a method takes part in secure sums (docs/secure-sums.md)."""
+
+    # Phases whose reports the coordinator sees one by one: signatures, cards, votes, choices. In all
+    # others no vector leaves an agent without a mask.
+    clear: tuple[str, ...] = ()
+
+    # (state, least): the state after such a phase, without what would need sums of fewer agents
+    allowed: Callable[[Any, int], Any] = lambda state, least: state
+
+
+@dataclass(frozen=True)
 class Fallback:
     """How clients can leave a cluster that serves them badly (`evaluation.fallback`)."""
 

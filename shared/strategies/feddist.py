@@ -22,6 +22,7 @@ from covey.shared.strategies.base import (
     PrivacyFacet,
     Report,
     Reports,
+    Sealed,
     Setup,
     Sums,
     Terms,
@@ -41,6 +42,7 @@ class DistState(Single):
 class PartOfTheWay(SingleModel[DistState]):
     """w + epsilon * (target - w). The target is the mean of the reports; `terms` weighs them, here by samples."""
 
+    sealed: ClassVar[Sealed | None] = Sealed()
     no_server: ClassVar[str] = "epsilon is the server's step already"
 
     epsilon: float = Field(

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from covey.shared.numerics.vectors import Vector, combine
+from covey.shared.privacy.settings import SecureSettings
 from covey.shared.strategies.base import (
     LAST_MODEL,
     ClientId,
@@ -36,6 +37,7 @@ from covey.shared.strategies.base import (
     Phase,
     Report,
     Reports,
+    Sealed,
     Server,
     Settings,
     Setup,
@@ -76,6 +78,7 @@ class FedEm(Strategy[FedEmState]):
     """The most expressive of the soft methods, for K times the traffic and K times the work."""
 
     client_fields = ("samples", "weights")
+    sealed: ClassVar[Sealed | None] = Sealed()
 
     summary: ClassVar[str] = "each client predicts with its own mixture of K shared components"
     source: ClassVar[str] = "Marfoq et al. 2021"
@@ -111,6 +114,8 @@ class FedEm(Strategy[FedEmState]):
     def refuses(self, settings: Settings) -> str:
         if isinstance(settings, Server) and self.damped:
             return "a damped mean goes a part of the way already (damped)"
+        if isinstance(settings, SecureSettings) and (self.damped or self.share_memberships):
+            return "damped and share_memberships need numbers of each report; leave them out"
         return super().refuses(settings)
 
     def plan(self, state: FedEmState, view: View) -> Phase:

@@ -31,6 +31,7 @@ from covey.shared.strategies.base import (
     Report,
     Reports,
     Schedule,
+    Sealed,
     Settings,
     Setup,
     Sums,
@@ -53,6 +54,7 @@ class SgdState(Single):
 class FedSgd(SingleModel[SgdState]):
     """The most rounds, the least local work."""
 
+    sealed: ClassVar[Sealed | None] = Sealed()
     no_server: ClassVar[str] = "agents send gradients, and the step is training.lr"
 
     summary: ClassVar[str] = "clients send one gradient, the server takes the step"

@@ -28,11 +28,14 @@ from pydantic import Field, model_validator
 
 from covey.shared.numerics.split import Split
 from covey.shared.numerics.vectors import Vector, combine
+from covey.shared.privacy.settings import SecureSettings
 from covey.shared.strategies.base import (
     CHOICE,
+    CHOOSE,
     GRADIENT,
     GRADIENTS,
     LARGEST,
+    TRAIN,
     Buffering,
     ClientId,
     ClientState,
@@ -45,6 +48,7 @@ from covey.shared.strategies.base import (
     PrivacyFacet,
     Report,
     Reports,
+    Sealed,
     Server,
     Settings,
     Setup,
@@ -86,8 +90,9 @@ TRUNK = "trunk"  # also of the mean of all reports
 class Ifca(ManyModels[Hypotheses]):
     """The server clusters nothing: clients choose again in every round."""
 
-    client_fields: ClassVar[tuple[str, ...]] = ("assign", "asked", "kept")
-    unset: ClassVar[tuple[str, ...]] = ("server", "freeze_after")
+    client_fields: ClassVar[tuple[str, ...]] = ("assign", "asked", "kept", "chosen")
+    unset: ClassVar[tuple[str, ...]] = ("server", "freeze_after", "choose_first")
+    sealed: ClassVar[Sealed | None] = Sealed(clear=(CHOOSE,))
 
     summary: ClassVar[str] = "K models; each client trains the one with its lowest training loss"
     source: ClassVar[str] = "Ghosh et al. 2020, Mansour et al. 2020"
@@ -145,6 +150,12 @@ class Ifca(ManyModels[Hypotheses]):
         "null: agents choose again in every round.",
     )
 
+    choose_first: bool | None = Field(
+        None,
+        description="true: Agents choose in a phase of their own and then get the one hypothesis that they "
+        "train, as secure sums need it. null: they choose and train in one exchange.",
+    )
+
     @model_validator(mode="before")
     @classmethod
     def _short_warmup_unless_asked_for(cls, data: Any) -> Any:
@@ -191,6 +202,14 @@ class Ifca(ManyModels[Hypotheses]):
                 return "all hypotheses move the shared trunk (shared_trunk)"
         if isinstance(settings, Split) and settings.keeps and self.averaging == "gradient":
             return GRADIENTS
+        if isinstance(settings, SecureSettings):
+            if not self.choose_first:
+                return "its agents choose while they train; set choose_first to true"
+            if self.shared_trunk or self.reseed_dead or self.initial in ("restarts", "kmeans++"):
+                return (
+                    "it needs models or losses of single agents; leave out shared_trunk and reseed_dead, and choose "
+                    "initial: random or warmup"
+                )
         return super().refuses(settings)
 
     @property
@@ -228,21 +247,32 @@ class Ifca(ManyModels[Hypotheses]):
             "losses": Expected(-self.n_clusters, least=-LARGEST, most=LARGEST),
         }
         round_ = Phase(sizes={self.averaging: state.start.size}, numbers=numbers)
-        return self._initial.plan(state, view, round_) or round_
+        phase = self._initial.plan(state, view, round_) or round_
+        if not self.choose_first or not self._initial.is_over(state):
+            return phase
+        if state.chosen and not view.attempt:
+            return replace(phase, cohort=tuple(state.chosen))
+        choice = {CHOICE: numbers[CHOICE]}
+        return Phase(CHOOSE, ends_round=False, numbers=choice, draw=TRAIN)
 
     def order(self, state: Hypotheses, phase: Phase, client: ClientId) -> Order:
         if phase.name == SEED:
             return Order(models=(START,), whole=True)
-        group = self._initial.group(state, client)
+        named = self._named(state, client)
         order = self._choosing_order(state, client)
-        if group is not None:
-            order = self._order_of_one(group)
+        if named is not None and phase.name != CHOOSE:
+            order = self._order_of_one(named)
         return replace(order, whole=self._may_reseed(state))
 
     def serve(self, state: Hypotheses, client: ClientId) -> Order:
         if not state.models:
             return Order(models=(START,))
         return self._choosing_order(state, client)
+
+    def _named(self, state: Hypotheses, client: ClientId) -> int | None:
+        """The hypothesis that an order to train names; None where the client chooses while it trains."""
+        group = self._initial.group(state, client)
+        return state.chosen.get(client) if group is None else group
 
     def _choosing_order(self, state: Hypotheses, client: ClientId) -> Order:
         """All hypotheses, of which the client chooses one."""
@@ -289,6 +319,8 @@ class Ifca(ManyModels[Hypotheses]):
         best = self._best(models, losses, local)
         # during the warm-up the order names the group, and only its hypothesis was sent
         choice = job.numbers.get(CHOICE, best)
+        if job.phase == CHOOSE:
+            return Report({}, local.examples, {CHOICE: choice}), client_state
         numbers = {CHOICE: choice, "losses": losses}
         model = models[best]
         if self.averaging == "gradient":
@@ -331,13 +363,13 @@ class Ifca(ManyModels[Hypotheses]):
     # -- the server --------------------------------------------------------------------------------
 
     def terms(self, state: Hypotheses, phase: Phase, client: ClientId, report: Report) -> Terms:
-        if phase.name in SEEDING:
+        if phase.name in (*SEEDING, CHOOSE):
             return ()
-        return self._counts(report)
+        return self._counts(state, client, report)
 
-    def _counts(self, report: Report) -> Terms:
+    def _counts(self, state: Hypotheses, client: ClientId, report: Report) -> Terms:
         """How a report counts in the sum of its hypothesis, and in that of the trunk where it is shared."""
-        choice = _choice(report, self.n_clusters)
+        choice = self._choice(state, client, report)
         if choice is None:
             return ()
         keys = [str(choice)]
@@ -351,7 +383,10 @@ class Ifca(ManyModels[Hypotheses]):
     def fold(self, state: Hypotheses, phase: Phase, sums: Sums, reports: Reports) -> Hypotheses:
         if phase.name in SEEDING:
             return self._with_one_trunk(self._initial.fold(state, phase, reports))
-        chosen = self._choices(reports)
+        chosen = self._choices(state, reports)
+        if phase.name == CHOOSE:
+            return replace(state, chosen=chosen)
+        state = replace(state, chosen={})
         moved = self._aggregate(state, sums, len(chosen))
         if phase.name.startswith(RESTART):
             return self._initial.fold(moved, phase, reports)
@@ -382,14 +417,21 @@ class Ifca(ManyModels[Hypotheses]):
             return with_choices
         return replace(with_choices, kept=dict(sorted({**state.kept, **choices}.items())))
 
-    def _choices(self, reports: Reports) -> dict[ClientId, int]:
+    def _choices(self, state: Hypotheses, reports: Reports) -> dict[ClientId, int]:
         """The hypothesis that each client chose; clients without a valid choice are left out."""
         choices: dict[ClientId, int] = {}
         for client, report in reports:
-            choice = _choice(report, self.n_clusters)
+            choice = self._choice(state, client, report)
             if choice is not None:
                 choices[client] = choice
         return choices
+
+    def _choice(self, state: Hypotheses, client: ClientId, report: Report) -> int | None:
+        """The hypothesis that a client chose, in this report or before; None where there is no such hypothesis."""
+        choice = report.numbers.get(CHOICE, self._named(state, client))
+        if isinstance(choice, int) and 0 <= choice < self.n_clusters:
+            return choice
+        return None
 
     def shown(self, state: Hypotheses) -> Shown:
         dead = self._dead(state)
@@ -483,10 +525,10 @@ class Ifca(ManyModels[Hypotheses]):
         models = list(state.models)
         idle = list(state.idle)
         dead = self._dead(state)
-        for k, (_, report) in zip(dead, sorted(reports, key=worst_first), strict=False):
+        for k, (client, report) in zip(dead, sorted(reports, key=worst_first), strict=False):
             choice = report.numbers[CHOICE]
             own = SumsAtHand()
-            own.add(self._counts(report), report.vectors)
+            own.add(self._counts(state, client, report), report.vectors)
             models[k] = self._moved(state, models[choice], str(choice), own, reporters=1)
             idle[k] = 0
         with_trunk = self._with_trunk_of(state.models[0], state, models)
@@ -508,7 +550,7 @@ class Ifca(ManyModels[Hypotheses]):
 
     def _buffer_of(self, state: Hypotheses, client: ClientId, report: Report) -> int:
         """The hypothesis that the client chose."""
-        return _choice(report, self.n_clusters) or 0
+        return self._choice(state, client, report) or 0
 
     # -- privacy -----------------------------------------------------------------------------------
 
@@ -541,11 +583,3 @@ def _idle(state: Hypotheses, choices: Mapping[ClientId, int]) -> tuple[int, ...]
         else:
             idle.append(rounds)
     return tuple(idle)
-
-
-def _choice(report: Report, clusters: int) -> int | None:
-    """The hypothesis that a client chose; None where there is no such hypothesis."""
-    choice = report.numbers.get(CHOICE)
-    if isinstance(choice, int) and 0 <= choice < clusters:
-        return choice
-    return None

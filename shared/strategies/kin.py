@@ -23,6 +23,7 @@ the other agents join like newcomers.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
@@ -36,6 +37,8 @@ from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.numerics.votes import LEAST, Outcome, difference
 from covey.shared.numerics.votes import counted as votes_counted
 from covey.shared.strategies.base import (
+    CAP,
+    COUNTED,
     ENTRY,
     HOLD_BACK,
     LARGEST,
@@ -57,6 +60,7 @@ from covey.shared.strategies.base import (
     PrivacyFacet,
     Report,
     Reports,
+    Sealed,
     Settings,
     Setup,
     Shown,
@@ -165,6 +169,9 @@ class Kin(ManyModels[KinState]):
 
     client_fields = ("assign", "asked", "inputs", "labels", "shares", "reporters", "owners")
 
+    sealed: ClassVar[Sealed | None] = Sealed(
+        (SIGNATURE, ENTRY, VOTE), lambda state, least: _with_large_parts(state, least)
+    )
     no_server: ClassVar[str] = "its votes compare averages of reports, which it would move"
 
     summary: ClassVar[str] = (
@@ -352,10 +359,11 @@ def _group_or_all(job: Job, local: Local, client_state: ClientState) -> list[tup
     random would win. An average of nothing else is the agent's own model.
     """
     held = job.held_back
-    shares = [float(share) for share in job.numbers[SHARE]]
+    weight = min(job.numbers[CAP], local.examples) if CAP in job.numbers else 1
+    shares = [float(share) * weight for share in job.numbers[SHARE]]
     if held is None or held.examples < LEAST or (any(shares) and LAST_MODEL not in client_state):
         return []
-    own = client_state.get(LAST_MODEL, job.models[0])
+    own = client_state.get(COUNTED, client_state.get(LAST_MODEL, job.models[0]))
     losses = []
     for average, share in zip(job.models, shares, strict=True):
         if share >= 1.0:
@@ -449,6 +457,21 @@ def _proposed(
     state = replace(state, kin={**state.kin, basis: vars(groups)})
     in_order = dict(sorted(assign.items()))
     return replace(state, inputs=in_order) if basis == INPUTS else replace(state, labels=in_order)
+
+
+def _with_large_parts(state: KinState, least: int) -> KinState:
+    """The state without cuts that divide the fleet, alone or together, into a part of fewer agents."""
+    large = {
+        basis: groups
+        for basis, groups in state.cuts.items()
+        if min(Counter(groups.values()).values()) >= least
+    }
+    if len(large) == 2:
+        both = Counter((group, state.labels.get(client)) for client, group in state.inputs.items())
+        if min(both.values()) < least:
+            del large[LABELS]
+    kin = {basis: state.kin[basis] for basis in large}
+    return replace(state, kin=kin, inputs=large.get(INPUTS, {}), labels=large.get(LABELS, {}))
 
 
 def _distances(state: KinState, basis: str, fleet: Kinship) -> Any:

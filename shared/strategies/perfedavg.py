@@ -38,6 +38,7 @@ from covey.shared.strategies.base import (
     Reports,
     SampleIndices,
     Schedule,
+    Sealed,
     Settings,
     Setup,
     Sums,
@@ -58,6 +59,7 @@ class PerFedAvgState(Single):
 class PerFedAvg(SingleModel[PerFedAvgState]):
     """The model is an initialisation: a client adapts it before use, in `personal`."""
 
+    sealed: ClassVar[Sealed | None] = Sealed()
     summary: ClassVar[str] = "learns a start that one local gradient step makes good"
     source: ClassVar[str] = "Fallah et al. 2020"
 

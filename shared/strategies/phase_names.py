@@ -10,6 +10,7 @@ TRAIN = "train"  # a round of training
 ENTRY = "entry"  # clients without a cluster get one
 SIGNATURE = "signature"  # clients send what they are clustered by
 WARMUP = "warmup"  # clients train before they are clustered
+CHOOSE = "choose"  # clients choose a model, which they then train
 VOTE = "vote"  # clients compare models on samples that they hold back
 ESTIMATE = "estimate"  # clients estimate the share of each cluster in their data
 

@@ -88,6 +88,7 @@ class Robust(ClusteredOnce[RobustState]):
     """A few broken or hostile clients can change neither the clusters nor the models."""
 
     individual: ClassVar[bool] = True
+    sealed = None
     fallback: ClassVar[Fallback | None] = TO_THE_LAST_GOOD
 
     summary: ClassVar[str] = (

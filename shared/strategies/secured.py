@@ -29,13 +29,16 @@ from covey.shared.numerics.vectors import Vector
 from covey.shared.privacy.settings import SecureSettings
 from covey.shared.secure import agent as at
 from covey.shared.secure import coordinator as co
+from covey.shared.secure import messages
 from covey.shared.secure.derivation import Start, name_of_entry, start_of
-from covey.shared.secure.integers import OutOfRangeError, Total, moved, to_integers, total_of
+from covey.shared.secure.integers import Mean, OutOfRangeError, Total, moved, to_integers, total_of
 from covey.shared.secure.masks import Integers, add_masks, digest_of
-from covey.shared.secure.messages import Box, Entry, Member, ReportHead, Terms
-from covey.shared.secure.parameters import Scale, group_of, groups, plain_scale
+from covey.shared.secure.messages import Box, Entry, Member, ReportHead
+from covey.shared.secure.parameters import FEWEST, Scale, group_of, groups, plain_scale
 from covey.shared.secure.primitives import Token, hashed
 from covey.shared.strategies.base import (
+    CAP,
+    COUNTED,
     LAST_MODEL,
     MODEL,
     ClientId,
@@ -44,12 +47,15 @@ from covey.shared.strategies.base import (
     Local,
     Order,
     Phase,
+    PrivacyFacet,
     Report,
     Reports,
+    Settings,
     Setup,
     Shown,
     Strategy,
     Sums,
+    Terms,
     Training,
     View,
 )
@@ -59,6 +65,7 @@ WORDS = "secure"  # the vector of a report that holds a message
 MASKED = "masked"
 HEAD = "head"
 MOST_WORDS = 1 << 18  # of a message in a report
+TWO_EXAMPLES = 2  # of a report that shows whether a method weighs by examples
 MOST_VOIDS = 5  # in one round; then it is passed over
 ASKED_FOR_ANSWERS = 3  # times, each with a deadline; then a sum is passed over
 LENGTH_BYTES = 4
@@ -109,56 +116,58 @@ def start_of_work(
 # -- the coordinator's half --------------------------------------------------------------------------------------------
 
 
-class SecureSums:
-    """The sums of a phase: the mean of the updates under a key, added to the model that they started from.
+@dataclass(frozen=True)
+class _Summed:
+    """The updates under one key."""
 
-    Args:
-        starts: models (d,) by key.
-        scale: of the integers, the same for all groups.
-    """
+    start: npt.NDArray[np.floating]  # (d,) what they are differences to
+    total: Total
+    scale: Scale
+
+    @property
+    def mean(self) -> Mean:
+        return self.total.mean(self.scale)
+
+
+class SecureSums:
+    """The sums of a phase: the mean of the updates under a key, added to what they started from."""
 
     average: Average = MEAN
 
-    def __init__(self, starts: Mapping[str, Vector], scale: Scale) -> None:
-        self._starts = starts
-        self._scale = scale
-        self._totals: dict[str, Total] = {}
+    def __init__(self) -> None:
+        self._sums: dict[str, _Summed] = {}
 
-    def add(self, key: str, total: Total) -> None:
-        """The sum of one group."""
-        before = self._totals.get(key)
-        self._totals[key] = total if before is None else before + total
+    def add(self, key: str, start: Vector | None, total: Total, scale: Scale) -> None:
+        """The sum of one group.
 
-    def facts(self) -> list[dict[str, Any]]:
-        """Figures of the sums for the record: members, weight, updates that were shortened."""
-        return [
-            {
-                "key": key,
-                "members": total.reported,
-                "weight": total.weight,
-                "shortened": total.shortened,
-                "too_long": total.mean(self._scale).was_long,
-            }
-            for key, total in sorted(self._totals.items())
-        ]
+        Args:
+            key: of the sum.
+            start: the model (d,) that the updates are differences to; None: they are gradients.
+            total: of the updates.
+            scale: of the integers, the same for all groups.
+        """
+        if key in self._sums:
+            total = self._sums[key].total + total
+        origin = np.zeros(total.values.size) if start is None else start
+        self._sums[key] = _Summed(origin, total, scale)
 
     def mean(self, key: str, otherwise: Vector) -> Vector:
         if not self.weight(key):
             return otherwise
-        return moved(self._starts[key], self._totals[key].mean(self._scale))
+        return moved(self._sums[key].start, self._sums[key].mean)
 
     def moved(self, key: str, start: Vector, share: float) -> Vector:
         if not self.weight(key):
             return start
-        target = self._starts[key].astype(np.float64) + self._totals[key].mean(self._scale).vector
+        target = self._sums[key].start.astype(np.float64) + self._sums[key].mean.vector
         begin = start.astype(np.float64)
         return (begin + share * (target - begin)).astype(np.float32)
 
     def weight(self, key: str) -> float:
-        return float(self._totals[key].weight) if key in self._totals else 0.0
+        return float(self._sums[key].total.weight) if key in self._sums else 0.0
 
     def count(self, key: str) -> int:
-        return self._totals[key].reported if key in self._totals else 0
+        return self._sums[key].total.reported if key in self._sums else 0
 
 
 @cache
@@ -200,11 +209,28 @@ class Secured(Strategy[Any]):
     def starts(self) -> int:
         return self._own.starts
 
+    # what others ask of the method itself
+    client_fields = property(lambda self: self._own.client_fields)
+    fallback = property(lambda self: self._own.fallback)
+    signature_phases = property(lambda self: self._own.signature_phases)
+
+    @property
+    def privacy(self) -> PrivacyFacet:
+        return self._own.privacy
+
+    def refuses(self, settings: Settings) -> str:
+        return self._own.refuses(settings)
+
+    def stop_reason(self, state: Any) -> str:
+        return self._own.stop_reason(state)
+
     def init(self, setup: Setup) -> Any:
-        return _with(self._own.init(setup), {"stage": BOX, "round": 0, "voids": 0, "sums": []})
+        return _with(
+            self._own.init(setup), {"stage": BOX, "round": 0, "voids": 0, "blamed": [], "sums": []}
+        )
 
     def continued(self, state: Any, fresh: Any) -> Any:
-        return self._own.continued(state, fresh)
+        return _with(self._own.continued(state, fresh), fresh.secure)
 
     def serve(self, state: Any, client: ClientId) -> Order:
         return self._own.serve(state, client)
@@ -216,20 +242,22 @@ class Secured(Strategy[Any]):
         return self._own.assignment(state)
 
     def shown(self, state: Any) -> Shown:
-        """What the method shows, how the sums of the newest round ended, and figures of these sums."""
+        """What the method shows, and how the sums of the phase ended that was folded last."""
         shown = self._own.shown(state)
         if "ends" not in state.secure:
             return shown
-        notes = {"secure": list(state.secure["ends"])}
-        if state.secure.get("facts"):
-            notes["secure_sums"] = list(state.secure["facts"])
-        return replace(shown, notes={**shown.notes, **notes})
+        return replace(shown, notes={**shown.notes, "secure": list(state.secure["ends"])})
 
     def plan(self, state: Any, view: View) -> Phase:
-        """The next phase of the sums. Those that lack members begin again with boxes; answers are asked for several times."""
-        own = self._phase(state)
-        sums = [one for one in state.secure["sums"] if not one["end"]]
+        """The next phase of the sums, or of the method where agents send no update.
+
+        Sums that lack members begin again with boxes; answers are asked for several times.
+        """
         stage = state.secure["stage"]
+        own = self._own.plan(state, view) if stage == BOX else self._phase(state)
+        if not self._has_updates(own):
+            return own
+        sums = [one for one in state.secure["sums"] if not one["end"]]
         asked = {"join": "members", "train": "listed", "unmask": "reported"}.get(stage, "")
         clients = tuple(sorted(client for one in sums for client in one[asked])) if asked else ()
         needed = min((one["least"] for one in sums), default=0)
@@ -242,8 +270,9 @@ class Secured(Strategy[Any]):
         if stage == "join" and has_enough and not view.attempt:
             return Phase(JOIN, clients, words, ends_round=False, quorum=quorum)
         if stage == "train" and has_enough and not view.attempt:
-            sizes = {MASKED: own.sizes[MODEL] + self._scale().slots, HEAD: -MOST_WORDS}
-            return replace(own, cohort=clients, sizes=sizes, ends_round=False, quorum=quorum)
+            sizes = {MASKED: sum(own.sizes.values()) + self._scale(()).slots, HEAD: -MOST_WORDS}
+            train = replace(own, cohort=clients, sizes=sizes, ends_round=False, quorum=quorum)
+            return replace(train, numbers={})
         draw = own.draw or own.name
         return Phase(BOX, own.cohort, words, ends_round=False, quorum=own.quorum, draw=draw)
 
@@ -251,9 +280,22 @@ class Secured(Strategy[Any]):
         """The method's own phase: it does not depend on who is there."""
         return self._own.plan(state, View(0, self.rounds, 0, ()))
 
+    def _has_updates(self, phase: Phase) -> bool:
+        """Whether a phase of the method has vectors that are summed under masks."""
+        assert self._own.sealed is not None  # noqa: S101 - a scenario with another method is refused
+        return bool(phase.sizes) and phase.name not in self._own.sealed.clear
+
+    def _terms(self, state: Any, own: Phase, client: ClientId) -> Terms:
+        """The sums in which the report of a client will count; none for one that takes no part in this round."""
+        vectors = {name: np.zeros(0, np.float32) for name in own.sizes}
+        return self._own.terms(state, own, client, Report(vectors, examples=TWO_EXAMPLES))
+
     def order(self, state: Any, phase: Phase, client: ClientId) -> Order:
         if phase.name == BOX:
             return Order(whole=True)
+        if state.secure["stage"] == BOX:
+            order = self._own.order(state, phase, client)
+            return replace(order, numbers={**order.numbers, CAP: self.settings.cap})
         number, one = _sum_of(state.secure["sums"], client)
         if one is None:
             return Order(whole=True)
@@ -290,7 +332,15 @@ class Secured(Strategy[Any]):
                 return self._joins(state, reports)
             case "secure-unmask":
                 return self._answers(state, reports)
-        return self._masked(state, reports)
+        if state.secure["stage"] != BOX:
+            return self._masked(state, reports)
+        kept = {**_plain(state.secure), "sums": []}
+        if phase.ends_round:
+            kept["round"] += 1
+        after = _with(self._own.fold(state, phase, sums, reports), kept)
+        assert self._own.sealed is not None  # noqa: S101
+        least = max(FEWEST, self.settings.least or 0, self.settings.threshold or 0)
+        return self._own.sealed.allowed(after, least)
 
     # boxes
 
@@ -307,28 +357,27 @@ class Secured(Strategy[Any]):
                 entries[client] = entry
                 members[client] = Member(agent=client, entry=name_of_entry(entry), box=box)
         own = self._phase(state)
-        alike: dict[tuple[str, ...], list[ClientId]] = {}
-        for client in sorted(members):
-            models = self._own.order(state, own, client).models
-            alike.setdefault(models, []).append(client)
+        alike: dict[tuple[Any, ...], list[ClientId]] = {}
+        for client in sorted(members.keys() - set(state.secure["blamed"])):
+            if terms := self._terms(state, own, client):
+                order = self._own.order(state, own, client)
+                kind = (order.models, json_text.dumps(order.numbers), terms)
+                alike.setdefault(kind, []).append(client)
         secure: dict[str, Any] = {**_plain(state.secure), "sums": []}
         if state.secure["stage"] != BOX:  # the attempt before lacked members
             secure["voids"] += 1
-        if secure["voids"] >= MOST_VOIDS:
-            return _with(state, {**secure, "stage": "unmask", "ends": ["void: too few members"]})
-        for models, clients in alike.items():
+        for clients in alike.values():
             shuffled = sorted(clients, key=lambda one: hashed("draw", members[one].box.key))
             for chosen in groups(shuffled, self.settings.group):
-                self._add_sum(state, secure, models, chosen, members, entries)
-        if not secure["sums"]:
-            return self._void(state, "too few agents for a sum")
+                self._add_sum(state, secure, chosen, members, entries)
+        if not secure["sums"] or secure["voids"] >= MOST_VOIDS:
+            return self._void(state, [_ended({}, "void", "too few agents for a sum")])
         return _with(state, {**secure, "stage": "join"})
 
     def _add_sum(
         self,
         state: Any,
         secure: dict[str, Any],
-        models: tuple[str, ...],
         chosen: list[ClientId],
         members: Mapping[ClientId, Member],
         entries: Mapping[ClientId, bytes],
@@ -340,20 +389,23 @@ class Secured(Strategy[Any]):
             return  # too few of them: they sit the round out
         own = self._phase(state)
         training = self.training.in_round(secure["round"], self.rounds)
-        numbers = self._own.order(state, own, chosen[0]).numbers
-        vectors = [self._own.model(state, key) for key in models]
-        begun = start_of_work(self._own, training, self.seed, secure["round"], numbers, vectors)
-        scale = self._scale()
+        order = self._own.order(state, own, chosen[0])
+        vectors = [self._own.model(state, key) for key in order.models]
+        begun = start_of_work(
+            self._own, training, self.seed, secure["round"], order.numbers, vectors
+        )
+        counts = self._terms(state, own, chosen[0])
+        scale = self._scale(counts)
         boxes = [members[client].box.key for client in chosen]
-        terms = Terms(
+        terms = messages.Terms(
             federation=Entry.from_bytes(entries[chosen[0]]).federation,
             run="run",
             step=secure["round"],
             sum=hashed("sum", *boxes)[:16],
-            cluster=models[0],
+            cluster=counts[0].key,
             number=len(secure["sums"]),
             start=begun.digest,
-            vectors={MODEL: own.sizes[MODEL]},
+            vectors=dict(own.sizes),
             clip=scale.clip,
             cap=scale.cap,
             levels=scale.levels,
@@ -368,10 +420,10 @@ class Secured(Strategy[Any]):
         number = len(secure["sums"])
         secure["sums"].append(
             {
+                "cluster": terms.cluster,
                 "members": chosen,
                 "listed": [],
                 "reported": [],
-                "key": models[0],
                 "least": group.least,
                 "end": "",
             }
@@ -382,9 +434,12 @@ class Secured(Strategy[Any]):
         )
         secure[f"{number}-records"] = words_of(msgpack.packb([]))
 
-    def _scale(self) -> Scale:
+    def _scale(self, terms: Terms) -> Scale:
         """The same for groups of any size, so that a vector counts in every attempt."""
-        return plain_scale(self.settings.group, self.settings.clip, self.settings.cap)
+        is_uniform = any(term.weight < TWO_EXAMPLES for term in terms)
+        return plain_scale(
+            self.settings.group, self.settings.clip, 1 if is_uniform else self.settings.cap
+        )
 
     # joins, reports, answers
 
@@ -432,59 +487,92 @@ class Secured(Strategy[Any]):
     def _next(self, state: Any, secure: dict[str, Any], stage: str) -> Any:
         """The next phase; boxes again where no sum is left."""
         if all(one["end"] for one in secure["sums"]):
-            return self._void(state, "; ".join(one["end"] for one in secure["sums"]))
+            return self._void(state, [_ended(one, "void", one["end"]) for one in secure["sums"]])
         return _with(state, {**secure, "stage": stage})
 
-    def _void(self, state: Any, why: str) -> Any:
+    def _void(self, state: Any, ends: list[dict[str, Any]]) -> Any:
         """Nothing was revealed: begin again, or pass the round over after some attempts."""
         voids = state.secure["voids"] + 1
         stage = BOX if voids < MOST_VOIDS else "unmask"
-        kept = {**_plain(state.secure), "voids": voids, "sums": [], "stage": stage, "ends": [why]}
+        kept = {**_plain(state.secure), "voids": voids, "sums": [], "stage": stage, "ends": ends}
         return _with(state, kept)
 
     def _answers(self, state: Any, reports: Reports) -> Any:
         secure = dict(state.secure)
         by_client = dict(reports)
-        starts = {one["key"]: self._own.model(state, one["key"]) for one in secure["sums"]}
-        sums, ends, came = SecureSums(starts, self._scale()), [], []
+        own = self._phase(state)
+        spans = _spans(own.sizes)
+        sums, ends, came = SecureSums(), [], []
         for number, one in enumerate(secure["sums"]):
             collected = self._collected(secure, number)
             for client in one["reported"]:
                 if client in by_client:
                     collected.feed(collected.machine.answered, by_client[client].vectors[WORDS])
             collected.take(collected.machine.answers_closed(collected.state))
+            collected.keep(secure, number)
             end = collected.state.end
             if isinstance(end, co.Opened):
                 integers = np.array(secure[f"{number}-total"], np.uint32)
                 add_masks(integers, end.streams)
+                scale = collected.machine.terms.scale
                 try:
-                    total = total_of(integers, len(end.reported), self._scale())
+                    total = total_of(integers, len(end.reported), scale)
                 except OutOfRangeError as error:
-                    ends.append(f"passed over: {error}")
+                    ends.append(_ended(one, "passed over", str(error)))
                     continue
-                sums.add(one["key"], total)
+                for term in self._terms(state, own, one["members"][0]):
+                    start = self._own.model(state, term.started_from) if term.started_from else None
+                    part = replace(total, values=total.values[spans[term.vector]])
+                    sums.add(term.key, start, part, scale)
                 came += one["reported"]
-                ends.append("sum")
+                figures = {
+                    "weight": total.weight,
+                    "shortened": total.shortened,
+                    "too_long": total.mean(scale).was_long,
+                }
+                ends.append({**_ended(one, "sum"), **figures})
             else:
                 kind = "passed over" if one["reported"] else "void"
-                ends.append(f"{kind}: {one['end'] or getattr(end, 'reason', '')}")
-        own = self._phase(state)
+                ends.append(_ended(one, kind, secure["sums"][number]["end"]))
+        # the coordinator does not know what a single report weighs: shares of it count by unit of weight
         known = [(client, Report({}, examples=1)) for client in sorted(came)]
-        after = self._own.fold(state, own, sums, known) if came else state
+        after = self._own.fold(state, own, sums, known)
         kept = {
             "stage": BOX,
             "round": secure["round"] + 1,
             "voids": 0,
+            "blamed": secure["blamed"],
             "sums": [],
             "ends": ends or list(secure.get("ends", ())),
-            "facts": sums.facts(),
         }
         return _with(after, kept)
 
 
+def _ended(one: Mapping[str, Any], end: str, why: str = "") -> dict[str, Any]:
+    """How the sum of a group ended, for the record.
+
+    Args:
+        one: the group; empty where none could be formed.
+        end: "sum", "void" (nothing was revealed) or "passed over" (its cluster keeps its model).
+        why: the reason for the latter two.
+    """
+    reported = list(one.get("reported", ()))
+    missing = [client for client in one.get("members", ()) if client not in reported]
+    known = {"cluster": one.get("cluster", ""), "reported": reported, "missing": missing}
+    return {**known, "end": end, "why": why}
+
+
+def _spans(sizes: Mapping[str, int]) -> dict[str, slice]:
+    """Where each vector lies in the masked one."""
+    ends = np.cumsum([*sizes.values()]).tolist()
+    return {
+        name: slice(end - size, end) for (name, size), end in zip(sizes.items(), ends, strict=True)
+    }
+
+
 def _plain(secure: Secure) -> dict[str, Any]:
     """Without what belongs to the sums of one attempt."""
-    return {name: secure[name] for name in ("stage", "round", "voids")}
+    return {name: secure[name] for name in ("stage", "round", "voids", "blamed")}
 
 
 def _sum_of(
@@ -553,8 +641,12 @@ class Collected:
 
     def keep(self, secure: dict[str, Any], number: int, **fields: Any) -> None:
         """Put what is known now into the state."""
-        end = "" if self.state.end is None else getattr(self.state.end, "reason", "sum")
         sums = list(secure["sums"])
+        end = "" if self.state.end is None else getattr(self.state.end, "reason", "sum")
+        blamed = [sums[number]["members"][i - 1] for i in getattr(self.state.end, "blamed", ())]
+        if blamed:
+            end += f" ({', '.join(blamed)})"
+            secure["blamed"] = sorted({*secure["blamed"], *blamed})
         sums[number] = {**sums[number], **fields, "end": end}
         secure["sums"] = sums
         packed = [(record.name, record.content) for record in self.records]
@@ -581,24 +673,50 @@ class SecureDevice(Protocol):
     def forget_vectors(self, but: Sequence[str]) -> None: ...
 
 
-def perform(
-    method: Strategy[Any], job: Job, local: Local, client_state: ClientState, device: SecureDevice
-) -> tuple[Report, ClientState]:
-    """Carry out an order of a run under secure sums.
+class OnDevice:
+    """A method whose work is done under secure sums.
 
-    Raises:
-        PublicError: the agent refuses, with the reason.
-        DecodeError: the order's contents are damaged.
+    Args:
+        method: the method itself.
+        device: of the agent.
+        sends: whether the phase asks for vectors.
     """
-    match job.phase:
-        case "secure-box":
-            return _perform_box(device), client_state
-        case "secure-join":
-            return _perform_join(method, job, device), client_state
-        case "secure-unmask":
-            sent = _taken(device, device.agent.unmask(device.state(), bytes_of(job.models[0])))
-            return _message(sent), client_state
-    return _perform_work(method, job, local, client_state, device)
+
+    def __init__(self, method: Strategy[Any], device: SecureDevice, *, sends: bool) -> None:
+        self._method = method
+        self._device = device
+        self._sends = sends
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._method, name)
+
+    def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
+        """Carry out an order.
+
+        Raises:
+            PublicError: the agent refuses, with the reason.
+            DecodeError: the order's contents are damaged.
+        """
+        device = self._device
+        if why := self._method.refuses(SecureSettings(clip=1.0)):
+            raise PublicError(f"secure sums are not for this method: {why}")
+        match job.phase:
+            case "secure-box":
+                return _perform_box(device), client_state
+            case "secure-join":
+                return _perform_join(self._method, job, device), client_state
+            case "secure-unmask":
+                sent = _taken(device, device.agent.unmask(device.state(), bytes_of(job.models[0])))
+                return _message(sent), client_state
+        assert self._method.sealed is not None  # noqa: S101 - it refuses otherwise
+        is_clear = job.phase in self._method.sealed.clear
+        if self._sends and not is_clear:
+            return _perform_work(self._method, job, local, client_state, device)
+        report, after = self._method.work(job, local, client_state)
+        if report.vectors and not is_clear:
+            raise PublicError("secure sums: the order asks for an update without a mask")
+        numbers = report.numbers if is_clear else {}
+        return replace(report, numbers=numbers, steps=0, loss=0.0), after
 
 
 def _perform_box(device: SecureDevice) -> Report:
@@ -632,7 +750,7 @@ def _perform_work(
     *models, listing, inbox = job.models
     own = device.state().sum
     begun = start_of_work(method, job.training, job.seed, job.round, job.numbers, models)
-    terms = None if own is None else Terms.from_bytes(own.terms)
+    terms = None if own is None else messages.Terms.from_bytes(own.terms)
     if own is None or terms is None or terms.start != begun.digest:
         raise PublicError("secure sums: this agent has not joined a sum for this order")
     step = device.agent.listed(device.state(), bytes_of(listing), bytes_of(inbox))
@@ -640,11 +758,15 @@ def _perform_work(
     if device.state().vector(begun.digest) is None:
         work, before = replace(job, models=tuple(models)), client_state
         report, client_state = method.work(work, local, client_state)
-        if client_state.get(LAST_MODEL) is before.get(LAST_MODEL):
-            client_state = {**client_state, LAST_MODEL: report.vectors[MODEL]}
-        base = models[report.bases[MODEL]]
-        update = report.vectors[MODEL].astype(np.float64) - base
+        client_state = {name: client_state[name] for name in client_state if name != COUNTED}
+        if MODEL in report.vectors and client_state.get(LAST_MODEL) is before.get(LAST_MODEL):
+            client_state[LAST_MODEL] = report.vectors[MODEL]
+        update = _update_of(report, models, terms)
         integers = to_integers(update, report.examples, terms.scale)
+        norm = float(np.linalg.norm(update))
+        if MODEL in report.vectors and norm > terms.clip:
+            base = models[report.bases[MODEL]].astype(np.float64)
+            client_state[COUNTED] = (base + update * (terms.clip / norm)).astype(np.float32)
         device.save_vector(begun.digest.hex(), integers)
         sent += _taken(
             device,
@@ -659,6 +781,17 @@ def _perform_work(
             vectors = {MASKED: cast(Vector, masked), HEAD: cast(Vector, words_of(effect.content))}
             return Report(vectors, examples=1), client_state
     raise PublicError("secure sums: this agent has nothing to report")
+
+
+def _update_of(
+    report: Report, models: Sequence[Vector], terms: messages.Terms
+) -> npt.NDArray[np.float64]:
+    """What the vectors of a report add to the models that they started from, one after the other."""
+    parts = []
+    for name in terms.vectors:
+        vector = report.vectors[name].astype(np.float64)
+        parts.append(vector - models[report.bases[name]] if name in report.bases else vector)
+    return np.concatenate(parts)
 
 
 def _taken(device: SecureDevice, step: at.Step) -> list[at.Effect]:

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from covey.agent.cli.program import app
 from covey.agent.policy import (
+    CLEAR,
     METHODS,
     MIN_CELL,
     SIGNATURES,
@@ -184,6 +185,8 @@ def test_the_policy_knows_the_phases_in_which_methods_send_signatures() -> None:
     union = get_args(get_args(AnyStrategy)[0])
     phases = {phase for method in union for phase in method.signature_phases}
     assert phases == set(SIGNATURES)
+    clear = {phase for method in union if method.sealed for phase in method.sealed.clear}
+    assert clear <= set(CLEAR)
 
 
 def test_the_demands_on_privacy_are_printed_and_a_wrong_key_gets_the_right_one() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,21 @@ from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import Driver
 from covey.shared.errors import PublicError
 from covey.shared.secure.agent import OwnersPolicy
+from covey.shared.secure.integers import Total, total_of
+from covey.shared.secure.masks import Integers
+from covey.shared.secure.messages import Entry
+from covey.shared.secure.parameters import Scale
 from covey.shared.secure.simulated import simulated_identity
 from covey.shared.strategies import secured
-from covey.shared.strategies.base import ClientId
+from covey.shared.strategies.base import COUNTED, ClientId
+from covey.shared.strategies.registry import BUILT_IN
 from covey.shared.wire.messages import OrderMessage, ReportContent
 from tests.agent.orders import work
 from tests.kit import small_run
 from tests.kit.local_clients import LocalClients
 from tests.kit.small_fleet import over_the_wire
-from tests.kit.small_run import fingerprint, in_process, scenario
+from tests.kit.small_run import fingerprint, in_process, samples_of, scenario
+from tests.shared import test_strategy_kin
 
 SECURE = {"clip": 10.0, "cap": 100, "colluders": 0.2}
 
@@ -42,38 +49,106 @@ def rows(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-def ends(folder: Path) -> list[Any]:
-    """How the sums of each round ended."""
+def sums(folder: Path) -> list[list[dict[str, Any]]]:
+    """How the sum of each group ended, in each round."""
     phases = [row for row in rows(folder) if row.get("phase") == secured.UNMASK]
-    return [row["notes"].get("secure") for row in phases]
+    return [row["notes"]["secure"] for row in phases]
 
 
-def sums(folder: Path) -> list[Any]:
-    """The figures of the sums of each round."""
-    phases = [row for row in rows(folder) if row.get("phase") == secured.UNMASK]
-    return [row["notes"].get("secure_sums") for row in phases]
+def ends(folder: Path) -> list[list[str]]:
+    """The same in words."""
+    return [
+        [f"{one['end']}: {one['why']}" if one["why"] else one["end"] for one in groups]
+        for groups in sums(folder)
+    ]
 
 
-def without_masks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(secured, "add_masks", lambda vector, streams: None)
+@dataclass
+class Watch:
+    """The integers that agents make of their updates, and the sums that the coordinator opens."""
+
+    made: dict[ClientId, Integers] = field(default_factory=dict)  # the newest of each agent
+    opened: list[tuple[Integers, dict[ClientId, Integers]]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, monkeypatch: pytest.MonkeyPatch) -> Watch:
+        watch, save = cls(), SecureFolder.save_vector
+
+        def saved(folder: SecureFolder, name: str, vector: Integers) -> None:
+            if not name.endswith("-masked"):
+                agent = Entry.from_bytes(folder.agent.identity.entry).agent
+                watch.made[agent] = vector.copy()
+            save(folder, name, vector)
+
+        def opened(integers: Integers, reported: int, scale: Scale) -> Total:
+            watch.opened.append((integers, dict(watch.made)))
+            return total_of(integers, reported, scale)
+
+        monkeypatch.setattr(SecureFolder, "save_vector", saved)
+        monkeypatch.setattr(secured, "total_of", opened)
+        return watch
+
+    def check(self, folder: Path) -> int:
+        """Each sum in the record is that of the integers of the agents in `reported`. Returns the number of sums."""
+        recorded = [one for groups in sums(folder) for one in groups if one["end"] == "sum"]
+        for one, (integers, made) in zip(recorded, self.opened, strict=True):
+            plain = np.sum([made[agent] for agent in one["reported"]], axis=0, dtype=np.uint32)
+            assert np.array_equal(integers, plain)
+        return len(recorded)
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedprox", "ditto", "feddws", "given"])
-def test_a_secure_run_has_the_bytes_of_plain_integer_sums(
+OPTIONS: dict[str, dict[str, Any]] = {
+    "ifca": {"choose_first": True, "shared_trunk": False},
+    "fedem": {"damped": False},
+}
+SEALED = [name for name, method in BUILT_IN.items() if method.sealed is not None]
+
+
+@pytest.mark.parametrize("method", [*SEALED, "fedrep-fedper"])
+def test_a_secure_run_has_the_sums_of_plain_integers_and_the_clusters_of_the_run_without(
     tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    masked = fingerprint(in_process(tmp_path / "masked", scene(method)))
-    groups = 2 if method == "given" else 1
-    assert ends(tmp_path / "masked") == [["sum"] * groups] * 3
-    without_masks(monkeypatch)
-    assert fingerprint(in_process(tmp_path / "plain", scene(method))) == masked
+    watch = Watch.of(monkeypatch)
+    changes: Any = {"strategy": OPTIONS.get(method, {}), "rounds": {"count": 2}}
+    masked = in_process(tmp_path / "masked", scene(method, **changes))
+    assert watch.check(tmp_path / "masked") == sum(map(len, sums(tmp_path / "masked"))) >= 2
+    changes["rounds"]["participation"] = 1.0
+    plain = in_process(tmp_path / "plain", scenario(method, **changes))
+    assert masked.strategy.assignment(masked.state) == plain.strategy.assignment(plain.state)
+    for ours, theirs in zip(masked.models, plain.models, strict=True):
+        assert np.allclose(ours, theirs, atol=1e-4)
 
 
-def test_a_secure_run_is_close_to_the_run_without(tmp_path: Path) -> None:
-    secure = in_process(tmp_path / "secure", scene())
-    plain = in_process(tmp_path / "plain", scenario("fedavg", rounds={"participation": 1.0}))
-    [ours], [theirs] = (run.strategy.clusters(run.state) for run in (secure, plain))
-    assert np.allclose(ours, theirs, atol=1e-4)
+def test_the_votes_of_kin_under_secure_sums_are_those_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Agents take their own part off an average; the coordinator does not know how large it is."""
+    watch = Watch.of(monkeypatch)
+    votes = []
+    none: dict[str, Any] = {}
+    for sections in (none, {"privacy": {"secure": {"clip": 100.0, "cap": 1000}}}):
+        folder, plan = tmp_path / str(len(sections)), test_strategy_kin.scene(4, **sections)
+        run = test_strategy_kin.complete(folder, test_strategy_kin.swapped, plan)
+        assert run.state.basis == "inputs"
+        votes.append(run.strategy.shown(run.state).notes["votes"]["inputs"])
+    assert watch.check(tmp_path / "1") >= 5
+    assert votes[0] == pytest.approx(votes[1], rel=1e-3)
+
+
+def test_an_agent_keeps_its_model_as_it_counted_if_its_update_was_shortened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = Watch.of(monkeypatch)
+    this = scene(secure={"clip": 0.1}, rounds={"count": 1})
+    driver = small_run.driver(tmp_path, this)
+    driver.complete(samples_of(small_run.clients()))
+    [start] = small_run.setup(this).starts
+    for agent, integers in watch.made.items():
+        counted = driver.clients.memories[agent][COUNTED] - start
+        values, weight = integers[:-2].view(np.int32), integers[-2]
+        unit = SECURE["cap"] * 0.1 / 2**24
+        assert np.allclose(counted, values * unit / weight, atol=1e-6)
+        assert np.linalg.norm(counted) == pytest.approx(0.1)
 
 
 def test_several_groups_have_the_bytes_of_one(tmp_path: Path) -> None:
@@ -105,7 +180,7 @@ class Failing(LocalClients):
 def run_with(folder: Path, fail: Mapping[tuple[str, int], int], times: int = 1) -> Run:
     this = scene()
     run = Run.start(folder, this, small_run.setup(this), small_run.rules(this), "in-process", 0.0)
-    people = small_run.samples_of(small_run.clients())
+    people = samples_of(small_run.clients())
     return Driver(run, Failing(fail, times)).complete(people)
 
 
@@ -117,7 +192,7 @@ def test_members_that_fail_in_a_phase_are_missing_from_its_sum_alone(
     found = ends(tmp_path)
     assert [end[0] for end in found] == ["sum"] * 3
     members = 8 if phase == "secure-unmask" else 6
-    assert sums(tmp_path)[0][0]["members"] == members
+    assert len(sums(tmp_path)[0][0]["reported"]) == members
 
 
 @pytest.mark.parametrize("phase", ["secure-join", "train"])
@@ -137,7 +212,7 @@ def test_too_few_answers_pass_the_round_over_and_the_model_stays(tmp_path: Path)
     found = ends(tmp_path)
     assert found[0] == ["passed over: 3 members answered, 5 must"]
     assert [end[0] for end in found[1:]] == ["sum", "sum"]
-    assert sums(tmp_path)[0] is None
+    assert "weight" not in sums(tmp_path)[0][0]
 
 
 def test_answers_that_come_at_the_second_asking_open_the_sum(tmp_path: Path) -> None:
@@ -172,7 +247,7 @@ def test_a_coordinator_killed_at_any_step_ends_with_the_same_bytes(
 
     this = scene(rounds={"count": 2})
     whole = fingerprint(in_process(tmp_path / "whole", this))
-    people = small_run.samples_of(small_run.clients())
+    people = samples_of(small_run.clients())
     folder = tmp_path / "run"
     run = Run.start(folder, this, small_run.setup(this), small_run.rules(this), "in-process", 0.0)
     with pytest.raises(Killed):
@@ -202,7 +277,7 @@ def test_no_report_of_a_secure_run_has_an_update_in_the_clear(tmp_path: Path) ->
 
     this = scene()
     run = Run.start(tmp_path, this, small_run.setup(this), small_run.rules(this), "in-process", 0.0)
-    Driver(run, Watched({})).complete(small_run.samples_of(small_run.clients()))
+    Driver(run, Watched({})).complete(samples_of(small_run.clients()))
     trained = [report for report in seen if secured.MASKED in report.vectors]
     for report in trained:
         assert (report.examples, report.steps, report.loss, report.numbers) == (1, 0, 0.0, {})
@@ -219,7 +294,11 @@ def test_no_report_of_a_secure_run_has_an_update_in_the_clear(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("method", "sections", "words"),
     [
-        ("ifca", {}, "ifca is not supported"),
+        ("ifca", {}, "not for ifca: .* set choose_first to true"),
+        ("ifca", {"strategy": {"choose_first": True}}, "leave out shared_trunk"),
+        ("fedem", {}, "not for fedem: damped"),
+        ("cfl", {}, "not for cfl: it needs single reports"),
+        ("fednova", {}, "not for fednova"),
         ("fedavg", {"strategy": {"server": {"name": "sgd", "lr": 0.5}}}, "server"),
         ("fedavg", {"aggregation": {"rule": "median"}}, "aggregation.rule"),
         ("fedavg", {"wire": {"down": "float16"}}, "wire.down"),
@@ -247,6 +326,9 @@ def test_an_owner_can_refuse_orders_without_secure_sums() -> None:
     assert demand.refuses(secure) is None
     statistics = secure.model_copy(update={"phase": "moments"})
     assert "secure_least" in (demand.refuses(statistics) or "")
+    votes = secure.model_copy(update={"phase": "vote"})
+    assert "secure_clear" in (demand.refuses(votes) or "")
+    assert PrivacyDemand(secure_least=4, secure_clear=True).refuses(votes) is None
     assert demand.of_sums() == OwnersPolicy(required=True, least=4)
 
 

@@ -37,7 +37,7 @@ SECTIONS: dict[str, Any] = {
 def ends(folder: Path) -> list[list[str]]:
     """How the sums of each round ended."""
     found = [row for row in rows(folder) if row.get("phase") == "secure-unmask"]
-    return [row["notes"]["secure"] for row in found]
+    return [[one["end"] for one in row["notes"]["secure"]] for row in found]
 
 
 def test_a_run_survives_kills_of_the_coordinator_with_the_same_bytes(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_devices_with_keys_of_their_own_make_sums_and_one_that_is_killed_is_miss
         finish(this)
     assert ends(out) == [["sum"]] * 3
     members = [
-        row["notes"]["secure_sums"][0]["members"]
+        len(row["notes"]["secure"][0]["reported"])
         for row in rows(out)
         if row.get("phase") == "secure-unmask"
     ]

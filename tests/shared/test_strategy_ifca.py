@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from covey.shared.strategies.base import Phase, Report, Training
+from covey.shared.strategies.base import Phase, Report, Training, View
 from covey.shared.strategies.ifca import Ifca
 from covey.shared.strategies.reading import folded, forgotten
 from tests.bowl import Bowl, Softmax, flat, softmax_client
@@ -313,3 +313,23 @@ def test_a_client_that_was_in_the_warmup_alone_chooses_once() -> None:
     later = end.rounds(3).state
     assert strategy.order(later, Phase(), "c00").models == (str(later.kept["c00"]),)
     assert "c00" not in forgotten(strategy, later, "c00").kept
+
+
+@pytest.mark.parametrize("averaging", ["model", "gradient"])
+def test_clients_that_choose_first_train_what_they_would_have_chosen(averaging: str) -> None:
+    options: dict[str, Any] = {"initial": "warmup", "warmup_rounds": 1, "averaging": averaging}
+    at_once, first = (
+        run(Ifca(**options, choose_first=choice), two_groups(), ONE, *STARTS, rounds=3)
+        for choice in (None, True)
+    )
+    for ours, theirs in zip(first.state.models, at_once.state.models, strict=True):
+        assert np.array_equal(ours, theirs)
+    assert first.state.assign == at_once.state.assign
+    assert first.state.chosen == {}
+
+
+def test_clients_choose_again_if_those_who_chose_have_vanished() -> None:
+    strategy = Ifca(initial="random", choose_first=True)
+    state = replace(run(strategy, two_groups(), ONE, *STARTS, rounds=1).state, chosen={"c00": 1})
+    assert strategy.plan(state, View(1, 3, 0, ("c01",))).cohort == ("c00",)
+    assert strategy.plan(state, View(1, 3, 1, ("c01",))).name == "choose"

@@ -443,3 +443,23 @@ def test_the_state_is_what_a_checkpoint_can_hold_at_each_stage() -> None:
     for count in range(1, 7):
         for leaf in drive.leaves(run.rounds(count).state):
             assert leaf is None or isinstance(leaf, np.ndarray | str | int | float)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "labels", "left"),
+    [
+        ("000111", "010101", ["inputs"]),  # parts of one and two agents
+        ("000111", "000111", ["inputs", "labels"]),
+        ("000011", "000111", ["labels"]),
+        ("000011", "001111", []),
+    ],
+)
+def test_a_cut_that_needs_sums_of_too_few_agents_is_not_proposed(
+    inputs: str, labels: str, left: list[str]
+) -> None:
+    cuts = [{f"a{i}": int(group) for i, group in enumerate(text)} for text in (inputs, labels)]
+    kept: Any = {"inputs": {}, "labels": {}}
+    state = KinState(flat(0, 0), inputs=cuts[0], labels=cuts[1], kin=kept)
+    assert Kin.sealed is not None
+    after = Kin.sealed.allowed(state, 3)
+    assert [*after.cuts] == [*after.kin] == left

@@ -30,7 +30,9 @@ from covey.shared.numerics.clustering import (
 )
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import (
+    ENTRY,
     LARGEST,
+    SIGNATURE,
     ClientId,
     Expected,
     Job,
@@ -40,6 +42,7 @@ from covey.shared.strategies.base import (
     Proximity,
     Report,
     Reports,
+    Sealed,
     Setup,
     Shown,
     Sums,
@@ -261,6 +264,8 @@ class ClusteredOnce(HardClustered[G], Generic[G]):
 
     `init` sets `asks`. `work` adds the card to the report of its signature (`with_card`).
     """
+
+    sealed: ClassVar[Sealed | None] = Sealed(clear=(SIGNATURE, ENTRY))
 
     height: ClassVar[str] = ""  # name of the merge height at which the cut is, in the notes
     unit: ClassVar[str] = ""  # of the distances, for pictures

@@ -45,6 +45,7 @@ class Hypotheses(Clustered):
     schedule: Schedule = ()  # of that rate
     head: tuple[int, int] = (0, 0)  # start and stop of the final layer in a model
     round: int = 0  # rounds that are complete
+    chosen: dict[ClientId, int] = field(default_factory=dict)  # choose_first: in the present round
     idle: tuple[int, ...] = ()  # rounds since each hypothesis was last chosen
     spare: Models = ()  # initial models that are not used yet
     # freeze_after: the latest choice of each client, without the groups of the warm-up; empty without a freeze

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.vectors import Vector
@@ -21,6 +21,7 @@ from covey.shared.strategies.base import (
     PrivacyFacet,
     Report,
     Reports,
+    Sealed,
     Setup,
     Strategy,
     Sums,
@@ -141,6 +142,8 @@ class PlainSingle(SingleModel[Single]):
 
 class AveragedOnly(PlainSingle):
     """A single-model method whose clients send the trained model and whose round is their mean."""
+
+    sealed: ClassVar[Sealed | None] = Sealed()
 
     @property
     def buffer(self) -> Buffering:
