@@ -19,7 +19,7 @@ from covey.coordinator.fold import partial_sums
 from covey.coordinator.record.notices import AggregatorDown, AggregatorUp, SumRefused
 from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.sum_acceptance import accept_sum
-from covey.coordinator.serve.desk import Desk, while_the_run_works
+from covey.coordinator.serve.desk import Desk, orders_of, while_the_run_works
 from covey.shared.errors import DecodeError
 from covey.shared.mqtt.link import Message
 from covey.shared.mqtt.program import Publish, Show, Subscribe, Unsubscribe
@@ -315,7 +315,7 @@ class Aggregators:
 
     def _ask(self, shard: int, step: Step) -> list[Effect]:
         """Orders for the agents of a broker that have not reported: an order makes an agent send its report."""
-        return [self._run.order_of(client) for client in self._awaited(shard, step)]
+        return [*orders_of(self._desk, self._awaited(shard, step))]
 
     def _awaited(self, shard: int, step: Step) -> list[ClientId]:
         awaited: list[ClientId] = []

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from covey.coordinator.run.effects import SendOrder
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.elsewhere import Elsewhere
 from covey.coordinator.serve.intake import Intake
@@ -18,6 +19,7 @@ from covey.coordinator.serve.roster_show import RosterShow
 from covey.shared.audit import Flood
 from covey.shared.mqtt.duplicate_ids import DuplicateIds
 from covey.shared.mqtt.program import Effect
+from covey.shared.strategies.base import ClientId
 from covey.shared.timers import Timers
 from covey.shared.wire.topics import Topics
 
@@ -65,3 +67,9 @@ def while_the_run_works(desk: Desk) -> Iterator[None]:
         yield
     finally:
         desk.lock.acquire()
+
+
+def orders_of(desk: Desk, clients: Iterable[ClientId]) -> list[SendOrder]:
+    """The newest order of each of these agents. Making one may wait for the disk."""
+    with while_the_run_works(desk):
+        return [desk.run.order_of(client) for client in clients]

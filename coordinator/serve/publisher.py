@@ -15,7 +15,7 @@ from typing import BinaryIO
 from covey.coordinator.disk.space import PAUSE_S
 from covey.coordinator.run.effects import SendModel, SendOrder
 from covey.coordinator.run.run import Run
-from covey.coordinator.serve.desk import Desk
+from covey.coordinator.serve.desk import Desk, orders_of
 from covey.shared.files import obstacle
 from covey.shared.mqtt.program import Publish
 from covey.shared.wire.documents import ASKED, AgentStatus
@@ -36,7 +36,7 @@ def orders(desk: Desk, sends: Sequence[SendOrder]) -> None:
 
     An agent whose broker is unknown gets its order when it is seen; one whose broker is down, when that is up again.
     """
-    placed = [_current(desk.run, send) for send in sends if desk.placement.reaches(send.client)]
+    placed = [_current(desk, send) for send in sends if desk.placement.reaches(send.client)]
     _share(desk, placed)
     for send in placed:
         client = send.client
@@ -52,13 +52,14 @@ def _not_taken(client: str, taken: bool) -> NotTaken | None:
     return None if taken else NotTaken(client)
 
 
-def _current(run: Run, send: SendOrder) -> SendOrder:
+def _current(desk: Desk, send: SendOrder) -> SendOrder:
     """The order, made again if it shares a content that is not the newest: brokers retain that one alone."""
     brief = send.order.brief
-    newest = run.orders.shared
+    newest = desk.run.orders.shared
     if brief is None or newest is None or brief.shared.digest == newest.ref.digest:
         return send
-    return run.order_of(send.client)
+    [order] = orders_of(desk, [send.client])
+    return order
 
 
 def _share(desk: Desk, sends: Sequence[SendOrder]) -> None:

@@ -47,7 +47,15 @@ from covey.coordinator.serve.aggregators import (
     SumArrived,
 )
 from covey.coordinator.serve.connections import Connections
-from covey.coordinator.serve.desk import COMPANY, LOOKED, ORDERS, STATUS, Desk, while_the_run_works
+from covey.coordinator.serve.desk import (
+    COMPANY,
+    LOOKED,
+    ORDERS,
+    STATUS,
+    Desk,
+    orders_of,
+    while_the_run_works,
+)
 from covey.coordinator.serve.elsewhere import EVERY_STATUS, LOOK_S, Elsewhere
 from covey.coordinator.serve.exclusive import already_running, continued_elsewhere
 from covey.coordinator.serve.intake import Arrived, Intake, Seen
@@ -379,7 +387,7 @@ class Service:
                 self._subscriptions_refused(topics, now)
             case Turn():
                 self._is_turn_due = False
-                return [self.run.order_of(client) for client in desk.postponed.take()]
+                return [*orders_of(desk, desk.postponed.take())]
             case Frozen(seconds):
                 why = f"this process was frozen for {seconds:.0f} s; deadlines are postponed by that time"
                 desk.effects.append(Show(ProcessFrozen(round(seconds, 1), why)))
@@ -446,7 +454,7 @@ class Service:
         if timers.take(STATUS, now):
             desk.effects += desk.own_status.publish()
         if timers.take(ORDERS, now):
-            effects += [self.run.order_of(client) for client in sorted(desk.unpublished)]
+            effects += orders_of(desk, sorted(desk.unpublished))
         for shard in range(desk.shards):
             if timers.take(("cleared", shard), now):
                 desk.own_status.call_roll_on(shard)

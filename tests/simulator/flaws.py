@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from unittest.mock import patch
 
-from covey.coordinator.serve import reader
+from covey.coordinator.run.effects import SendOrder
+from covey.coordinator.serve import aggregators, reader
 from covey.coordinator.serve.aggregators import Aggregators, AggregatorSeen
+from covey.coordinator.serve.desk import Desk
 from covey.shared import files
 from covey.shared.mqtt.link import Message
+from covey.shared.strategies.base import ClientId
 from covey.shared.wire.documents import CoordinatorStatus
 from covey.shared.wire.messages import Work
 from tests.simulator.plan import Fault, Plan
@@ -23,6 +26,17 @@ FOUND = {
     "live aggregators": Plan(2, "fedavg", "hasty", 1, True, (Fault("power cut", at=3),)),
     "newest coordinator": Plan(
         18, "fedavg", "hasty", 1, False, (Fault("copy folder", at=1, lasts=7),)
+    ),
+    "free reader": Plan(
+        203432,
+        "fedavg",
+        "hasty",
+        1,
+        True,
+        (
+            Fault("full disk", at=4.1, lasts=5.7),
+            Fault("power cut of coordinator", at=1.3, lasts=1.5, target=43),
+        ),
     ),
     "synced files": Plan(
         0, "fedavg", "hasty", 1, False, (Fault("power cut of coordinator", at=3, lasts=5),)
@@ -52,11 +66,18 @@ def without(fix: str) -> Iterator[None]:
         case "newest coordinator":  # of two coordinators the older session wins, whatever its state
             with patch.object(reader, "CoordinatorStatus", _OfAnyRun()):
                 yield
+        case "free reader":  # the reader waits for a call that waits for its disk
+            with patch.object(aggregators, "orders_of", _orders_under_the_lock):
+                yield
         case "synced files":  # programs write, and do not wait for the disk
             with patch.object(files, "sync", lambda path: None):
                 yield
         case _:
             yield
+
+
+def _orders_under_the_lock(desk: Desk, clients: Iterable[ClientId]) -> list[SendOrder]:
+    return [desk.run.order_of(client) for client in clients]
 
 
 class _OfAnyRun:

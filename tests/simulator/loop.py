@@ -123,6 +123,30 @@ class Call:
 _THREAD = threading.local()
 
 
+class Uncontended:
+    """A lock of two threads of which one runs at a time: if it is held, then by a call that waits for its disk.
+
+    The loop would wait for that call, for as long as the disk is full.
+    """
+
+    def __init__(self) -> None:
+        self._is_held = False
+
+    def acquire(self) -> None:
+        if self._is_held:
+            raise RuntimeError("the event loop waits for a call that waits for its disk")
+        self._is_held = True
+
+    def release(self) -> None:
+        self._is_held = False
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
 class _Pause(threading.Event):
     """The wait of a program for room on its disk."""
 

@@ -37,6 +37,7 @@ def test_a_fault_that_the_product_once_had_is_found_where_its_fix_is_taken_out(f
         "digest of the work": "counts for other work than it came from",
         "live aggregators": "stand-still",
         "newest coordinator": "stand-still",
+        "free reader": "waits for its disk",
         "synced files": "stand-still",
     }
     assert expected[fix] in found
@@ -74,6 +75,11 @@ def test_a_report_that_rots_on_its_way_is_refused_and_missing_in_its_round() -> 
     history = play(Plan(114023, "fedsgd", "patient", 2, True, faults))
     assert history.failure == ""
     assert history.struck["rotten report"]
+
+
+def test_work_that_is_repeated_with_a_later_memory_is_named_in_the_record() -> None:
+    faults = (Fault("power cut of coordinator", 1.0, 1.0, 0), Fault("put back folder", 5.0, 8.0, 0))
+    assert play(Plan(200220, "fedbn", "hasty", 1, False, faults)).failure == ""
 
 
 def test_a_plan_survives_its_text() -> None:

@@ -7,13 +7,14 @@ import hashlib
 import random
 import shutil
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from covey.agent.device.identity import Identity
 from covey.agent.device.service import Agent
@@ -45,7 +46,7 @@ from tests.kit.small_run import clients, fingerprint, in_process, local_for, set
 from tests.simulator.disk import Disk, Disks, State
 from tests.simulator.judge import BrokenError, Judge, rounds_ended, rounds_of, watched
 from tests.simulator.life import OWNER, DeadError, Life
-from tests.simulator.loop import SeededLoop, one_seed
+from tests.simulator.loop import SeededLoop, Uncontended, one_seed
 from tests.simulator.network import FaultyBroker
 from tests.simulator.plan import AGENTS, DEADLINE_S, HABITS, Fault, Pace, Plan, rules_for, scene_of
 
@@ -281,6 +282,7 @@ class World:
             service = Service(
                 run, merged, observer=self._observe, aggregators=self.plan.aggregators
             )
+            service.desk.lock = cast(threading.Lock, Uncontended())
             why = await service.serve(list(first))
         if why is not None and not self.ended.done():
             assert not why, why
