@@ -116,6 +116,23 @@ class PrivacyDemand(BaseModel):
         0.0,
         description="the share of a group's agents that may work for the coordinator without harm, at least",
     )
+    secure_clip: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="the longest update that may enter a sum, as a Euclidean norm"
+    )
+    secure_noise: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="the least noise of a sum, in multiples of the longest update"
+    )
+    secure_epsilon: Annotated[float, Field(gt=0)] | None = Field(
+        None,
+        description="the largest epsilon that noised sums may spend on this device in all runs, at local_delta; sums "
+        "without noise are refused",
+    )
+    secure_known: tuple[str, ...] = Field(
+        (), description="ids of agents whose owners this device's owner knows"
+    )
+    secure_known_least: Annotated[int, Field(ge=0)] = Field(
+        0, description="the fewest agents of a sum that must be among secure_known"
+    )
     secure_clear: bool = Field(
         False,
         description="true: with secure_least, orders that cluster may ask this device for a signature, a card, a choice or "
@@ -125,11 +142,18 @@ class PrivacyDemand(BaseModel):
     def of_sums(self) -> OwnersPolicy:
         """The demands on terms of secure sums."""
         from covey.shared.secure.agent import OwnersPolicy
+        from covey.shared.secure.parameters import rho_of
 
+        bound = self.secure_epsilon
         return OwnersPolicy(
             required=self.secure_least is not None,
             least=self.secure_least or 3,
             colluders=self.secure_colluders,
+            clip=self.secure_clip,
+            multiplier=self.secure_noise,
+            most_spent=None if bound is None else rho_of(bound, self.local_delta),
+            known=frozenset(self.secure_known),
+            known_least=self.secure_known_least,
         )
 
     def refuses(self, work: Work) -> str | None:

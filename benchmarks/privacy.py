@@ -380,7 +380,7 @@ class Run:
         else:
             sums, bare = self.private.sums(self.state, Phase(), reports, step=round_)
             self.state = self.strategy.fold(self.state, Phase(), sums, bare)
-            self.private.count_sums(Phase(), reports)
+            self.private.count_sums(Phase(), reports, self.state)
 
     def served(self) -> list[Vector]:
         """Each agent's model."""

@@ -18,7 +18,7 @@ from covey.shared.files import make_folder, write_atomically, write_private
 from covey.shared.secure.agent import AgentState, Identity, OwnersPolicy, SecureAgent
 from covey.shared.secure.integers import from_wire
 from covey.shared.secure.masks import WIRE, Integers
-from covey.shared.secure.primitives import Token
+from covey.shared.secure.primitives import KEY_BYTES, Token, hashed
 
 STATE = "state"
 SIGNING_KEY, ENTRY, FLEET = "signing.key", "entry", "fleet.pub"  # of a device: `agent keys`
@@ -32,12 +32,19 @@ class SecureFolder:
         folder: made when something is saved.
         identity: of the agent.
         policy: of its owner.
+        simulated: noise follows from the identity and hides nothing, so that a run can be repeated.
     """
 
     def __init__(
-        self, folder: Path, identity: Identity, policy: OwnersPolicy | None = None
+        self,
+        folder: Path,
+        identity: Identity,
+        policy: OwnersPolicy | None = None,
+        *,
+        simulated: bool = False,
     ) -> None:
         self._folder = folder
+        self._is_simulated = simulated
         self.agent = SecureAgent(identity, policy or OwnersPolicy())
 
     @classmethod
@@ -72,6 +79,12 @@ class SecureFolder:
     @property
     def token(self) -> Token:
         return os.urandom
+
+    def noise_key(self, start: bytes) -> bytes:
+        """The key of the noise on the vector of a start, which is drawn once."""
+        if self._is_simulated:
+            return hashed("simulated noise", self.agent.identity.secret, start)
+        return self.token(KEY_BYTES)
 
     @property
     def now(self) -> float:

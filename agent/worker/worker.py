@@ -423,7 +423,8 @@ def _secure(job: frames.Job, work: Work, rules: Rules, *, simulated: bool) -> An
 
     place, demand = Path(job["secure"]), rules.policy.privacy.of_sums()
     if simulated:
-        return SecureFolder(place, simulated_identity(work.seed, job["client"]), demand)
+        identity = simulated_identity(work.seed, job["client"])
+        return SecureFolder(place, identity, demand, simulated=True)
     return SecureFolder.of_device(place, demand)
 
 

@@ -149,6 +149,7 @@ class PrivateSums:
 
     def __init__(self, scenario: Scenario, privacy: Privacy, key: bytes, ledger: Ledger) -> None:
         self._strategy: Strategy[Any] = scenario.strategy
+        self._method: Strategy[Any] = scenario.method  # with the phases of secure sums
         self._privacy = privacy
         self._key = key
         self.ledger = ledger
@@ -174,12 +175,14 @@ class PrivateSums:
                 kill has its noise again, and no two rounds share any.
         """
         strategy = self._strategy
-        settings = self._privacy.client
+        privacy = self._privacy
+        settings = privacy.client
         is_signature = phase.name in strategy.signature_phases
         if not is_signature:
             reports = self._members(state, reports)
-        if is_signature or settings is None:
-            return sums_of(strategy, state, phase, reports, average), reports
+        if is_signature or settings is None or privacy.secure is not None:
+            # under secure sums agents have added the noise to their updates
+            return sums_of(self._method, state, phase, reports, average), reports
         routes = strategy.privacy.routes
         if routes == "assigned":
             return self._assigned(state, phase, reports, settings, step)
@@ -187,8 +190,14 @@ class PrivateSums:
             return self._chosen(state, phase, reports, settings, step)
         return NoisedSums({}, {}), _bare(reports)
 
-    def count_sums(self, phase: Phase, reports: Reports) -> None:
-        """Enter a fold that the run takes over into the account: its noised sums are released."""
+    def count_sums(self, phase: Phase, reports: Reports, state: Any) -> None:
+        """Enter a fold that the run takes over into the account: its noised sums are released.
+
+        Args:
+            phase: that was folded.
+            reports: of the phase.
+            state: after the fold. Under secure sums it has the agents whose sums an unmask list opens.
+        """
         strategy = self._strategy
         name = phase.name
         if self._privacy.client is None or name in strategy.signature_phases:
@@ -196,7 +205,8 @@ class PrivateSums:
         if name != TRAIN or strategy.privacy.routes == "nothing":
             return
         sums = self.ledger.sums
-        for client, _ in reports:
+        opened = getattr(self._method, "revealed", None)
+        for client in opened(state) if opened else [client for client, _ in reports]:
             sums[client] = sums.get(client, 0) + 1
 
     def enter(self, phase: str, step: int, client: ClientId, report: Report) -> None:

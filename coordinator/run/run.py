@@ -691,7 +691,7 @@ class Run:
         after = self.strategy.assignment(self.state)
         self.facts.note_fallen(outcome.votes, before, after, self.engine.round)
         if self.privacy is not None:
-            self.privacy.count_sums(phase, reports)
+            self.privacy.count_sums(phase, reports, self.state)
         note_outcome(
             self.facts, self.scenario, phase, self.engine.round, reports, outcome, circumstances
         )

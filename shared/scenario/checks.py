@@ -112,7 +112,7 @@ def check_secure(
     if privacy.secure is None:
         return
     refused = {
-        "privacy.client, privacy.signatures and privacy.local": privacy.has_noise,
+        "privacy.local": privacy.local is not None,
         "aggregation.rule other than mean": aggregation.average.single,
         "aggregation.clip": aggregation.clip != Clip(),
         "aggregation.refuse_beyond": aggregation.refuse_beyond not in (None, USUAL.refuse_beyond),
@@ -128,6 +128,11 @@ def check_secure(
             raise ValueError(
                 f"privacy.secure: {what} needs single reports or is not supported under masks; leave it out"
             )
+    if privacy.client is not None and privacy.client.clip != privacy.secure.clip:
+        raise ValueError(
+            f"privacy.client.clip {privacy.client.clip} and privacy.secure.clip {privacy.secure.clip} bound the same updates; "
+            "set both to the same number"
+        )
     for strategy in strategies:
         if why := strategy.refuses(privacy.secure):
             raise ValueError(f"privacy.secure is not for {strategy.name}: {why}")

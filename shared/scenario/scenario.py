@@ -286,6 +286,7 @@ class Scenario(Section):
         method: AnyStrategy = door("secure sums").Secured(
             method=self.strategy,
             settings=settings,
+            noise=self.privacy.client if self.privacy is not None else None,
             training=self.training,
             seed=self.seed,
             rounds=self.rounds.count,

@@ -114,6 +114,9 @@ class OwnersPolicy:
     colluders: float = 0.0  # the share of members that the terms must withstand, at least
     clip: float | None = None  # the longest update that may be sent
     multiplier: float = 0.0  # of the noise, at least
+    most_spent: float | None = (
+        None  # rho of all reports of the device; None: any, also without noise
+    )
     known: frozenset[str] = frozenset()  # agents that the owner knows
     known_least: int = 0  # this number of members must be known
     repeats: int = 8  # sums from the same models that are answered, at most
@@ -128,6 +131,8 @@ class OwnersPolicy:
             return f"clip {terms.clip}; the owner allows {self.clip}"
         if terms.multiplier < self.multiplier:
             return f"noise of {terms.multiplier}; the owner requires {self.multiplier}"
+        if self.most_spent is not None and not terms.multiplier:
+            return "sums without noise; the owner bounds epsilon"
         known = sum(member.agent in self.known for member in terms.members)
         if known < self.known_least:
             return f"{known} members are known to the owner, who requires {self.known_least}"
@@ -396,8 +401,7 @@ class SecureAgent:
             lacking=own.lacking,
             signature=self._signed(message),
         ).to_bytes()
-        z = Terms.from_bytes(own.terms).multiplier
-        spent = state.spent + (1.0 / (2.0 * z * z) if z else 0.0)
+        spent = state.spent + _rho(Terms.from_bytes(own.terms))
         after = own.model_copy(update={"head": head, "seed": b"", "mask_secret": b""})
         return Step(state.changed(sum=after, spent=spent), (SendReport(head),))
 
@@ -475,6 +479,9 @@ class SecureAgent:
             raise RefusalError("unsafe terms", terms.fault)
         if refusal := self.policy.refusal(terms):
             raise RefusalError("owner", refusal)
+        most = self.policy.most_spent
+        if most is not None and state.spent + _rho(terms) > most:
+            raise RefusalError("owner", "the privacy that the owner allows is spent")
         if name_of_terms(content) in state.left:
             raise RefusalError("left before")
         self._compare_start(terms, start)
@@ -695,3 +702,8 @@ def _streams(own: OwnSum) -> tuple[Stream, ...]:
             key = pair_key(agreed(row.mask_key), named, own.place, row.place)
             streams.append(Stream(sign_of(own.place, row.place), key))
     return tuple(streams)
+
+
+def _rho(terms: Terms) -> float:
+    """What a report under these terms spends: rho of the noise that a sum has at least."""
+    return 1.0 / (2.0 * terms.multiplier**2) if terms.multiplier else 0.0

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from covey.shared.secure.parameters import LARGEST_GROUP, Group, Scale
+from covey.shared.secure.parameters import LARGEST_GROUP, Group, Scale, least_deviation
 from covey.shared.wire.framing import Count, Message, Name, Packed
 
 CELL_BYTES = 49  # a sealed share: 33 bytes and 16 of the tag
@@ -118,7 +118,14 @@ class Terms(Packed):
         agents = [member.agent for member in self.members]
         if agents != sorted(set(agents)):
             return "members must be different agents in order of id"
-        return self.group.fault or self.scale.fault(len(agents))
+        fault = self.group.fault or self.scale.fault(len(agents))
+        if fault:
+            return fault
+        length = sum(self.vectors.values())
+        needed = least_deviation(self.group.honest, length, self.levels, self.multiplier)
+        if self.deviation < needed * (1.0 - 1e-9):
+            return f"noise of {self.deviation:.3g} units, {needed:.3g} needed for a multiplier of {self.multiplier}"
+        return None
 
 
 class Join(Packed):

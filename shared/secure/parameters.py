@@ -33,6 +33,11 @@ class Group:
     least: int  # members that a sum must have
 
     @property
+    def honest(self) -> int:
+        """Members without whom the sum cannot be read and who work for nobody else."""
+        return self.threshold - self.colluders
+
+    @property
     def may_vanish(self) -> int:
         """Members that may be gone without harm to the sum."""
         return self.members - self.threshold
@@ -146,20 +151,34 @@ def plain_scale(members: int, clip: float, cap: int) -> Scale:
     return Scale(clip, cap, min(_MOST_LEVELS, (_HALF - 1) // members))
 
 
-def noised_scale(group: Group, length: int, clip: float, multiplier: float) -> Scale:
+def noised_scale(honest: int, length: int, clip: float, multiplier: float) -> Scale:
     """The scale with discrete Gaussian noise.
 
-    The noise of threshold minus colluders agents together has a deviation of `multiplier` times the longest update,
+    The noise of that number of agents together has a deviation of `multiplier` times the longest update,
     rounding included. Source: P. Kairouz, Z. Liu, T. Steinke, The distributed discrete Gaussian mechanism for federated
     learning with secure aggregation, ICML 2021.
 
     Args:
-        group: its honest members alone make the noise that counts.
+        honest: agents whose noise counts: the threshold of each group minus its colluders, or fewer.
         length: of an update.
         clip: the norm of the longest update.
         multiplier: of the noise, above 0.
     """
     root = math.sqrt(length)
-    levels = 1 << math.ceil(math.log2(_LEVELS_UNDER_NOISE * root))
-    honest = group.threshold - group.colluders
-    return Scale(clip, 1, levels, multiplier * (levels + root / 2.0) / math.sqrt(honest))
+    fewest = max(_LEVELS_UNDER_NOISE * root, _FEWEST_UNITS * math.sqrt(honest) / multiplier)
+    levels = 1 << math.ceil(math.log2(fewest))
+    return Scale(clip, 1, levels, least_deviation(honest, length, levels, multiplier))
+
+
+def least_deviation(honest: int, length: int, levels: int, multiplier: float) -> float:
+    """The deviation of each agent's noise, in units, with which that number of agents reaches the multiplier."""
+    return multiplier * (levels + math.sqrt(length) / 2.0) / math.sqrt(honest)
+
+
+def rho_of(epsilon: float, delta: float) -> float:
+    """The rho of zero-concentrated differential privacy that implies (epsilon, delta).
+
+    Source: M. Bun, T. Steinke, Concentrated differential privacy, TCC 2016, proposition 1.3.
+    """
+    tail = math.log(1.0 / delta)
+    return (math.sqrt(tail + epsilon) - math.sqrt(tail)) ** 2

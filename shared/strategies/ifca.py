@@ -561,12 +561,13 @@ class Ifca(ManyModels[Hypotheses]):
             "shared_trunk": self.shared_trunk,
             "reseed_dead": self.reseed_dead,
             f"initial: {self.initial}": self.initial in ("restarts", "kmeans++"),
+            "choose_first": bool(self.choose_first),
         }
         named = " and ".join(name for name, leaks_data in leaks.items() if leaks_data)
         if not named:
             return PrivacyFacet(routes="chosen")
         return PrivacyFacet(
-            refusal=f"ifca's {named} would use models or losses of single agents outside "
+            refusal=f"ifca's {named} would use models, losses or choices of single agents outside "
             "the account; leave it out (initial: random or warmup is possible)"
         )
 

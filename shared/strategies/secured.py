@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, make_dataclass, replace
 from functools import cache
+from math import floor
 from typing import Any, Protocol, cast
 
 import msgpack
@@ -26,15 +27,31 @@ from covey.shared import json_text
 from covey.shared.errors import DecodeError, PublicError
 from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.vectors import Vector
-from covey.shared.privacy.settings import SecureSettings
+from covey.shared.privacy.settings import ClientPrivacy, SecureSettings
 from covey.shared.secure import agent as at
 from covey.shared.secure import coordinator as co
 from covey.shared.secure import messages
 from covey.shared.secure.derivation import Start, name_of_entry, start_of
-from covey.shared.secure.integers import Mean, OutOfRangeError, Total, moved, to_integers, total_of
+from covey.shared.secure.integers import (
+    Mean,
+    OutOfRangeError,
+    Total,
+    add_noise,
+    moved,
+    to_integers,
+    total_of,
+)
 from covey.shared.secure.masks import Integers, add_masks, digest_of
 from covey.shared.secure.messages import Box, Entry, Member, ReportHead
-from covey.shared.secure.parameters import FEWEST, Scale, group_of, groups, plain_scale
+from covey.shared.secure.parameters import (
+    FEWEST,
+    Group,
+    Scale,
+    group_of,
+    groups,
+    noised_scale,
+    plain_scale,
+)
 from covey.shared.secure.primitives import Token, hashed
 from covey.shared.strategies.base import (
     CAP,
@@ -192,6 +209,7 @@ class Secured(Strategy[Any]):
 
     method: Any  # a `Strategy`: pydantic would validate one of another state again
     settings: SecureSettings
+    noise: ClientPrivacy | None  # that agents add to their updates
     training: Training  # of the scenario
     seed: int
     rounds: int
@@ -225,9 +243,8 @@ class Secured(Strategy[Any]):
         return self._own.stop_reason(state)
 
     def init(self, setup: Setup) -> Any:
-        return _with(
-            self._own.init(setup), {"stage": BOX, "round": 0, "voids": 0, "blamed": [], "sums": []}
-        )
+        begun = {"stage": BOX, "round": 0, "voids": 0, "blamed": [], "honest": 0, "sums": []}
+        return _with(self._own.init(setup), begun)
 
     def continued(self, state: Any, fresh: Any) -> Any:
         return _with(self._own.continued(state, fresh), fresh.secure)
@@ -270,7 +287,8 @@ class Secured(Strategy[Any]):
         if stage == "join" and has_enough and not view.attempt:
             return Phase(JOIN, clients, words, ends_round=False, quorum=quorum)
         if stage == "train" and has_enough and not view.attempt:
-            sizes = {MASKED: sum(own.sizes.values()) + self._scale(()).slots, HEAD: -MOST_WORDS}
+            slots = self._scale((), own, max(state.secure["honest"], 1)).slots
+            sizes = {MASKED: sum(own.sizes.values()) + slots, HEAD: -MOST_WORDS}
             train = replace(own, cohort=clients, sizes=sizes, ends_round=False, quorum=quorum)
             return replace(train, numbers={})
         draw = own.draw or own.name
@@ -366,10 +384,20 @@ class Secured(Strategy[Any]):
         secure: dict[str, Any] = {**_plain(state.secure), "sums": []}
         if state.secure["stage"] != BOX:  # the attempt before lacked members
             secure["voids"] += 1
-        for clients in alike.values():
-            shuffled = sorted(clients, key=lambda one: hashed("draw", members[one].box.key))
-            for chosen in groups(shuffled, self.settings.group):
-                self._add_sum(state, secure, chosen, members, entries)
+        drawn = [
+            chosen
+            for clients in alike.values()
+            for chosen in groups(
+                sorted(clients, key=lambda one: hashed("draw", members[one].box.key)),
+                self.settings.group,
+            )
+        ]
+        if not secure["voids"]:
+            sizes = filter(None, (self._group(len(chosen), 0) for chosen in drawn))
+            secure["honest"] = min((group.honest for group in sizes), default=0)
+        for chosen in drawn:
+            if group := self._group(len(chosen), secure["honest"]):
+                self._add_sum(state, secure, group, chosen, members, entries)
         if not secure["sums"] or secure["voids"] >= MOST_VOIDS:
             return self._void(state, [_ended({}, "void", "too few agents for a sum")])
         return _with(state, {**secure, "stage": "join"})
@@ -378,15 +406,11 @@ class Secured(Strategy[Any]):
         self,
         state: Any,
         secure: dict[str, Any],
+        group: Group,
         chosen: list[ClientId],
         members: Mapping[ClientId, Member],
         entries: Mapping[ClientId, bytes],
     ) -> None:
-        settings = self.settings
-        try:
-            group = group_of(len(chosen), settings.colluders, settings.threshold, settings.least)
-        except ValueError:
-            return  # too few of them: they sit the round out
         own = self._phase(state)
         training = self.training.in_round(secure["round"], self.rounds)
         order = self._own.order(state, own, chosen[0])
@@ -395,7 +419,7 @@ class Secured(Strategy[Any]):
             self._own, training, self.seed, secure["round"], order.numbers, vectors
         )
         counts = self._terms(state, own, chosen[0])
-        scale = self._scale(counts)
+        scale = self._scale(counts, own, secure["honest"])
         boxes = [members[client].box.key for client in chosen]
         terms = messages.Terms(
             federation=Entry.from_bytes(entries[chosen[0]]).federation,
@@ -409,12 +433,12 @@ class Secured(Strategy[Any]):
             clip=scale.clip,
             cap=scale.cap,
             levels=scale.levels,
-            deviation=0.0,
-            multiplier=0.0,
+            deviation=scale.deviation,
+            multiplier=self.noise.noise_multiplier if self.noise else 0.0,
             threshold=group.threshold,
             colluders=group.colluders,
             least=group.least,
-            seconds=settings.seconds,
+            seconds=self.settings.seconds,
             members=[members[client] for client in chosen],
         )
         number = len(secure["sums"])
@@ -434,12 +458,33 @@ class Secured(Strategy[Any]):
         )
         secure[f"{number}-records"] = words_of(msgpack.packb([]))
 
-    def _scale(self, terms: Terms) -> Scale:
-        """The same for groups of any size, so that a vector counts in every attempt."""
-        is_uniform = any(term.weight < TWO_EXAMPLES for term in terms)
-        return plain_scale(
-            self.settings.group, self.settings.clip, 1 if is_uniform else self.settings.cap
-        )
+    def _group(self, members: int, honest: int) -> Group | None:
+        """The numbers of a group, in which the sum has the noise of that number of honest agents; None for too few members."""
+        settings = self.settings
+        threshold = settings.threshold or 0
+        if self.noise is not None and honest:
+            threshold = max(threshold, honest + floor(settings.colluders * members))
+        try:
+            return group_of(members, settings.colluders, threshold, settings.least)
+        except ValueError:
+            return None
+
+    def _scale(self, terms: Terms, own: Phase, honest: int) -> Scale:
+        """The same for all groups and attempts of a round, so that a vector counts in each of them."""
+        settings = self.settings
+        if self.noise is not None and self.noise.noise_multiplier:
+            length = sum(own.sizes.values())
+            return noised_scale(honest, length, settings.clip, self.noise.noise_multiplier)
+        is_uniform = self.noise is not None or any(term.weight < TWO_EXAMPLES for term in terms)
+        return plain_scale(settings.group, settings.clip, 1 if is_uniform else settings.cap)
+
+    def revealed(self, state: Any) -> list[ClientId]:
+        """Agents whose updates are in the sums that the newest unmask lists open."""
+        if state.secure["stage"] != "unmask":
+            return []
+        return [
+            client for one in state.secure["sums"] if not one["end"] for client in one["reported"]
+        ]
 
     # joins, reports, answers
 
@@ -542,6 +587,7 @@ class Secured(Strategy[Any]):
             "round": secure["round"] + 1,
             "voids": 0,
             "blamed": secure["blamed"],
+            "honest": 0,
             "sums": [],
             "ends": ends or list(secure.get("ends", ())),
         }
@@ -572,7 +618,7 @@ def _spans(sizes: Mapping[str, int]) -> dict[str, slice]:
 
 def _plain(secure: Secure) -> dict[str, Any]:
     """Without what belongs to the sums of one attempt."""
-    return {name: secure[name] for name in ("stage", "round", "voids", "blamed")}
+    return {name: secure[name] for name in ("stage", "round", "voids", "blamed", "honest")}
 
 
 def _sum_of(
@@ -665,6 +711,8 @@ class SecureDevice(Protocol):
     def token(self) -> Token: ...
     @property
     def now(self) -> float: ...
+
+    def noise_key(self, start: bytes) -> bytes: ...
 
     def state(self) -> at.AgentState: ...
     def save(self, state: at.AgentState) -> None: ...
@@ -763,6 +811,7 @@ def _perform_work(
             client_state[LAST_MODEL] = report.vectors[MODEL]
         update = _update_of(report, models, terms)
         integers = to_integers(update, report.examples, terms.scale)
+        add_noise(integers, terms.scale, device.noise_key(begun.digest))
         norm = float(np.linalg.norm(update))
         if MODEL in report.vectors and norm > terms.clip:
             base = models[report.bases[MODEL]].astype(np.float64)

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from covey.agent.kept.secure_folder import STATE, SecureFolder
 from covey.agent.policy import PrivacyDemand
+from covey.coordinator.fold.private_sums import epsilon
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import Driver
 from covey.shared.errors import PublicError
@@ -177,8 +178,10 @@ class Failing(LocalClients):
         return super().work(run, client, order)
 
 
-def run_with(folder: Path, fail: Mapping[tuple[str, int], int], times: int = 1) -> Run:
-    this = scene()
+def run_with(
+    folder: Path, fail: Mapping[tuple[str, int], int], times: int = 1, this: Any = None
+) -> Run:
+    this = this or scene()
     run = Run.start(folder, this, small_run.setup(this), small_run.rules(this), "in-process", 0.0)
     people = samples_of(small_run.clients())
     return Driver(run, Failing(fail, times)).complete(people)
@@ -288,6 +291,56 @@ def test_no_report_of_a_secure_run_has_an_update_in_the_clear(tmp_path: Path) ->
     assert counts.min() > 0.6 * masked.size / 8
 
 
+# -- noise -------------------------------------------------------------------------------------------------------------
+
+NOISED = {"client": {"clip": 1.0, "noise_multiplier": 0.5, "delta": 1e-5}, "secure": {"clip": 1.0}}
+
+
+def noised_scene(count: int = 2) -> Any:
+    return scenario("fedavg", privacy=NOISED, rounds={"participation": 1.0, "count": count})
+
+
+def test_agents_add_the_noise_of_client_level_privacy_and_the_account_counts_each_sum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = Watch.of(monkeypatch)
+    run = in_process(tmp_path / "run", noised_scene())
+    assert watch.check(tmp_path / "run") == 2
+    [one] = sums(tmp_path / "run")[0]
+    assert (one["weight"], one["shortened"]) == (8, None)
+    spent = [
+        row["privacy"]["client"]["epsilon"] for row in rows(tmp_path / "run") if "privacy" in row
+    ]
+    assert spent[-1] == pytest.approx(epsilon([(0.5, 2)], 1e-5))
+    # the mean has the noise of eight agents, of whom four alone make that of the account
+    without = scene("fedavg", secure={"clip": 1.0, "cap": 1}, rounds={"count": 1})
+    plain = in_process(tmp_path / "plain", without)
+    noised = in_process(tmp_path / "once", noised_scene(1))
+    noise = noised.models[0] - plain.models[0]
+    assert noise.std() * 8 == pytest.approx(0.5 * np.sqrt(8 / 4), rel=0.5)
+    assert fingerprint(in_process(tmp_path / "again", noised_scene())) == fingerprint(run)
+
+
+@pytest.mark.parametrize(
+    ("phase", "times", "releases"), [("secure-unmask", 3, 1), ("train", 5, 0), ("train", 1, 1)]
+)
+def test_the_account_counts_unmask_lists_and_no_sum_that_was_void(
+    tmp_path: Path, phase: str, times: int, releases: int
+) -> None:
+    run = run_with(tmp_path, {(phase, 0): 5}, times=times, this=noised_scene(1))
+    assert run.privacy is not None
+    assert max(run.privacy.ledger.sums.values(), default=0) == releases
+
+
+def test_an_attempt_with_fewer_members_has_as_much_noise() -> None:
+    """A vector is made once in a round, with its noise: the threshold rises where members are gone."""
+    method = noised_scene().method
+    whole = method._group(8, 0)
+    assert (whole.threshold, whole.honest) == (5, 4)
+    assert [method._group(members, whole.honest).honest for members in (8, 6, 5, 4)] == [4] * 4
+    assert method._group(3, whole.honest) is None
+
+
 # -- refusals ----------------------------------------------------------------------------------------------------------
 
 
@@ -297,6 +350,12 @@ def test_no_report_of_a_secure_run_has_an_update_in_the_clear(tmp_path: Path) ->
         ("ifca", {}, "not for ifca: .* set choose_first to true"),
         ("ifca", {"strategy": {"choose_first": True}}, "leave out shared_trunk"),
         ("fedem", {}, "not for fedem: damped"),
+        ("fedavg", {"privacy": {**NOISED, "secure": {"clip": 2.0}}}, "bound the same updates"),
+        (
+            "ifca",
+            {"strategy": {"choose_first": True, "shared_trunk": False}, "privacy": NOISED},
+            "choose_first would use",
+        ),
         ("cfl", {}, "not for cfl: it needs single reports"),
         ("fednova", {}, "not for fednova"),
         ("fedavg", {"strategy": {"server": {"name": "sgd", "lr": 0.5}}}, "server"),
@@ -309,7 +368,7 @@ def test_settings_that_need_single_reports_are_refused(
     method: str, sections: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(ValidationError, match=words):
-        scene(method, **sections)
+        scenario(method, **{"privacy": {"secure": SECURE}, **sections})
 
 
 def test_a_scenario_without_secure_sums_keeps_its_section() -> None:
@@ -330,6 +389,10 @@ def test_an_owner_can_refuse_orders_without_secure_sums() -> None:
     assert "secure_clear" in (demand.refuses(votes) or "")
     assert PrivacyDemand(secure_least=4, secure_clear=True).refuses(votes) is None
     assert demand.of_sums() == OwnersPolicy(required=True, least=4)
+    bounds = PrivacyDemand(secure_epsilon=1.0, local_delta=1e-5, secure_known=("a",)).of_sums()
+    rho = bounds.most_spent or 0.0
+    assert rho + 2 * np.sqrt(rho * np.log(1e5)) == pytest.approx(1.0)  # Bun and Steinke 2016
+    assert bounds.known == {"a"}
 
 
 def test_a_damaged_state_of_a_device_is_an_error_and_not_an_empty_one(tmp_path: Path) -> None:

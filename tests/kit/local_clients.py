@@ -71,7 +71,7 @@ def secure_folder(place: Path, scenario: Scenario, client: ClientId) -> SecureFo
     """The folder of a simulated agent's secure sums, if the scenario has them."""
     if scenario.privacy is None or scenario.privacy.secure is None:
         return None
-    return SecureFolder(place, simulated_identity(scenario.seed, client))
+    return SecureFolder(place, simulated_identity(scenario.seed, client), simulated=True)
 
 
 def local_driver(

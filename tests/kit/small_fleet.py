@@ -77,7 +77,9 @@ class Numpy:
             client=client,
             clock=asyncio.get_running_loop().time,
             held_back=self.held_back.get(client),
-            secure=SecureFolder(Path(job["secure"]), simulated_identity(order.work.seed, client)),
+            secure=SecureFolder(
+                Path(job["secure"]), simulated_identity(order.work.seed, client), simulated=True
+            ),
         )
         content = report.to_bytes()
         Path(job["report_out"]).write_bytes(content)

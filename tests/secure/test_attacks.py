@@ -24,10 +24,11 @@ from covey.shared.secure.messages import (
     Terms,
     UnmaskList,
 )
-from covey.shared.secure.parameters import Group
+from covey.shared.secure.parameters import Group, group_of, noised_scale
 from covey.shared.secure.primitives import signature, signing_key
 from covey.shared.wire.framing import VERSION, Packed, checksum_of
 from tests.secure.group import (
+    LENGTH,
     NOW,
     Device,
     Site,
@@ -89,6 +90,8 @@ def unmask_of(here: Site, places: list[int]) -> bytes:
         ({"levels": 2**30}, "unsafe terms"),  # sums could overflow
         ({"cap": 2**30}, "unsafe terms"),
         ({"deviation": 3.0}, "unsafe terms"),  # weights under noise; too coarse
+        ({"multiplier": 1.0}, "unsafe terms"),  # less noise than is said
+        ({"cap": 1, "deviation": 20.0, "multiplier": 1.0}, "unsafe terms"),
         ({"start": bytes(32)}, "another start"),
         ({"federation": "other"}, "another federation"),
     ],
@@ -113,6 +116,7 @@ def test_a_group_below_three_shares_is_refused() -> None:
         (at.OwnersPolicy(colluders=0.5), True),
         (at.OwnersPolicy(clip=0.5), True),
         (at.OwnersPolicy(multiplier=1.0), True),
+        (at.OwnersPolicy(most_spent=1.0), True),
         (at.OwnersPolicy(known=frozenset({"a02", "a09"}), known_least=2), True),
         (at.OwnersPolicy(known=frozenset({"a02", "a03"}), known_least=2), False),
     ],
@@ -613,6 +617,17 @@ def test_the_account_of_an_agent_counts_each_report() -> None:
     assert with_noise.sum is not None
     made = first.machine.masked(with_noise, with_noise.sum.name, bytes(32))
     assert made.state.spent == pytest.approx(1 / 8)
+
+
+def test_a_device_joins_no_sum_that_would_exceed_its_owners_bound_on_privacy() -> None:
+    """The account has the reports of all runs."""
+    policy = at.OwnersPolicy(most_spent=1.0)
+    for spent, outcome in ((0.5, ""), (0.6, "owner")):
+        members = [device(1, policy), *devices(5)[1:]]
+        members[0].state = members[0].state.changed(spent=spent)
+        scale = noised_scale(group_of(5).honest, LENGTH, 1.0, 1.0)
+        noised = {"levels": scale.levels, "deviation": scale.deviation, "multiplier": 1.0, "cap": 1}
+        assert offered(members, terms_of(members).model_copy(update=noised)) == outcome
 
 
 # -- any bytes ---------------------------------------------------------------------------------------------------------

@@ -115,7 +115,7 @@ def test_masks_cancel_and_their_blocks_are_one_stream() -> None:
 @pytest.mark.parametrize(("members", "length"), [(5, 4), (16, 10_000), (128, 61_706)])
 def test_noise_has_the_promised_deviation_and_tail(members: int, length: int) -> None:
     group = group_of(members)
-    scale = noised_scale(group, length, clip=1.0, multiplier=1.0)
+    scale = noised_scale(group.honest, length, clip=1.0, multiplier=1.0)
     assert scale.fault(members) is None
     integers = np.zeros(200_000, np.uint32)
     add_noise(integers, scale, bytes(32))
@@ -123,8 +123,7 @@ def test_noise_has_the_promised_deviation_and_tail(members: int, length: int) ->
     assert noise.std() == pytest.approx(scale.deviation, rel=0.01)
     assert abs(noise.mean()) < 0.02 * scale.deviation
     assert np.abs(noise).max() <= scale.tail
-    honest = group.threshold - group.colluders
-    assert scale.deviation * math.sqrt(honest) >= scale.levels  # of the longest update
+    assert scale.deviation * math.sqrt(group.honest) >= scale.levels  # of the longest update
 
 
 def test_noise_is_that_of_a_discrete_gaussian() -> None:
@@ -140,7 +139,7 @@ def test_noise_is_that_of_a_discrete_gaussian() -> None:
 
 
 def test_another_key_gives_other_noise_and_no_noise_changes_nothing() -> None:
-    scale = noised_scale(group_of(5), 100, 1.0, 1.0)
+    scale = noised_scale(group_of(5).honest, 100, 1.0, 1.0)
     first, second, plain = (np.zeros(100, np.uint32) for _ in range(3))
     add_noise(first, scale, b"a" * 32)
     add_noise(second, scale, b"b" * 32)
@@ -150,7 +149,7 @@ def test_another_key_gives_other_noise_and_no_noise_changes_nothing() -> None:
 
 
 def test_under_noise_all_updates_count_alike_and_no_slot_is_sent() -> None:
-    scale = noised_scale(group_of(5), 4, 1.0, 1.0)
+    scale = noised_scale(group_of(5).honest, 4, 1.0, 1.0)
     total = sum_of([np.full(4, 0.25), np.full(4, -0.05)], [1, 10_000], scale)
     mean = mean_of(total, 2, scale)
     assert total.size == 4
