@@ -8,11 +8,22 @@ from typing import Annotated
 
 import typer
 
-from covey.coordinator.cli.options import ScenarioFile, Set, command_group, out
+from covey.coordinator.cli.options import (
+    BROKER_OF_A_RUN,
+    ScenarioFile,
+    Set,
+    command_group,
+    ensure_role,
+    in_federation,
+    only_broker,
+    out,
+    several_brokers,
+)
 from covey.shared import json_text
-from covey.shared.cli import Allow, Json
+from covey.shared.cli import Allow, Connection, DataRoot, Json, stopped, with_connection
 from covey.shared.consent import AllowedCode
 from covey.shared.errors import UserError
+from covey.shared.mqtt.credentials import COORDINATOR
 from covey.shared.printable import printable_lines
 
 commands = command_group()
@@ -163,6 +174,61 @@ def plan(
     for label, text in rows:
         table.add_row(label, text)
     out.print(table)
+
+
+@commands.command()
+@with_connection(BROKER_OF_A_RUN)
+def advise(
+    scenario: ScenarioFile,
+    *,
+    connection: Connection,
+    overrides: Set = None,
+    rounds: Annotated[
+        int | None,
+        typer.Option(
+            "--try",
+            min=3,
+            help="after the cards, train this many rounds, in which the agents vote  [default: cards alone]",
+            show_default=False,
+        ),
+    ] = None,
+    data_root: DataRoot = None,
+    allow: Allow = None,
+    as_json: Json = False,
+) -> None:
+    """Find out which shift a fleet has and whether clusters would help, from cards alone: nothing is trained.
+
+    A scenario with a fleet section is asked in process, any other over the broker. Its method does not count.
+    """
+    from covey.coordinator.commands import advise as command
+    from covey.coordinator.record.notices import ignore
+    from covey.coordinator.run.options import Options
+    from covey.coordinator.view.printed import show
+    from covey.shared.scenario.load import load
+
+    loaded = load(scenario, overrides or [])
+    if loaded.fleet is None:
+        ensure_role(connection, COORDINATOR)
+        loaded = in_federation(connection, loaded)
+    options = Options(
+        Path(),
+        broker=only_broker(connection),
+        data_root=data_root,
+        tls=connection.tls,
+        allowed=AllowedCode.parse(allow),
+        brokers=tuple(several_brokers(connection, None)),
+    )
+    found = command.advise(loaded, options, ignore, rounds=rounds)
+    if found is None:
+        raise stopped("nothing was found out")
+    if as_json:
+        print(json_text.dumps(found.to_json()))
+        return
+    for line in (found.sentence, *found.votes):
+        out.print(line, highlight=False, markup=False)
+    for table in (found.tests, found.members):
+        if table.rows:
+            show(out, table)
 
 
 def _warn(remark: str) -> None:

@@ -112,7 +112,7 @@ async def _run(
         signals.stop = service.stop
         reason = await _serve(service, first, fleet, options.folder)
         signals.stop = cancel
-        if reason == "" and fleet is None:
+        if reason == "" and fleet is None and this.engine.round:
             await publish_finished(this, link, observer)
     if reason is None:
         return None

@@ -28,7 +28,8 @@ def next_phase(
         phase = scenario.method.plan(state, view)
     else:
         phase = _entry(scenario, state, view, newcomers)
-    if (phase is None or _evaluation_is_due(scenario, view)) and facts.evaluated < view.round:
+    is_trained = view.round > max(facts.evaluated, 0)
+    if (phase is None or _evaluation_is_due(scenario, view)) and is_trained:
         return Phase(EVALUATE, "all", ends_round=False, may_be_empty=True)
     return phase
 

@@ -69,9 +69,11 @@ from covey.shared.strategies.bases.cut import (
     Gate,
     asked,
     asking,
-    chances_of,
+    cards_of,
     found,
+    sampled,
     shift_facts,
+    tested,
     with_card,
 )
 from covey.shared.strategies.bases.hard import (
@@ -302,7 +304,8 @@ class Cfl(ManyModels[CflState]):
 
     def fold(self, state: CflState, phase: Phase, sums: Sums, reports: Reports) -> CflState:
         if phase.name == SIGNATURE:
-            return replace(state, chances=chances_of(reports), awaits_cards=False)
+            chances = tested(cards_of(sampled(reports)).values())
+            return replace(state, chances=chances, awaits_cards=False)
         reporters = [client for client, _ in reports]
         if not state.divided:
             state = joined(state, {client: 0 for client in reporters if client not in state.assign})

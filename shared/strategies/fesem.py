@@ -12,6 +12,8 @@ Our deviations.
   that evaluation uses the newest centres.
 - We follow the paper and not its code, whose first points are noise, which skips clusters of one
   client, and which has no proximal term.
+- Without `n_clusters` agents send a card with their warm-up, and K is the number of groups that the
+  cards show; one if no test fires.
 - Algorithm 1 repeats "while the stop condition is not satisfied". `stop` reads it as K-means does:
   assignments that do not change, or J that hardly changes. By default rounds are counted.
 """
@@ -65,8 +67,9 @@ from covey.shared.strategies.bases.centres import (
     Warmup,
     pull,
 )
+from covey.shared.strategies.bases.cut import with_card
 from covey.shared.strategies.bases.hard import START, feature_span, has_clusters, joined, sizes
-from covey.shared.strategies.bases.options import Centres, Quorum, Restarts, WarmupEpochs
+from covey.shared.strategies.bases.options import Quorum, Restarts, WarmupEpochs
 from covey.shared.strategies.bases.single import samples_of, vectors_of
 from covey.shared.strategies.bases.soft import merged
 
@@ -99,7 +102,6 @@ class Fesem(MultiCentre[FesemState]):
     source: ClassVar[str] = "Long et al. 2023"
 
     name: Literal["fesem"] = "fesem"
-    n_clusters: Centres = 2
     mu: float = Field(
         0.1,
         ge=0,
@@ -170,7 +172,13 @@ class Fesem(MultiCentre[FesemState]):
     def init(self, setup: Setup) -> FesemState:
         compared = "full" if self.features == "sketch" else self.features
         features = feature_span(compared, setup.layout)
-        return FesemState(setup.starts[0], span=(features.start, features.stop), seed=setup.seed)
+        return FesemState(
+            setup.starts[0],
+            asks=self.asks_in(setup),
+            count=self.count(),
+            span=(features.start, features.stop),
+            seed=setup.seed,
+        )
 
     # -- orders ------------------------------------------------------------------------------------
 
@@ -202,7 +210,7 @@ class Fesem(MultiCentre[FesemState]):
         centre = job.models[0]
         correction = pull(centre, job.numbers.get("mu"))
         result = local.train(centre, correction, epochs=job.numbers.get("epochs"))
-        return trained_report(result, local), client_state
+        return with_card(trained_report(result, local), job, local), client_state
 
     # -- the server --------------------------------------------------------------------------------
 
@@ -212,18 +220,18 @@ class Fesem(MultiCentre[FesemState]):
         state = self.keep(state, reports)
         clients = tuple(state.stored)
         rows = [self._features(state, client) for client in clients]
-        clusters = min(self.n_clusters, len(rows))
+        clusters = min(state.count, len(rows))
         best = kmeans(rows, clusters, n_init=self.restarts, seed=state.seed, distance=self.distance)
         # a centre that has no members yet is the mean of all
         everybody = mean([(model, 1.0) for model in state.stored.values()])
         sketches: tuple[Vector, ...] = ()
         if state.sketches:
             mean_sketch = mean([(vector, 1.0) for vector in state.sketches.values()])
-            sketches = (mean_sketch,) * self.n_clusters
+            sketches = (mean_sketch,) * state.count
         assign = dict(zip(clients, best.labels.tolist(), strict=True))
         state = replace(
             state,
-            models=(everybody,) * self.n_clusters,
+            models=(everybody,) * state.count,
             centre_sketches=sketches,
             assign=assign,
             spread=best.inertia / len(rows),
@@ -275,7 +283,7 @@ class Fesem(MultiCentre[FesemState]):
             labels[places], apart[places] = self.nearest_centres(state, fresh)
             measured = apart[np.isfinite(apart)]
             spread = float(np.mean(measured))
-        filled = refill(labels, apart, self.n_clusters)
+        filled = refill(labels, apart, state.count)
         changed = np.flatnonzero(filled != labels)
         moved = tuple(clients[i] for i in changed)
         assign = dict(zip(clients, filled.tolist(), strict=True))
@@ -288,7 +296,7 @@ class Fesem(MultiCentre[FesemState]):
         """M-step: W~_k is the average of its members among `clients`; without any it stays."""
         models = list(state.models)
         sketches = list(state.centre_sketches)
-        for k in range(self.n_clusters):
+        for k in range(state.count):
             members = [client for client in clients if state.assign[client] == k]
             claimed = [self._weight(state, client) for client in members]
             weights = fair_weights(claimed, average.share)
@@ -413,16 +421,13 @@ class Fesem(MultiCentre[FesemState]):
     def shown(self, state: FesemState) -> Shown:
         if not state.models:
             return Shown()
-        facts = dict(super().shown(state).notes)
-        facts["J"] = state.spread
-        facts["J_after_M"] = state.spread_after
-        facts["reseeded"] = state.reseeded
+        facts = {**super().shown(state).notes, "J_after_M": state.spread_after}
         largest = max(sizes(state))
         everybody = len(state.assign)
-        is_possible = 1 < self.n_clusters <= everybody / 2
-        if is_possible and everybody - largest < self.n_clusters:
+        is_possible = 1 < state.count <= everybody / 2
+        if is_possible and everybody - largest < state.count:
             facts["warning"] = (
-                f"{largest} of {everybody} agents share one of {self.n_clusters} clusters: "
+                f"{largest} of {everybody} agents share one of {state.count} clusters: "
                 "the clusters have collapsed. "
                 "Longer local training or a weaker pull (strategy.mu) makes the models differ more"
             )

@@ -26,6 +26,7 @@ Our deviations.
   its own order. FedMA drops the others too, but only in the next round.
 - Between rounds nothing is wide: the E-step, and the centres that newcomers get and that are
   exported, are those of `fixed`.
+- Without `n_clusters` K is the number of groups that cards show, as in FeSEM.
 - A client that does not answer, or was not invited, takes part with its stored model. A cluster
   without any report rests.
 """
@@ -72,8 +73,9 @@ from covey.shared.strategies.bases.centres import (
     Warmup,
     pull,
 )
+from covey.shared.strategies.bases.cut import with_card
 from covey.shared.strategies.bases.hard import START
-from covey.shared.strategies.bases.options import Centres, Quorum, Restarts, WarmupEpochs
+from covey.shared.strategies.bases.options import Quorum, Restarts, WarmupEpochs
 from covey.shared.strategies.bases.single import vectors_of
 from covey.shared.strategies.bases.soft import merged
 
@@ -104,6 +106,7 @@ class FesemMa(MultiCentre[FesemMaState]):
     """Averaging by index blurs networks whose units are in different orders; matching does not."""
 
     client_fields = ("assign", "asked", "stored", "counts", "cohort", "places")
+    usual: ClassVar[int] = 3
 
     summary: ClassVar[str] = (
         "FeSEM with hidden units matched before models are compared and averaged"
@@ -111,7 +114,6 @@ class FesemMa(MultiCentre[FesemMaState]):
     source: ClassVar[str] = "Long et al. 2023, Wang et al. 2020"
 
     name: Literal["fesem_ma"] = "fesem_ma"
-    n_clusters: Centres = 3
     mu: float = Field(
         0.1,
         ge=0,
@@ -173,7 +175,13 @@ class FesemMa(MultiCentre[FesemMaState]):
         layers_of(setup.layout)
         start = setup.starts[0]
         tensors = [(tensor.name, tensor.shape) for tensor in setup.layout.tensors]
-        return FesemMaState(start, tensors=tuple(tensors), seed=setup.seed)
+        return FesemMaState(
+            start,
+            asks=self.asks_in(setup),
+            count=self.count(),
+            tensors=tuple(tensors),
+            seed=setup.seed,
+        )
 
     # -- phases and orders -------------------------------------------------------------------------
 
@@ -182,7 +190,8 @@ class FesemMa(MultiCentre[FesemMaState]):
         is_last = self.matching == "fixed" or state.frozen == hidden
         numbers = self._expected_numbers(state)
         if not state.frozen:
-            phase = replace(super().plan(state, view), numbers=numbers)
+            phase = super().plan(state, view)
+            phase = replace(phase, numbers={**phase.numbers, **numbers})
             if phase.name == TRAIN:
                 return replace(phase, ends_round=is_last)
             return phase
@@ -252,7 +261,8 @@ class FesemMa(MultiCentre[FesemMaState]):
             trained=trained,
         )
         numbers = self._class_counts(job, local)
-        return trained_report(result, local, numbers, base=base), client_state
+        report = trained_report(result, local, numbers, base=base)
+        return with_card(report, job, local), client_state
 
     def _class_counts(self, job: Job, local: Local) -> Mapping[str, Any]:
         targets = local.targets("train")
@@ -273,10 +283,10 @@ class FesemMa(MultiCentre[FesemMaState]):
             anchor = _largest(reports)
         layout = state.layout
         rows = [align(model, anchor, layout) for model in state.stored.values()]
-        best = kmeans(rows, min(self.n_clusters, len(rows)), n_init=self.restarts, seed=state.seed)
+        best = kmeans(rows, min(state.count, len(rows)), n_init=self.restarts, seed=state.seed)
         # a centre that has no members is the mean of all
         everybody = _plain_mean(rows)
-        missing = self.n_clusters - len(best.centres)
+        missing = state.count - len(best.centres)
         without_members = (everybody,) * missing
         centres = best.centres + without_members
         assign = dict(zip(state.stored, best.labels.tolist(), strict=True))
@@ -320,7 +330,7 @@ class FesemMa(MultiCentre[FesemMaState]):
         """E-step: r_i is the nearest centre once the units of W_i are matched to the centre's."""
         clients = list(state.stored)
         labels, apart = self.nearest_centres(state, clients)
-        filled = refill(labels, apart, self.n_clusters)
+        filled = refill(labels, apart, state.count)
         assign = dict(zip(clients, filled.tolist(), strict=True))
         spread = np.mean(apart)
         reseeded = np.count_nonzero(filled != labels)
@@ -329,7 +339,7 @@ class FesemMa(MultiCentre[FesemMaState]):
     def _m_step(self, state: FesemMaState, average: Average = MEAN) -> FesemMaState:
         """M-step: W~_k is the plain average of its members in the centre's order of units."""
         models = list(state.models)
-        for k in range(self.n_clusters):
+        for k in range(state.count):
             members = [model for client, model in state.stored.items() if state.assign[client] == k]
             if not members:
                 continue
@@ -341,8 +351,6 @@ class FesemMa(MultiCentre[FesemMaState]):
         if not state.models:
             return Shown()
         facts = dict(super().shown(state).notes)
-        facts["J"] = state.spread
-        facts["reseeded"] = state.reseeded
         if state.widths:
             widths = {k: list(of_cluster) for k, of_cluster in sorted(state.widths.items())}
             facts["widths"] = widths

@@ -9,6 +9,8 @@ Our deviations.
 - Initialisation. From random models one hypothesis is often ahead for all, gets all the
   training and stays ahead. By default each client therefore keeps a random group for three rounds
   first; the authors' code does so for twenty rounds on FEMNIST. `initial: random` is the paper's.
+- Without `n_clusters` agents send a card first, and K is the number of groups that the cards show;
+  one if no test fires, which is FedAvg.
 - Models are weighted by samples unless `weights` is uniform.
 - Ties go to the first hypothesis.
 - A client that is evaluated chooses again, by its training loss.
@@ -35,6 +37,7 @@ from covey.shared.strategies.base import (
     GRADIENT,
     GRADIENTS,
     LARGEST,
+    SIGNATURE,
     TRAIN,
     Buffering,
     ClientId,
@@ -59,6 +62,16 @@ from covey.shared.strategies.base import (
     View,
     factor_in,
     trained_report,
+)
+from covey.shared.strategies.bases.cut import (
+    CARD_ORDER,
+    CARDS_ALONE,
+    Numbered,
+    cards_of,
+    sampled,
+    shift_facts,
+    tested,
+    with_card,
 )
 from covey.shared.strategies.bases.hard import START, ManyModels, joined
 from covey.shared.strategies.bases.hypotheses import (
@@ -87,18 +100,17 @@ HEAD = "head"  # the number of the hypothesis follows
 TRUNK = "trunk"  # also of the mean of all reports
 
 
-class Ifca(ManyModels[Hypotheses]):
+class Ifca(Numbered, ManyModels[Hypotheses]):
     """The server clusters nothing: clients choose again in every round."""
 
     client_fields: ClassVar[tuple[str, ...]] = ("assign", "asked", "kept", "chosen")
     unset: ClassVar[tuple[str, ...]] = ("server", "freeze_after", "choose_first")
-    sealed: ClassVar[Sealed | None] = Sealed(clear=(CHOOSE,))
+    sealed: ClassVar[Sealed | None] = Sealed(clear=(SIGNATURE, CHOOSE))
 
     summary: ClassVar[str] = "K models; each client trains the one with its lowest training loss"
     source: ClassVar[str] = "Ghosh et al. 2020, Mansour et al. 2020"
 
     name: Literal["ifca", "hypocluster"] = "ifca"
-    n_clusters: int = Field(2, ge=1, description="K: the number of hypotheses.")
     averaging: Literal["model", "gradient"] = Field(
         "model",
         description="What clients send. gradient: one gradient per client; a hypothesis moves by "
@@ -192,7 +204,7 @@ class Ifca(ManyModels[Hypotheses]):
 
     @property
     def starts(self) -> int:
-        return self.n_clusters * self.restarts
+        return self.most_clusters * self.restarts
 
     def refuses(self, settings: Settings) -> str:
         if isinstance(settings, Server):
@@ -212,18 +224,17 @@ class Ifca(ManyModels[Hypotheses]):
                 )
         return super().refuses(settings)
 
-    @property
-    def _initial(self) -> Random:
+    def _initial(self, state: Hypotheses) -> Random:
         """How the first hypotheses come about."""
         match self.initial:
             case "random":
-                return Random(self.n_clusters)
+                return Random(state.count)
             case "warmup":
-                return Warmup(self.n_clusters, self.warmup_rounds)
+                return Warmup(state.count, self.warmup_rounds)
             case "restarts":
-                return Restarts(self.n_clusters, self.restarts, self.restart_rounds)
+                return Restarts(state.count, self.restarts, self.restart_rounds)
             case "kmeans++":
-                return KMeansPlusPlus(self.n_clusters, self.candidates)
+                return KMeansPlusPlus(state.count, self.candidates)
 
     def init(self, setup: Setup) -> Hypotheses:
         final_layer = setup.layout.final_layer
@@ -233,22 +244,31 @@ class Ifca(ManyModels[Hypotheses]):
             lr=setup.training.lr,
             schedule=setup.training.schedule(setup.rounds),
             head=(final_layer.start, final_layer.stop),
-            idle=(0,) * self.n_clusters,
             spare=setup.starts,
+            asks=self.asks_in(setup),
+            awaits_cards=self.asks_in(setup),
         )
-        return self._with_one_trunk(self._initial.begin(state))
+        return state if state.asks else self._begun(state, self.count())
+
+    def _begun(self, state: Hypotheses, count: int) -> Hypotheses:
+        """The state with this number of hypotheses, or before the phases in which they come about."""
+        spare = state.spare[: count * self.restarts]
+        state = replace(state, count=count, idle=(0,) * count, spare=spare)
+        return self._with_one_trunk(self._initial(state).begin(state))
 
     # -- phases ------------------------------------------------------------------------------------
 
     def plan(self, state: Hypotheses, view: View) -> Phase:
+        if state.awaits_cards:
+            return CARDS_ALONE
         # a loss for each hypothesis; during the warm-up a client reports that of its group only
         numbers = {
-            CHOICE: Expected(most=self.n_clusters - 1, whole=True),
-            "losses": Expected(-self.n_clusters, least=-LARGEST, most=LARGEST),
+            CHOICE: Expected(most=state.count - 1, whole=True),
+            "losses": Expected(-state.count, least=-LARGEST, most=LARGEST),
         }
         round_ = Phase(sizes={self.averaging: state.start.size}, numbers=numbers)
-        phase = self._initial.plan(state, view, round_) or round_
-        if not self.choose_first or not self._initial.is_over(state):
+        phase = self._initial(state).plan(state, view, round_) or round_
+        if not self.choose_first or not self._initial(state).is_over(state):
             return phase
         if state.chosen and not view.attempt:
             return replace(phase, cohort=tuple(state.chosen))
@@ -256,6 +276,8 @@ class Ifca(ManyModels[Hypotheses]):
         return Phase(CHOOSE, ends_round=False, numbers=choice, draw=TRAIN)
 
     def order(self, state: Hypotheses, phase: Phase, client: ClientId) -> Order:
+        if state.awaits_cards:
+            return CARD_ORDER
         if phase.name == SEED:
             return Order(models=(START,), whole=True)
         named = self._named(state, client)
@@ -271,7 +293,7 @@ class Ifca(ManyModels[Hypotheses]):
 
     def _named(self, state: Hypotheses, client: ClientId) -> int | None:
         """The hypothesis that an order to train names; None where the client chooses while it trains."""
-        group = self._initial.group(state, client)
+        group = self._initial(state).group(state, client)
         return state.chosen.get(client) if group is None else group
 
     def _choosing_order(self, state: Hypotheses, client: ClientId) -> Order:
@@ -310,6 +332,8 @@ class Ifca(ManyModels[Hypotheses]):
     # -- the client --------------------------------------------------------------------------------
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
+        if job.phase == SIGNATURE:
+            return with_card(Report({}, local.examples), job, local), client_state
         if job.phase == SEED:
             return trained_report(local.train(job.models[0]), local), client_state
         models = self._hypotheses(job)
@@ -363,7 +387,7 @@ class Ifca(ManyModels[Hypotheses]):
     # -- the server --------------------------------------------------------------------------------
 
     def terms(self, state: Hypotheses, phase: Phase, client: ClientId, report: Report) -> Terms:
-        if phase.name in (*SEEDING, CHOOSE):
+        if phase.name in (SIGNATURE, *SEEDING, CHOOSE):
             return ()
         return self._counts(state, client, report)
 
@@ -381,15 +405,19 @@ class Ifca(ManyModels[Hypotheses]):
         return tuple(Term(key, weight, base=str(choice)) for key in keys)
 
     def fold(self, state: Hypotheses, phase: Phase, sums: Sums, reports: Reports) -> Hypotheses:
+        if phase.name == SIGNATURE:
+            cards = cards_of(sampled(reports)).values()
+            state = replace(state, awaits_cards=False, chances=tested(cards))
+            return self._begun(state, self.count(state.chances, cards))
         if phase.name in SEEDING:
-            return self._with_one_trunk(self._initial.fold(state, phase, reports))
+            return self._with_one_trunk(self._initial(state).fold(state, phase, reports))
         chosen = self._choices(state, reports)
         if phase.name == CHOOSE:
             return replace(state, chosen=chosen)
         state = replace(state, chosen={})
         moved = self._aggregate(state, sums, len(chosen))
         if phase.name.startswith(RESTART):
-            return self._initial.fold(moved, phase, reports)
+            return self._initial(state).fold(moved, phase, reports)
         idle = _idle(state, chosen)
         if phase.buffer is not None:
             # reports of one hypothesis say nothing about the idle time of the others
@@ -413,7 +441,7 @@ class Ifca(ManyModels[Hypotheses]):
     def _joined(self, state: Hypotheses, choices: Mapping[ClientId, int]) -> Hypotheses:
         """The state with these choices. `round` is that of the reports."""
         with_choices = joined(state, choices)
-        if self.freeze_after is None or not self._initial.is_over(state):
+        if self.freeze_after is None or not self._initial(state).is_over(state):
             return with_choices
         return replace(with_choices, kept=dict(sorted({**state.kept, **choices}.items())))
 
@@ -429,7 +457,7 @@ class Ifca(ManyModels[Hypotheses]):
     def _choice(self, state: Hypotheses, client: ClientId, report: Report) -> int | None:
         """The hypothesis that a client chose, in this report or before; None where there is no such hypothesis."""
         choice = report.numbers.get(CHOICE, self._named(state, client))
-        if isinstance(choice, int) and 0 <= choice < self.n_clusters:
+        if isinstance(choice, int) and 0 <= choice < state.count:
             return choice
         return None
 
@@ -438,6 +466,8 @@ class Ifca(ManyModels[Hypotheses]):
         facts = dict(super().shown(state).notes)
         facts["idle"] = list(state.idle)
         facts["dead"] = dead
+        if self.gate == "cards":
+            facts |= shift_facts(state.chances, asks=state.asks, gate=self.gate)
         if self.dead_after in state.idle:
             facts["warning"] = (
                 f"no agent chose hypotheses {dead} for {self.dead_after} rounds: "
@@ -455,7 +485,7 @@ class Ifca(ManyModels[Hypotheses]):
 
     def _only_one_in_use(self, state: Hypotheses) -> int | None:
         """The hypothesis that all clients have chosen for several rounds; None without such a one."""
-        if self.n_clusters == 1:
+        if state.count <= 1:
             return None
         first, second, *_ = sorted(state.idle)
         if first > 0 or second < COLLAPSED:
@@ -546,7 +576,11 @@ class Ifca(ManyModels[Hypotheses]):
         elif self.reseed_dead:
             refusal = "idle hypotheses are not counted (reseed_dead)"
         # the rounds of an initialisation are drawn for all hypotheses together
-        return Buffering(refusal, self._initial.is_over, self._buffer_of)
+        return Buffering(
+            refusal,
+            lambda state: not state.awaits_cards and self._initial(state).is_over(state),
+            self._buffer_of,
+        )
 
     def _buffer_of(self, state: Hypotheses, client: ClientId, report: Report) -> int:
         """The hypothesis that the client chose."""

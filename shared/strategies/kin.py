@@ -29,10 +29,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 
 from covey.shared.errors import DataError
 from covey.shared.numerics.averages import Average, fair_weights
-from covey.shared.numerics.kinship import Card, Kinship, within_reach
+from covey.shared.numerics.kinship import Card, Kinship
 from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.numerics.votes import LEAST, Outcome, difference
 from covey.shared.numerics.votes import counted as votes_counted
@@ -71,11 +72,15 @@ from covey.shared.strategies.base import (
     trained_report,
 )
 from covey.shared.strategies.bases.cut import (
-    CARD_SIZES,
-    SQUARES,
-    WHOLE_CARD,
+    CARD_ORDER,
+    CARDS_ALONE,
+    INPUTS,
+    LABELS,
     Chances,
-    Cut,
+    asking,
+    bases_of,
+    card_distances,
+    card_labels,
     cards_of,
     found,
     sampled,
@@ -92,14 +97,8 @@ from covey.shared.strategies.bases.hard import (
     unassigned,
 )
 from covey.shared.strategies.bases.single import KEY, counted, sample_term
-from covey.shared.strategies.phase_names import CARD
 
-CUT = Cut("average", most=8)
-QUORUM = 0.5  # of the agents must send a card
 VOTERS = 6  # agents; fewer have no first vote
-
-INPUTS = "inputs"  # the two cuts
-LABELS = "labels"
 
 # numbers of orders and reports of a vote
 QUESTION = "question"  # which of the two votes
@@ -121,6 +120,7 @@ class KinState(Clustered):
     tested: bool = False
     chances: Chances = ()
     agents: int = 0  # that sent a card
+    silhouettes: dict[str, float] = field(default_factory=dict)  # of the cuts, on average
 
     # until the first vote: the group of each agent in either cut, and of the groups what newcomers
     # are compared with, as fields of a `Kinship`; afterwards only that of the cut that stands
@@ -179,7 +179,14 @@ class Kin(ManyModels[KinState]):
     )
     source: ClassVar[str] = "this project"
 
+    unset: ClassVar[tuple[str, ...]] = ("server", "stop")
+
     name: Literal["kin"] = "kin"
+    stop: Literal["cards"] | None = Field(
+        None,
+        description="cards: end the run after the tests, without any training, with the first cut that they propose as its "
+        "clusters, as `coordinator advise` does. null: train.",
+    )
 
     def init(self, setup: Setup) -> KinState:
         first = max(round(setup.rounds / 3), 1)
@@ -198,21 +205,13 @@ class Kin(ManyModels[KinState]):
 
     def plan(self, state: KinState, view: View) -> Phase:
         if not state.tested:
-            return Phase(
-                SIGNATURE, "all", CARD_SIZES, ends_round=False, quorum=QUORUM, numbers=WHOLE_CARD
-            )
+            return CARDS_ALONE
         if state.question and view.round < view.rounds:
             return self._vote(state, view)
         newcomers = unassigned(state, view) if state.basis else ()
         if newcomers:
-            return Phase(
-                ENTRY,
-                newcomers,
-                CARD_SIZES,
-                ends_round=False,
-                may_be_empty=True,
-                numbers=WHOLE_CARD,
-            )
+            entry = Phase(ENTRY, newcomers, ends_round=False, may_be_empty=True)
+            return asking(entry, squares=True)
         return Phase(sizes={} if state.finishes_alone else {MODEL: state.start.size})
 
     def _vote(self, state: KinState, view: View) -> Phase:
@@ -229,7 +228,7 @@ class Kin(ManyModels[KinState]):
 
     def order(self, state: KinState, phase: Phase, client: ClientId) -> Order:
         if phase.name in (SIGNATURE, ENTRY):
-            return Order(numbers={CARD: 1, SQUARES: 1}, whole=True)
+            return CARD_ORDER
         order = self.serve(state, client)
         if phase.name == VOTE:
             order = _with(order, {QUESTION: state.question, HOLD_BACK: 1})
@@ -297,7 +296,8 @@ class Kin(ManyModels[KinState]):
 
     def fold(self, state: KinState, phase: Phase, sums: Sums, reports: Reports) -> KinState:
         if phase.name == SIGNATURE:
-            return _with_cuts(replace(state, tested=True), reports)
+            after = _with_cuts(replace(state, tested=True), reports)
+            return _standing(after, next(iter(after.cuts), "")) if self.stop else after
         if phase.name == ENTRY:
             return _with_newcomers(state, phase, reports)
         if phase.name == VOTE:
@@ -314,6 +314,9 @@ class Kin(ManyModels[KinState]):
         members = [client for client, _ in reports if not state.basis or client in state.assign]
         return _asking(replace(after, reporters=tuple(members) if state.votes_follow else ()))
 
+    def stop_reason(self, state: KinState) -> str:
+        return "the cards are tested (strategy.stop: cards)" if self.stop and state.tested else ""
+
     # -- what others ask --------------------------------------------------------------------------
 
     def shown(self, state: KinState) -> Shown:
@@ -323,6 +326,7 @@ class Kin(ManyModels[KinState]):
             "clusters": len(state.models),
             "sizes": sizes(state) if state.basis else [],
             **shift_facts(state.chances, asks=True, gate="cards"),
+            "silhouettes": state.silhouettes,
             "votes": state.outcomes,
         }
         sentences = (_shift_sentence(state), *state.answers)
@@ -432,10 +436,8 @@ def _with_cuts(state: KinState, reports: Reports) -> KinState:
         return state
     fleet = Kinship.of(list(cards.values()))
     others = {client: card for client, card in cards_of(reports).items() if client not in cards}
-    if {"style", "concept"} & set(state.shift):
-        state = _proposed(state, INPUTS, fleet, cards, others)
-    if "labels" in state.shift:
-        state = _proposed(state, LABELS, fleet, cards, others)
+    for basis in bases_of(state.chances):
+        state = _proposed(state, basis, fleet, cards, others)
     return state
 
 
@@ -447,12 +449,12 @@ def _proposed(
     others: Mapping[ClientId, Card],
 ) -> KinState:
     """The state with a cut by the distances of one kind, if it has more than one group."""
-    matrix = np.sqrt(within_reach(_distances(state, basis, fleet)))
-    tree, _ = CUT.tree(matrix, state.chances)
-    if tree.clusters < 2:
+    labels, silhouette = card_labels(fleet, basis, state.chances)
+    if not labels.any():
         return state
-    groups = fleet.grouped(tree.labels)
-    assign = dict(zip(cards, tree.labels.tolist(), strict=True))
+    state = replace(state, silhouettes={**state.silhouettes, basis: silhouette})
+    groups = fleet.grouped(labels)
+    assign = dict(zip(cards, labels.tolist(), strict=True))
     assign |= _nearest(state, basis, groups, others)
     state = replace(state, kin={**state.kin, basis: vars(groups)})
     in_order = dict(sorted(assign.items()))
@@ -474,10 +476,6 @@ def _with_large_parts(state: KinState, least: int) -> KinState:
     return replace(state, kin=kin, inputs=large.get(INPUTS, {}), labels=large.get(LABELS, {}))
 
 
-def _distances(state: KinState, basis: str, fleet: Kinship) -> Any:
-    return fleet.by_inputs(state.shift) if basis == INPUTS else fleet.by_labels()
-
-
 def _nearest(
     state: KinState, basis: str, groups: Kinship, cards: Mapping[ClientId, Card]
 ) -> dict[ClientId, int]:
@@ -485,7 +483,7 @@ def _nearest(
     nearest = {}
     for client, card in cards.items():
         if card.counts.shape[1] == groups.counts.shape[1]:
-            to_groups = _distances(state, basis, groups.joined(card))[-1, :-1]
+            to_groups = card_distances(groups.joined(card), basis, state.chances)[-1, :-1]
             nearest[client] = int(to_groups.argmin())
     return nearest
 

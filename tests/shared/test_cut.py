@@ -15,7 +15,11 @@ from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import Strategy, View
 from covey.shared.strategies.bases import cut
 from covey.shared.strategies.bases.cut import COUNTS, Chances, Cut
+from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.fedclust import FedClust
+from covey.shared.strategies.fesem import Fesem
+from covey.shared.strategies.fesem_ma import FesemMa
+from covey.shared.strategies.ifca import Ifca
 from covey.shared.strategies.pacfl import Pacfl
 from covey.shared.strategies.phase_names import CARD
 from covey.shared.strategies.reading import folded
@@ -33,6 +37,16 @@ def alike(count: int = 10) -> dict[str, Softmax]:
     """Agents with all labels and unequal numbers of samples."""
     return {
         f"c{i:02}": softmax_client((0, 1, 2, 3), seed=i, n=24 + 40 * (i % 3)) for i in range(count)
+    }
+
+
+def swapped(count: int = 12) -> dict[str, Softmax]:
+    """Agents in three groups with names of their own for the labels."""
+    names = [np.array(one) for one in ([0, 1, 2, 3], [1, 0, 3, 2], [2, 3, 0, 1])]
+    clients = {f"c{i:02}": softmax_client((0, 1, 2, 3), seed=i, n=80) for i in range(count)}
+    return {
+        client: replace(local, y=names[i % 3][local.y])
+        for i, (client, local) in enumerate(clients.items())
     }
 
 
@@ -127,6 +141,49 @@ def test_cards_are_sent_only_where_they_decide(strategy: Strategy[Any]) -> None:
     first, _ = end.phases[0]
     assert CARD not in first.sizes
     assert "shift" not in notes(end)
+
+
+NUMBERED = (Ifca, Fesem, FesemMa)
+
+
+@pytest.mark.parametrize("method", NUMBERED)
+def test_methods_that_need_a_number_take_that_of_the_cards_and_one_without_a_shift(
+    method: Any,
+) -> None:
+    one, two = (run(method(), clients, SGD, rounds=2) for clients in (alike(), swapped()))
+    assert (len(one.state.models), notes(one)["shift"]) == (1, "no shift found: one cluster")
+    assert (len(two.state.models), notes(two)["shift"]) == (3, "agents differ in concept")
+    given = run(method(n_clusters=3), swapped(), SGD, rounds=2)
+    assert not any(CARD in phase.sizes for phase, _ in given.phases)
+    assert "shift" not in notes(given)
+    for mine, others in zip(two.state.models, given.state.models, strict=True):
+        np.testing.assert_array_equal(mine, others)
+
+
+@pytest.mark.parametrize("method", NUMBERED)
+def test_a_given_number_stands_behind_a_gate_that_is_asked_for(method: Any) -> None:
+    for clients, clusters in ((alike(), 1), (swapped(), 4)):
+        end = run(method(n_clusters=4, gate="cards"), clients, SGD, rounds=1)
+        assert len(end.state.models) == clusters
+
+
+@pytest.mark.parametrize("method", NUMBERED)
+def test_without_a_say_of_the_cards_these_methods_have_their_usual_number(method: Any) -> None:
+    clients = alike()
+    begun = replace(setup(clients, count=method().starts), private=True)
+    ends = [
+        Run(method(), begun, clients).rounds(1),
+        run(method(gate="none"), clients, rounds=1),
+        run(method(), alike(3), rounds=1),
+    ]
+    assert [len(end.state.models) for end in ends] == [method.usual] * 3
+    assert "under privacy none are sent" in notes(ends[0])["shift"]
+
+
+def test_ifca_without_a_shift_is_fedavg_to_the_byte() -> None:
+    clients = alike()
+    ends = [run(strategy, clients, SGD, rounds=3) for strategy in (Ifca(), FedAvg())]
+    np.testing.assert_array_equal(*[end.strategy.clusters(end.state)[0] for end in ends])
 
 
 def test_a_newcomer_sends_no_card() -> None:

@@ -86,7 +86,7 @@ def test_ifca_with_a_shared_trunk_has_one_body_and_several_heads() -> None:
 
 @pytest.mark.parametrize("initial", ["random", "warmup"])
 def test_hypotheses_with_a_shared_trunk_begin_with_that_of_the_first(initial: str) -> None:
-    strategy = Ifca.model_validate({"initial": initial, "shared_trunk": True})
+    strategy = Ifca.model_validate({"n_clusters": 2, "initial": initial, "shared_trunk": True})
     start = run(strategy, bowls((5, 5), (-5, -5)), ONE, flat(0, 1), flat(7, -1), rounds=0).state
     first, second = (np.delete(model, slice(*start.head)) for model in start.models)
     assert first.tolist() == second.tolist()
@@ -189,7 +189,11 @@ def test_ifca_continues_with_the_restart_of_the_lowest_loss() -> None:
     bad = [flat(90, -90), flat(91, -91)]
     for starts in ([*bad, *STARTS], [*STARTS, *bad]):
         end = run(
-            Ifca(initial="restarts", restarts=2, restart_rounds=2), locals_, ONE, *starts, rounds=1
+            Ifca(n_clusters=2, initial="restarts", restarts=2, restart_rounds=2),
+            locals_,
+            ONE,
+            *starts,
+            rounds=1,
         )
         # each round of a restart has a name of its own, on which draws are made: equal in all restarts
         assert [phase.name for phase, _ in end.phases] == ["restart0", "restart1", "rate"] * 2 + [
@@ -210,7 +214,7 @@ def test_ifca_restarts_must_be_asked_for() -> None:
 
 def test_ifca_warmup_trains_random_groups_before_clients_choose() -> None:
     locals_ = two_groups()
-    strategy = Ifca(initial="warmup", warmup_rounds=2)
+    strategy = Ifca(n_clusters=2, initial="warmup", warmup_rounds=2)
     early, end = (run(strategy, locals_, ONE, *STARTS, rounds=r) for r in (2, 3))
     assert early.state.assign != alternating(locals_)
     assert set(early.state.assign.values()) == {0, 1}
@@ -224,7 +228,7 @@ def test_ifca_warmup_trains_random_groups_before_clients_choose() -> None:
 
 def test_ifca_keeps_the_random_group_of_a_client_through_the_warmup() -> None:
     locals_ = two_groups()
-    strategy = Ifca(initial="warmup", warmup_rounds=4)
+    strategy = Ifca(n_clusters=2, initial="warmup", warmup_rounds=4)
     groups = [run(strategy, locals_, ONE, *STARTS, rounds=r).state.assign for r in (1, 2, 3, 4)]
     assert groups == [groups[0]] * 4
 

@@ -7,22 +7,33 @@ and joins the centre that is nearest to its model, which counts from the next M-
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 from covey.shared.numerics.clustering import Labels, Matrix
+from covey.shared.numerics.kinship import Card
 from covey.shared.numerics.vectors import Vector, mean
-from covey.shared.strategies.base import MODEL, WARMUP, ClientId, GradientCorrection, Phase, Reports
-from covey.shared.strategies.bases.hard import Clustered, HardClustered, joined
+from covey.shared.strategies.base import (
+    MODEL,
+    WARMUP,
+    ClientId,
+    GradientCorrection,
+    Phase,
+    Reports,
+    Shown,
+)
+from covey.shared.strategies.bases.cut import Gated, Numbered, Tested, shift_facts
+from covey.shared.strategies.bases.hard import joined
 
 MEAN_OF_CENTRES = "mean"  # key of the model that newcomers start from
 
 
 @dataclass(frozen=True)
-class Centred(Clustered):
+class Centred(Tested):
     """The centres W~_k are `models`; r_i, the centre of client i, is `assign`."""
 
+    count: int = 0  # K
     seed: int = 0
     stored: dict[ClientId, Vector] = field(default_factory=dict)  # W_i: the latest model (d,)
     spread: float = 0.0  # J, the mean distance to the own centre, after the last E-step
@@ -39,9 +50,10 @@ class Warmup(NamedTuple):
     quorum: float  # the share of all clients that must take part
 
 
-class MultiCentre(HardClustered[C], Generic[C]):
+class MultiCentre(Numbered, Gated[C], Generic[C]):
     """A method writes what it keeps of reports (`keep`) and how it compares models with centres (`nearest_centres`)."""
 
+    squares: ClassVar[bool] = True
     individual: ClassVar[bool] = True
     keeps_models: ClassVar[bool] = True
 
@@ -57,6 +69,9 @@ class MultiCentre(HardClustered[C], Generic[C]):
     @abstractmethod
     def nearest_centres(self, state: C, clients: Sequence[ClientId]) -> tuple[Labels, Matrix]:
         """The nearest centre of each client's latest model (n,), ties to the lowest, and the distances to them (n,)."""
+
+    def after_tests(self, state: C, cards: Collection[Card]) -> C:
+        return replace(state, count=self.count(state.chances, cards))
 
     def clustering_phase(self, state: C) -> Phase:
         return Phase(
@@ -75,6 +90,14 @@ class MultiCentre(HardClustered[C], Generic[C]):
         if key == MEAN_OF_CENTRES:
             return mean([(centre, 1.0) for centre in state.models])
         return super().model(state, key)
+
+    def shown(self, state: C) -> Shown:
+        if not state.models:
+            return Shown()
+        facts = {**super().shown(state).notes, "J": state.spread, "reseeded": state.reseeded}
+        if self.gate == "cards":
+            facts |= shift_facts(state.chances, asks=state.asks, gate=self.gate)
+        return Shown(facts)
 
     def assign_newcomers(self, state: C, reports: Reports) -> C:
         if not reports:

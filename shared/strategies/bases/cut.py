@@ -3,6 +3,8 @@
 *Whether*: each agent sends a card with its signature (numerics/kinship.py), and at least one of
 three tests on the cards must find a shift: the gate. *How many*: the cut of the merge tree with the
 largest mean silhouette. A cut that the scenario gives needs neither, and no card is sent for it.
+Methods that form clusters again and again from models or losses have no tree: for them the cards
+answer both questions (`Numbered`).
 
 Fewer than four cards have no say, and where agents send none, because a scenario with privacy
 allows none or `gate: none` is set, the rule that chooses the cut also decides whether there is one.
@@ -17,12 +19,13 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
-from pydantic import Field
+from pydantic import BaseModel, Field, model_validator
 
 from covey.shared.numerics import kinship
 from covey.shared.numerics.choose_k import Choice, best_silhouette, by_rotations, by_silhouette
 from covey.shared.numerics.clustering import (
     Agglomeration,
+    Labels,
     Linkage,
     Matrix,
     agglomerative,
@@ -61,6 +64,10 @@ CARD_SIZES = {CARD: -CELLS * kinship.PROJECTED}
 CARD_NUMBERS = {COUNTS: Expected(-CELLS, whole=True)}
 # with what the noise of distances is computed from
 WHOLE_CARD = {**CARD_NUMBERS, SQUARES: Expected(-kinship.MOST_CLASSES, most=LARGEST)}
+
+INPUTS = "inputs"  # the two cuts of a fleet by its cards
+LABELS = "labels"
+OF_CARDS_QUORUM = 0.5  # of the agents must send a card, where a phase asks for nothing else
 
 Choose = Literal["silhouette", "rotations", "gap"]
 Gate = Annotated[
@@ -146,6 +153,9 @@ class Cut:
         return tree, (choice.score, choice.chance)
 
 
+OF_CARDS = Cut("average", most=8)
+
+
 def _quantile(matrix: Matrix, quantile: float) -> float:
     """A quantile of the distances of all pairs."""
     pairs = np.triu_indices(len(matrix), 1)
@@ -155,16 +165,16 @@ def _quantile(matrix: Matrix, quantile: float) -> float:
 # -- cards --------------------------------------------------------------------------------------------
 
 
-def asking(phase: Phase) -> Phase:
-    """The phase with a card in each report."""
-    return replace(
-        phase, sizes={**phase.sizes, **CARD_SIZES}, numbers={**phase.numbers, **CARD_NUMBERS}
-    )
+def asking(phase: Phase, *, squares: bool = False) -> Phase:
+    """The phase with a card in each report; with its squares for distances."""
+    numbers = WHOLE_CARD if squares else CARD_NUMBERS
+    return replace(phase, sizes={**phase.sizes, **CARD_SIZES}, numbers={**phase.numbers, **numbers})
 
 
-def asked(order: Order) -> Order:
+def asked(order: Order, *, squares: bool = False) -> Order:
     """The order with a request for the card."""
-    return replace(order, numbers={**order.numbers, CARD: 1})
+    numbers = {CARD: 1, SQUARES: 1} if squares else {CARD: 1}
+    return replace(order, numbers={**order.numbers, **numbers})
 
 
 def with_card(report: Report, job: Job, local: Local) -> Report:
@@ -207,11 +217,6 @@ def tested(cards: Collection[kinship.Card]) -> Chances:
     return (shifts.labels, shifts.style, shifts.concept)
 
 
-def chances_of(reports: Reports) -> Chances:
-    """The chances of the tests on the cards of the reports."""
-    return tested(cards_of(sampled(reports)).values())
-
-
 def found(chances: Chances) -> tuple[str, ...]:
     """The kinds of shift whose test fires."""
     return tuple(
@@ -238,15 +243,103 @@ def shift_facts(chances: Chances, *, asks: bool, gate: str) -> dict[str, Any]:
     return {"shift": text, "shift_chances": dict(zip(kinship.KINDS, chances, strict=True))}
 
 
+# a phase of cards alone, and its order
+CARDS_ALONE = asking(
+    Phase(SIGNATURE, "all", ends_round=False, quorum=OF_CARDS_QUORUM), squares=True
+)
+CARD_ORDER = asked(Order(whole=True), squares=True)
+
+
+# -- the cut of a fleet by its cards ------------------------------------------------------------------
+
+
+def bases_of(chances: Chances) -> tuple[str, ...]:
+    """What the fleet can be cut by: distances in inputs, distances in labels."""
+    kinds = found(chances)
+    by_inputs = (INPUTS,) if {"style", "concept"} & set(kinds) else ()
+    return (*by_inputs, *((LABELS,) if "labels" in kinds else ()))
+
+
+def card_distances(fleet: kinship.Kinship, basis: str, chances: Chances) -> Matrix:
+    """Squared distances (n, n) of the rows of a fit."""
+    return fleet.by_inputs(found(chances)) if basis == INPUTS else fleet.by_labels()
+
+
+def card_labels(fleet: kinship.Kinship, basis: str, chances: Chances) -> tuple[Labels, float]:
+    """The group (n,) of each row of a fit, and the mean silhouette; all 0 where there is one."""
+    squares = kinship.within_reach(card_distances(fleet, basis, chances))
+    tree, evidence = OF_CARDS.tree(np.sqrt(squares), chances)
+    return tree.labels, evidence[0] if evidence else 0.0
+
+
+# -- methods that need a number of clusters -----------------------------------------------------------
+
+
+class Numbered(BaseModel):
+    """The options of a method that divides agents again and again: the number of its clusters, and the gate.
+
+    A number that is given stands, without cards unless `gate` asks for them.
+    """
+
+    usual: ClassVar[int] = 2  # K where neither the scenario nor the cards give one
+
+    n_clusters: int | None = Field(
+        None,
+        ge=1,
+        description="K: the number of clusters. null: the number of groups that the cards show (gate), and the "
+        "method's usual number where no cards are sent.",
+    )
+    gate: Gate = "cards"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_a_gate_where_it_is_given(cls, data: Any) -> Any:
+        has_number = isinstance(data, Mapping) and data.get("n_clusters") is not None
+        return {"gate": "none", **data} if has_number else data
+
+    @property
+    def most_clusters(self) -> int:
+        """The largest K that a run can have."""
+        most = OF_CARDS.most if self.gate == "cards" else None
+        return self.n_clusters or most or self.usual
+
+    def asks_in(self, setup: Setup) -> bool:
+        """Whether agents of a run are asked for cards: they are not private."""
+        return self.gate == "cards" and not setup.private
+
+    def count(self, chances: Chances = (), cards: Collection[kinship.Card] = ()) -> int:
+        """K: one if no test fires; without cards, or with fewer than four, as if there were no gate.
+
+        Args:
+            chances: of the tests.
+            cards: with their squares.
+        """
+        if not chances:
+            return self.n_clusters or self.usual
+        bases = bases_of(chances)
+        if not bases:
+            return 1
+        if self.n_clusters is not None:
+            return self.n_clusters
+        labels, _ = card_labels(kinship.Kinship.of([*cards]), bases[0], chances)
+        return int(labels.max()) + 1
+
+
 # -- methods that cluster once ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Grouped(Clustered):
-    """The state of a method that clusters once: besides the clusters, what they were made from."""
+class Tested(Clustered):
+    """The state of a method behind the gate."""
 
     asks: bool = False  # the clustering phase asks agents for cards
     chances: Chances = ()
+
+
+@dataclass(frozen=True)
+class Grouped(Tested):
+    """The state of a method that clusters once: besides the clusters, what they were made from."""
+
     heights: tuple[float, ...] = ()  # of the merges
     cut: tuple[float | None, float | None] = (None, None)  # `low` and `high` of the Agglomeration
     evidence: tuple[float, ...] = ()  # of the chosen number of clusters, as `Cut.tree` returns it
@@ -256,21 +349,49 @@ class Grouped(Clustered):
         return cut_between(self.cut, self.heights, agents)
 
 
+T = TypeVar("T", bound=Tested)
 G = TypeVar("G", bound=Grouped)
 
 
-class ClusteredOnce(HardClustered[G], Generic[G]):
-    """Asks for cards where the cut needs them, and keeps what the tests found.
+class Gated(HardClustered[T], Generic[T]):
+    """Asks for cards in the clustering phase, and keeps what the tests found.
 
-    `init` sets `asks`. `work` adds the card to the report of its signature (`with_card`).
+    `init` sets `asks`. `work` adds the card to the report of that phase (`with_card`).
     """
+
+    squares: ClassVar[bool] = False  # cards have what distances are computed from
+
+    gate: Gate = "cards"
+
+    def plan(self, state: T, view: View) -> Phase:
+        phase = super().plan(state, view)
+        return asking(phase, squares=self.squares) if self._awaits_cards(state) else phase
+
+    def order(self, state: T, phase: Phase, client: ClientId) -> Order:
+        order = super().order(state, phase, client)
+        return asked(order, squares=self.squares) if self._awaits_cards(state) else order
+
+    def fold(self, state: T, phase: Phase, sums: Sums, reports: Reports) -> T:
+        if self._awaits_cards(state) and reports:
+            cards = cards_of(sampled(reports)).values()
+            state = self.after_tests(replace(state, chances=tested(cards)), cards)
+        return super().fold(state, phase, sums, reports)
+
+    def _awaits_cards(self, state: T) -> bool:
+        return state.asks and not state.models
+
+    def after_tests(self, state: T, cards: Collection[kinship.Card]) -> T:
+        """The state before its clusters are formed, with what else the cards answer."""
+        return state
+
+
+class ClusteredOnce(Gated[G], Generic[G]):
+    """Cuts a tree where the cards find a shift."""
 
     sealed: ClassVar[Sealed | None] = Sealed(clear=(SIGNATURE, ENTRY))
 
     height: ClassVar[str] = ""  # name of the merge height at which the cut is, in the notes
     unit: ClassVar[str] = ""  # of the distances, for pictures
-
-    gate: Gate = "cards"
 
     @property
     @abstractmethod
@@ -280,19 +401,6 @@ class ClusteredOnce(HardClustered[G], Generic[G]):
     def compared(self, state: G) -> tuple[tuple[ClientId, ...], Matrix] | None:
         """The clients whose distances (n, n) the tree was made of, and these; None where there is no tree."""
         return None
-
-    def plan(self, state: G, view: View) -> Phase:
-        phase = super().plan(state, view)
-        return asking(phase) if state.asks and not state.models else phase
-
-    def order(self, state: G, phase: Phase, client: ClientId) -> Order:
-        order = super().order(state, phase, client)
-        return asked(order) if state.asks and not state.models else order
-
-    def fold(self, state: G, phase: Phase, sums: Sums, reports: Reports) -> G:
-        if state.asks and not state.models:
-            state = replace(state, chances=chances_of(reports))
-        return super().fold(state, phase, sums, reports)
 
     def shown(self, state: G) -> Shown:
         if not state.models:

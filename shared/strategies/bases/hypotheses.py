@@ -23,7 +23,7 @@ from covey.shared.strategies.base import (
     Schedule,
     View,
 )
-from covey.shared.strategies.bases.hard import Clustered
+from covey.shared.strategies.bases.cut import Tested
 
 # names of phases
 SEED = "seed"  # kmeans++: clients train a model that can become a hypothesis
@@ -37,9 +37,11 @@ Candidate = tuple[ClientId, Vector]  # a model (d,) that can become a hypothesis
 
 
 @dataclass(frozen=True)
-class Hypotheses(Clustered):
+class Hypotheses(Tested):
     """The hypotheses are `models`; the cluster of a client is its latest choice."""
 
+    awaits_cards: bool = False
+    count: int = 0  # K
     seed: int = 0
     lr: float = 0.0  # the server's learning rate, where clients send gradients
     schedule: Schedule = ()  # of that rate

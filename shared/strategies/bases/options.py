@@ -12,8 +12,6 @@ Quorum = Annotated[
 
 # of methods that cluster the models of a warm-up with K-means
 
-Centres = Annotated[int, Field(ge=1, description="K: the number of centres.")]
-
 Restarts = Annotated[
     int,
     Field(

@@ -1,0 +1,187 @@
+"""`coordinator advise`: which shift a fleet has, and whether clusters would help, before anything is trained.
+
+The advice is that of cards alone: a run of Kin that ends after its tests. With a number of rounds the run
+continues, and its agents vote. The run's folder is a temporary one, and no model of it is published.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from covey.coordinator.commands import run
+from covey.coordinator.record import records
+from covey.coordinator.record.notices import Observer
+from covey.coordinator.record.records import Row
+from covey.coordinator.run.options import Options
+from covey.coordinator.simulate import driver
+from covey.coordinator.view.lines import phase_line
+from covey.coordinator.view.table import Column, Table
+from covey.shared.errors import UserError
+from covey.shared.numerics.kinship import KINDS, LEVEL
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.sentences import counted, some
+from covey.shared.strategies.phase_names import SIGNATURE
+
+CLEAR = 0.5  # mean silhouette of groups that are more than a way to divide agents that all differ
+MOST_NAMES = 12  # of a group's members, on a terminal
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What the cards of a fleet say, and what its agents have voted."""
+
+    kind: str  # "unknown", "one model", "groups" or "own models"
+    sentence: str
+    agents: int
+    chances: Mapping[str, float]  # of the tests; empty: not tested
+    groups: tuple[tuple[str, ...], ...] = ()  # members of the groups of the first cut
+    silhouette: float | None = None
+    votes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def tests(self) -> Table:
+        """The tests, and what they found."""
+        rows = [
+            (kind, f"{self.chances[kind]:.4f}", "differ" if self.chances[kind] < LEVEL else "-")
+            for kind in KINDS
+            if kind in self.chances
+        ]
+        columns = [Column("test"), Column("p", is_number=True), Column("agents")]
+        return Table("Tests on the cards", columns, rows)
+
+    @property
+    def members(self) -> Table:
+        """The groups and who is in them."""
+        rows = [
+            (str(k), str(len(names)), some(names, MOST_NAMES))
+            for k, names in enumerate(self.groups)
+            if names
+        ]
+        columns = [Column("group"), Column("agents", is_number=True), Column("members")]
+        return Table("Groups", columns, rows)
+
+
+def advice(notes: Mapping[str, Any], agents: int, groups: Sequence[Sequence[str]] = ()) -> Advice:
+    """The advice from what the record has of Kin.
+
+    Args:
+        notes: as `Kin.shown` makes them after the tests.
+        agents: the number that sent a card.
+        groups: the members of each group of the first cut; empty where there is none.
+    """
+    chances = notes.get("shift_chances", {})
+    shifts = [kind for kind in KINDS if chances.get(kind, 1.0) < LEVEL]
+    silhouette = next(iter(notes["silhouettes"].values()), None)
+    found = Advice(
+        "one model", "", agents, chances, tuple(tuple(names) for names in groups), silhouette
+    )
+    if not chances:
+        return replace(
+            found,
+            kind="unknown",
+            sentence="the cards cannot decide: fewer than four agents sent one; compare methods with coordinator compare",
+        )
+    if not shifts:
+        return replace(
+            found,
+            sentence=f"do not cluster: no shift found between the data of {agents} agents; take fedavg",
+        )
+    differ = f"{' and '.join(shifts)} differ between agents"
+    if silhouette is not None and silhouette >= CLEAR:
+        return replace(
+            found,
+            kind="groups",
+            sentence=f"cluster: {differ}, and they fall into {counted(len(groups), 'group')}; take fedclust with "
+            f"n_clusters {len(groups)}, or kin, whose agents vote on it",
+        )
+    return replace(
+        found,
+        kind="own models",
+        sentence=f"personalise rather than cluster: {differ}, but they hardly fall into groups; let agents finish at home, "
+        "or take kin, whose agents vote on it",
+    )
+
+
+def planned(scenario: Scenario, rounds: int | None) -> Scenario:
+    """The scenario of the run that finds the advice.
+
+    Raises:
+        UserError: the scenario does not go with cards, with the reason.
+    """
+    if scenario.privacy is not None and scenario.privacy.has_noise:
+        raise UserError(
+            "advise: the scenario has a section privacy, and cards are not private; leave the section out for a fleet whose "
+            "owners agree"
+        )
+    settings = scenario.model_dump(mode="json")
+    strategy = {"name": "kin", "stop": "cards"} if rounds is None else {"name": "kin"}
+    changes = {
+        "strategy": strategy,
+        "aggregation": {},
+        "compare": None,
+        "evaluation": {"tune_epochs": 0},
+        "rounds": {**settings["rounds"], "count": rounds or 1, "stop": None},
+    }
+    return Scenario.model_validate({**settings, **changes})
+
+
+def advise(
+    scenario: Scenario, options: Options, observer: Observer, *, rounds: int | None = None
+) -> Advice | None:
+    """Ask the fleet of a scenario for cards; None where the operator stopped it.
+
+    Args:
+        scenario: its data, model and fleet count, and its method does not. Without a section fleet it waits for agents.
+        options: of the run, whose folder is a temporary one.
+        observer: gets the notices of the run.
+        rounds: of a short run with votes after the cards; None: cards alone.
+
+    Raises:
+        UserError: the run cannot start, or was given up.
+    """
+    cards = _ran(planned(scenario, None), options, observer)
+    if cards is None:
+        return None
+    phases, assignment = cards
+    tested = next(row for row in phases if row["phase"] == SIGNATURE)
+    found = advice(tested["notes"], len(tested["reported"]), _grouped(assignment))
+    if rounds is None:
+        return found
+    tried = _ran(planned(scenario, rounds), options, observer)
+    if tried is None:
+        return None
+    trained = [row for row in tried[0] if row["ends_round"]]
+    return replace(found, votes=phase_line(trained[-1]).decisions[1:])
+
+
+def _ran(
+    plan: Scenario, options: Options, observer: Observer
+) -> tuple[list[Row], Mapping[str, int]] | None:
+    """The lines of a run's phases, and the group of each agent at its end; None where it was stopped."""
+    with tempfile.TemporaryDirectory(prefix="covey-advise-") as folder:
+        here = replace(options, folder=Path(folder) / "run")
+        result: Mapping[str, Any] | None
+        if plan.fleet is None:
+            result = asyncio.run(run.run(plan, here, observer))
+        else:
+            result = driver.alone(plan, here, observer)
+        if result is None:
+            return None
+        phases = [row for row in records.lines(here.folder) if row["event"] == "phase"]
+    return phases, result["assignment"]
+
+
+def _grouped(assignment: Mapping[str, int]) -> tuple[tuple[str, ...], ...]:
+    count = max(assignment.values(), default=-1) + 1
+    return tuple(
+        tuple(sorted(name for name, group in assignment.items() if group == k))
+        for k in range(count)
+    )

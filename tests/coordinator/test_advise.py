@@ -1,0 +1,91 @@
+"""`coordinator advise`: one sentence from the cards of a fleet, and nothing is trained for it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from covey.coordinator.cli import preparing
+from covey.coordinator.cli.program import app
+from covey.coordinator.commands import advise
+from covey.coordinator.commands.advise import advice, planned
+from covey.coordinator.record import records
+from covey.shared.errors import UserError
+from tests.kit.small_run import scenario
+from tests.shared.test_strategy_kin import complete, even, swapped
+
+ROOT = Path(__file__).parents[2]
+GROUPS = (("a", "c"), ("b", "d"))
+
+
+def notes(silhouette: float | None = None, **chances: float) -> dict[str, Any]:
+    """What the record has after the tests."""
+    return {
+        "shift_chances": {"labels": 0.5, "style": 0.5, "concept": 0.5} | chances,
+        "silhouettes": {} if silhouette is None else {"inputs": silhouette},
+    }
+
+
+@pytest.mark.parametrize(
+    ("found", "kind", "sentence"),
+    [
+        (notes(), "one model", "do not cluster: no shift found between the data of 4 agents"),
+        (notes(0.8, style=0.001), "groups", "cluster: style differ between agents"),
+        (notes(0.8, style=0.001), "groups", "2 groups; take fedclust with n_clusters 2, or kin"),
+        (notes(0.3, labels=0.001), "own models", "personalise rather than cluster: labels differ"),
+        (notes(None, labels=0.001, concept=0.001), "own models", "labels and concept differ"),
+        ({"silhouettes": {}}, "unknown", "fewer than four agents sent one"),
+    ],
+)
+def test_the_advice_follows_from_the_tests_and_from_how_clear_the_groups_are(
+    found: dict[str, Any], kind: str, sentence: str
+) -> None:
+    given = advice(found, 4, GROUPS)
+    assert given.kind == kind
+    assert sentence in given.sentence
+
+
+def test_a_run_that_stops_after_the_cards_trains_and_tests_nothing_and_has_the_groups(
+    tmp_path: Path,
+) -> None:
+    for labelling, groups in ((swapped, [0, 1] * 4), (even, [])):
+        folder = tmp_path / labelling.__name__
+        run = complete(folder, labelling, planned(scenario("ifca"), None))
+        rows = list(records.lines(folder))
+        assert [row["phase"] for row in rows if row["event"] == "phase"] == ["signature"]
+        assert [*run.state.assign.values()] == groups
+        assert run.facts.evaluation == {}
+
+
+def test_the_method_of_the_scenario_and_what_belongs_to_it_do_not_count() -> None:
+    given = scenario(
+        "fedavg", aggregation={"rule": "median"}, evaluation={"every": 1, "tune_epochs": 3}
+    )
+    plan = planned(given, 6)
+    assert (plan.strategy.name, plan.rounds.count) == ("kin", 6)
+    assert (plan.aggregation.rule, plan.evaluation.tune_epochs) == ("mean", 0)
+    private = scenario("fedavg", privacy={"client": {"clip": 1.0, "noise_multiplier": 1.0}})
+    with pytest.raises(UserError, match="cards are not private"):
+        planned(private, None)
+
+
+def test_the_command_prints_sentence_tests_and_groups_in_eighty_columns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = tuple(f"agent-{number:03}" for number in range(100))
+    found = advice(notes(0.9, style=0.0005), 200, (names, names))
+    monkeypatch.setattr(advise, "advise", lambda *_, **__: found)
+    monkeypatch.setattr(preparing.out, "width", 80)
+    command = ["advise", str(ROOT / "scenarios" / "kin.yaml")]
+    shown = CliRunner().invoke(app, command)
+    assert shown.exit_code == 0
+    assert "cluster: style differ between agents" in shown.output
+    assert "0.0005" in shown.output
+    assert "and 88 more" in shown.output
+    assert max(map(len, shown.output.splitlines())) <= 80
+    listed = json.loads(CliRunner().invoke(app, [*command, "--json"]).output)
+    assert (listed["kind"], len(listed["groups"][0])) == ("groups", 100)
