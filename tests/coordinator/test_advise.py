@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from covey.coordinator.cli import preparing
+from covey.coordinator.cli import options
 from covey.coordinator.cli.program import app
 from covey.coordinator.commands import advise
 from covey.coordinator.commands.advise import advice, planned
@@ -79,7 +79,7 @@ def test_the_command_prints_sentence_tests_and_groups_in_eighty_columns(
     names = tuple(f"agent-{number:03}" for number in range(100))
     found = advice(notes(0.9, style=0.0005), 200, (names, names))
     monkeypatch.setattr(advise, "advise", lambda *_, **__: found)
-    monkeypatch.setattr(preparing.out, "width", 80)
+    monkeypatch.setattr(options.out, "width", 80)
     command = ["advise", str(ROOT / "scenarios" / "kin.yaml")]
     shown = CliRunner().invoke(app, command)
     assert shown.exit_code == 0
