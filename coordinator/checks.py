@@ -13,7 +13,7 @@ from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
-from covey.shared.client import VOTE
+from covey.shared.client import AT_HOME, VOTE
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.measures import derived
 from covey.shared.numerics.vectors import Vector, blocks
@@ -173,7 +173,7 @@ def _of_training(phase: Phase, report: ReportFacts, scenario: Scenario) -> Kept:
 
 
 def _evaluation(numbers: Numbers, scenario: Scenario) -> Kept:
-    """The figures of every mode that the scenario evaluates, and the vote between two models."""
+    """The figures of every mode that the scenario evaluates, the vote between two models, and the agent's choice."""
     if "server" not in numbers:
         _refuse("server is missing; expected the figures of every mode of the evaluation")
     task = scenario.task
@@ -187,6 +187,10 @@ def _evaluation(numbers: Numbers, scenario: Scenario) -> Kept:
         for name, expected in VOTE_NUMBERS.items():
             _check_number(name, vote, expected, MAX_SAMPLES, of=f"{VOTE}: ")
         kept[VOTE] = _those_of(vote, VOTE_NUMBERS)
+    if AT_HOME in numbers and "tuned" in kept:
+        if not is_number(numbers[AT_HOME], 0, 1, whole=True):
+            _refuse(f"{AT_HOME} is {numbers[AT_HOME]!r:.60}; expected 0 or 1")
+        kept[AT_HOME] = numbers[AT_HOME]
     return kept
 
 

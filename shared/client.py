@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, cast, runtime_checkable
 
@@ -31,13 +31,15 @@ from covey.shared.numerics.figures import (
     Figures,
     baseline_figures,
     classification_figures,
+    errors,
     or_diverged,
     regression_figures,
     softmax,
     weighted_mean,
 )
+from covey.shared.numerics.split import Split
 from covey.shared.numerics.vectors import Layout, Vector
-from covey.shared.numerics.votes import LEAST, Vote
+from covey.shared.numerics.votes import LEAST, Vote, is_clearly_better
 from covey.shared.order_settings import layout_of, settings_of, split_of
 from covey.shared.plugins import door
 from covey.shared.privacy.noise import Noise
@@ -67,6 +69,7 @@ from covey.shared.wire.messages import Encoded, ModelContent, OrderMessage, Repo
 
 ERROR_FEEDBACK = "codec/"
 VOTE = "vote"  # number of the report of an evaluation: the losses of the served model and its alternative
+AT_HOME = "at_home"  # number of the same: 1 if the agent uses the served model after fine-tuning, 0 if as it is
 MOST_WORDS = 1 << 18  # of a message of secure sums
 PRIVACY_LEDGER = "privacy/ledger"  # rows of (noise multiplier, sampling rate, steps), float64
 
@@ -114,6 +117,7 @@ def execute_order(
     clock: Callable[[], float] = time.perf_counter,
     noise: Noise | None = None,
     held_back: Local | None = None,
+    folds: Iterable[Local] = (),
     secure: Any = None,
 ) -> tuple[ReportContent, ClientState]:
     """Run the work of one order.
@@ -127,6 +131,8 @@ def execute_order(
         clock: seconds, to measure the work.
         noise: hides signatures if the order asks for it; None: noise that cannot be repeated.
         held_back: the samples on which the agent compares models; None: it has no vote.
+        folds: the agent's training samples, each time with another part of them as test part; on these it chooses between
+            the served model and the same after fine-tuning.
         secure: a `SecureDevice` for orders with secure sums; None: such orders are refused.
 
     Returns:
@@ -150,7 +156,8 @@ def execute_order(
         if secure is None:
             raise PublicError("secure sums: this agent has no keys for them")
         strategy = door("secure sums").OnDevice(strategy, secure, sends=bool(work.sizes))
-    report, state = _run_phase(strategy, job, local, client_state, work, noise)
+    choice = (with_prior(fold, prior) for fold in folds) if _chooses(order, work) else None
+    report, state = _run_phase(strategy, job, local, client_state, work, noise, choice)
     seconds = clock() - started
     vectors, unsent = _encode_vectors(report, job, work, client_state)
     content = ReportContent(
@@ -206,6 +213,11 @@ def _job(
     return job, local
 
 
+def _chooses(order: OrderMessage, work: Work) -> bool:
+    """Whether the agent may use another model than the served one after this order."""
+    return order.use and work.evaluation.get("deliver") == "best"
+
+
 def _run_phase(
     strategy: Strategy[Any],
     job: Job,
@@ -213,13 +225,15 @@ def _run_phase(
     client_state: ClientState,
     work: Work,
     noise: Noise | None,
+    folds: Iterable[Local] | None,
 ) -> tuple[Report, ClientState]:
     if job.phase == MOMENTS:
         if not isinstance(local, Surveyed):
             raise PublicError("the statistics of a fleet need data that can be summed")
         return Report({}, local.examples, local.statistics()), client_state
     if job.phase == EVALUATE:
-        return _evaluate(strategy, job, local, client_state, work.evaluation), client_state
+        report = _evaluate(strategy, job, local, client_state, work.evaluation, folds)
+        return report, client_state
     track = bool(work.evaluation.get("track"))
     report, state = _train(strategy, job, local, client_state, track=track)
     report = _with_signature_noise(strategy, job, report, work, noise or Noise.secret())
@@ -351,8 +365,10 @@ def _evaluate(
     local: Local,
     client_state: ClientState,
     evaluation: Mapping[str, Any],
+    folds: Iterable[Local] | None,
 ) -> Report:
-    """Figures in the modes E-server, E-tuned and E-last, those of the baseline, and the agent's vote if it is asked for."""
+    """Figures in the modes E-server, E-tuned and E-last, those of the baseline, the agent's vote and its choice if they are
+    asked for."""
     mixture, vote = _served(strategy, job, local, client_state)
     on_whole = of_whole(local)
     numbers: dict[str, Any] = {"server": measure(mixture, on_whole)}
@@ -360,8 +376,9 @@ def _evaluate(
         numbers[VOTE] = vote.to_wire()
     epochs = int(evaluation.get("tune_epochs", 0))
     if epochs > 0:
-        fine_tuned = [(weight, tuned(local, model, epochs)) for weight, model in mixture]
-        numbers["tuned"] = measure(tuple(fine_tuned), on_whole)
+        numbers["tuned"] = measure(tuned(on_whole, mixture, epochs, job.split), on_whole)
+        if folds is not None:
+            numbers[AT_HOME] = int(_is_better_at_home(mixture, epochs, job.split, folds))
     if LAST_MODEL in client_state:
         numbers["last"] = measure(((1.0, client_state[LAST_MODEL]),), on_whole)
     if numbers["server"]["n"]:
@@ -402,22 +419,42 @@ def _served(
     return (((1.0, alternative),) if vote.is_against else own), vote
 
 
+def _is_better_at_home(
+    mixture: Mixture, epochs: int, split: Split | None, folds: Iterable[Local]
+) -> bool:
+    """Whether fine-tuning helps on training samples that it has not seen. The served models may have seen them, which is for
+    the served ones: an agent leaves them only for a clear gain."""
+    pairs = []
+    with np.errstate(all="ignore"):
+        for fold in folds:
+            truth = fold.targets("test")
+            at_home = tuned(fold, mixture, epochs, split)
+            pairs.append([errors(truth, _outputs(one, fold)) for one in (at_home, mixture)])
+    if not pairs:
+        return False
+    other, served = (np.concatenate(errors) for errors in zip(*pairs, strict=True))
+    return is_clearly_better(other, served)
+
+
 def measure(mixture: Mixture, local: Local) -> Figures:
     """Figures of a mixture of models on the test part; {"n": 0} without test data, no figures if it diverged."""
     truth = local.targets("test")
     if not len(truth):
         return {"n": 0}
-    weights = [weight for weight, _ in mixture]
-    outputs = [local.predict(model, "test") for _, model in mixture]
     is_regression = truth.dtype.kind == "f"
+    figures_of = regression_figures if is_regression else classification_figures
     with np.errstate(all="ignore"):  # outputs that are not finite are reported as such
-        if is_regression:
-            values = [output.astype(np.float64) for output in outputs]
-            figures = regression_figures(truth, weighted_mean(weights, values))
-        else:
-            probabilities = [softmax(output) for output in outputs]
-            figures = classification_figures(truth, weighted_mean(weights, probabilities))
-    return or_diverged(figures)
+        return or_diverged(figures_of(truth, _outputs(mixture, local)))
+
+
+def _outputs(mixture: Mixture, local: Local) -> npt.NDArray[np.float64]:
+    """Values (n, 1) on the test part, or probabilities (n, classes)."""
+    is_regression = local.targets("test").dtype.kind == "f"
+    outputs = [local.predict(model, "test") for _, model in mixture]
+    return weighted_mean(
+        [weight for weight, _ in mixture],
+        [output.astype(np.float64) if is_regression else softmax(output) for output in outputs],
+    )
 
 
 def model_for_use(
@@ -428,6 +465,7 @@ def model_for_use(
     *,
     client: str,
     held_back: Local | None = None,
+    at_home: bool = False,
 ) -> Mixture | None:
     """The model that the agent can use for predictions after an order, as mode E-server would; None if it has none.
 
@@ -442,6 +480,7 @@ def model_for_use(
         client_state: the state that the work began with.
         client: the agent's id.
         held_back: as `execute_order` takes it.
+        at_home: the agent chose to fine-tune it in this evaluation, with data that give the same model again.
     """
     work = order.work
     if work is None:
@@ -453,6 +492,9 @@ def model_for_use(
     job, local = _job(work, client, models, training, local, client_state, held_back)
     if work.phase == EVALUATE:
         mixture, _ = _served(strategy, job, local, client_state)
+        if at_home:
+            epochs = int(work.evaluation["tune_epochs"])
+            mixture = tuned(of_whole(local), mixture, epochs, job.split)
         return served(mixture, prior)
     is_plain = type(strategy).personal in (Strategy.personal, ManyModels.personal)
     is_trained = work.phase == TRAIN and work.round > 0

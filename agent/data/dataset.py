@@ -6,7 +6,7 @@ take 47 MB and not 188.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,6 +25,7 @@ Indices = npt.NDArray[np.int64]
 SMALL_TYPES = ("uint8", "int8", "int16", "float32")
 HELD_BACK = 0.1  # of the training samples, for votes
 VOTING = 5 * LEAST  # samples: `LEAST` of fewer would be more than a fifth
+FOLDS = 3  # of the training samples, to compare ways to use a model
 MAX_EXACT = 2**53  # float64 holds all whole numbers below this
 
 
@@ -243,6 +244,40 @@ def hold_back(data: Dataset, seed: int, client: str) -> tuple[Dataset, Dataset |
     return take(data, train), take(alone, held)
 
 
+def folds(data: Dataset, seed: int, client: str) -> Iterator[Dataset]:
+    """The training samples in three ways, each time with another third as test part: to compare models that train on the rest.
+
+    Of samples in time order only the latest third tests. Samples of the test part have no part in this. Fewer than `VOTING`
+    samples give nothing.
+    """
+    n = len(data.targets)
+    if n < VOTING:
+        return
+    moments = None if data.columns is None else data.columns.moments
+    parts: list[tuple[Indices, Indices]] = []
+    if data.overlap is not None:
+        groups = np.zeros(n) if data.groups is None else data.groups
+        train, latest = earlier_and_latest(groups, data.overlap, 1 / FOLDS)
+        if len(train):
+            parts.append((train, latest))
+    elif moments is not None:
+        in_order = np.argsort(moments, kind="stable")
+        cut = n - n // FOLDS
+        parts.append((in_order[:cut], in_order[cut:]))
+    else:
+        order = generator(seed, "folds", client).permutation(n)
+        by_class = order[np.argsort(data.targets[order], kind="stable")]
+        thirds = [by_class[place::FOLDS] for place in range(FOLDS)]
+        parts += [(np.setdiff1d(order, third), third) for third in thirds]
+    for train, test in parts:
+        yield replace(
+            take(data, np.sort(train)),
+            test_features=data.features[test],
+            test_targets=data.targets[test],
+            test_groups=None,
+        )
+
+
 def held_out(n: int, share: float) -> int:
     """How many of n samples test: the share, but at least one, and at least one stays for training."""
     return min(max(round(share * n), 1), n - 1)
@@ -250,8 +285,12 @@ def held_out(n: int, share: float) -> int:
 
 def take(data: Dataset, train: Indices) -> Dataset:
     """The data set with only the given training samples; the test part stays."""
+    columns = data.columns
+    if columns is not None and columns.moments is not None:
+        columns = replace(columns, moments=columns.moments[train])
     return replace(
         data,
+        columns=columns,
         features=data.features[train],
         targets=data.targets[train],
         groups=_rows(data.groups, train),

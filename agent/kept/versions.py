@@ -24,6 +24,7 @@ class Version:
     cluster: int | None = None  # None: the method has no clusters, or mixes their models
     # order: the device got it to train or to test it; run: the finished run published it; operator: `promote` did
     origin: Origin = "order"
+    at_home: bool = False  # the device fine-tuned it, because that was better on its own samples
 
     @property
     def file(self) -> str:
@@ -35,9 +36,9 @@ class Version:
 
     def __str__(self) -> str:
         text = f"run {self.run}, round {self.round}"
-        if self.cluster is None:
-            return text
-        return f"{text}, cluster {self.cluster}"
+        if self.cluster is not None:
+            text += f", cluster {self.cluster}"
+        return f"{text}, fine-tuned here" if self.at_home else text
 
     def is_same_model(self, other: Version | None) -> bool:
         """Whether both name the same round of the same run, wherever they came from."""
@@ -58,5 +59,6 @@ class Version:
                 "cluster": int() | None as cluster,
                 "origin": str(origin),
             } if is_name(run) and round_ >= 0 and origin in ORIGINS:
-                return cls(run, round_, cluster, origin)
+                at_home = data.get("at_home") is True  # earlier versions had none
+                return cls(run, round_, cluster, origin, at_home)
         raise ValueError("expected run, round, cluster and origin of a model")

@@ -78,6 +78,7 @@ def keep_of_order(
     *,
     client: str,
     held_back: Local | None,
+    at_home: bool,
     dataset: Dataset,
     place: Place,
     rules: Rules,
@@ -85,7 +86,7 @@ def keep_of_order(
     """Keep the model that an order gives this agent; None if it gives none.
 
     Args:
-        order, models, local, client_state, client, held_back: as `model_for_use` takes them.
+        order, models, local, client_state, client, held_back, at_home: as `model_for_use` takes them.
         dataset: the samples behind `local`.
         place: where kept models lie.
         rules: of this device, for the model in use.
@@ -93,11 +94,13 @@ def keep_of_order(
     work = order.work
     if work is None:
         return None
-    mixture = model_for_use(order, models, local, client_state, client=client, held_back=held_back)
+    mixture = model_for_use(
+        order, models, local, client_state, client=client, held_back=held_back, at_home=at_home
+    )
     if mixture is None:
         return None
     cluster = order.cluster if work.cluster is None else work.cluster
-    version = Version(order.run, work.round, cluster)
+    version = Version(order.run, work.round, cluster, at_home=at_home)
     task = task_with_scaling(work.task, work.scaling)
     candidate = Candidate(version, task, mixture, Layout.from_wire(work.layout))
     return keep(candidate, local, dataset, place, rules)

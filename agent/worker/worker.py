@@ -26,7 +26,7 @@ import platform
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -344,7 +344,7 @@ def _work(
         DiskFull: the new memory does not fit on the disk.
     """
     from covey.agent.worker.sources import is_simulated, source_of
-    from covey.shared.client import PRIVACY_LEDGER, execute_order, simulated_noise
+    from covey.shared.client import AT_HOME, PRIVACY_LEDGER, execute_order, simulated_noise
     from covey.shared.order_settings import layout_of, settings_of
     from covey.shared.privacy.noise import Noise
     from covey.shared.privacy.settings import AgentPrivacy, Budget, Trainings
@@ -369,7 +369,8 @@ def _work(
     if job["memory"]:
         memory = load_memory(Path(job["memory"]), job.get("memory_digest", ""))
     noise = simulated_noise(work, client) if simulated else Noise.secret()
-    local, held_back = _locals(source_of(job["source"]), work, layout, client, rules, threads)
+    source = source_of(job["source"])
+    local, held_back, folds = _locals(source, work, layout, client, rules, threads)
     privacy = AgentPrivacy.from_wire(work.privacy)
     demand = rules.policy.privacy
     if (
@@ -401,6 +402,7 @@ def _work(
         client=client,
         noise=noise,
         held_back=held_back,
+        folds=folds,
         secure=_secure(job, work, rules, simulated=simulated),
     )
     circumstances = {
@@ -408,7 +410,10 @@ def _work(
         "device": device_name(local.device, platform.machine(), rules.learner),
     }
     content = content.model_copy(update=circumstances)
-    kept = _kept(job, order, models, local, held_back, memory)
+    at_home = content.numbers.get(AT_HOME) == 1
+    if at_home and job.get("keep") is not None:  # trained again, with the same draws
+        local, held_back, _ = _locals(source, work, layout, client, rules, threads)
+    kept = _kept(job, order, models, local, held_back, memory, at_home=at_home)
     if new is memory:
         return content, b"", kept
     return content, save_memory(memory_out, new, durable=job["durable"]), kept
@@ -435,6 +440,8 @@ def _kept(
     local: Any,
     held_back: Any,
     memory: ClientState,
+    *,
+    at_home: bool,
 ) -> frames.Job | None:
     """Keep the model of an order for the device's own use. A failure is an answer: it must not cost the report."""
     if job.get("keep") is None or order.work is None:
@@ -452,6 +459,7 @@ def _kept(
             memory,
             client=job["client"],
             held_back=held_back,
+            at_home=at_home,
             dataset=source_of(job["source"]).dataset(task, order.work.round),
             place=Place.of(job["keep"]),
             rules=Rules.from_wire(job),
@@ -479,14 +487,15 @@ def _model_content(path: Path) -> bytes:
 
 def _locals(
     source: Source, work: Work, layout: Any, client: str, rules: Rules, threads: int
-) -> tuple[Any, Any | None]:
-    """The learner on this device's data, and one on the samples that it holds back for votes, if the run has any.
+) -> tuple[Any, Any | None, Iterable[Any]]:
+    """The learner on this device's data; one on the samples that it holds back for votes, if the run has any; and of an
+    evaluation those on which it chooses a model, made when they are used.
 
     In the phase that only describes the data: its description.
     """
     learner = prepared(rules, threads)  # before any other module imports torch
 
-    from covey.agent.data.dataset import hold_back
+    from covey.agent.data.dataset import folds, hold_back
     from covey.agent.data.survey import DataSurvey
     from covey.shared.client import shuffle
     from covey.shared.order_settings import settings_of, task_of
@@ -499,13 +508,18 @@ def _locals(
     if work.evaluation.get("fallback") or HOLD_BACK in work.numbers:
         data, held = hold_back(data, work.seed, client)
     if work.phase == MOMENTS:
-        return DataSurvey(data, task), None
+        return DataSurvey(data, task), None, ()
     task = resolved(task, work.scaling)
     _, training = settings_of(work)
-    local = learner.local(data, task, layout, training, shuffle(work, client), rules)
-    if held is None or work.phase not in (EVALUATE, VOTE):
-        return local, None
-    return local, learner.local(held, task, layout, training, shuffle(work, client), rules)
+
+    def local_of(samples: Any) -> Any:
+        return learner.local(samples, task, layout, training, shuffle(work, client), rules)
+
+    local = local_of(data)
+    if work.phase not in (EVALUATE, VOTE):
+        return local, None, ()
+    parts = folds(data, work.seed, client)
+    return local, held and local_of(held), (local_of(part) for part in parts)
 
 
 def _write(path: Path, content: bytes | memoryview, *, durable: bool) -> None:

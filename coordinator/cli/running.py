@@ -102,6 +102,7 @@ def run(
         baseline,
         newcomers,
         none_evaluated,
+        own_models,
         participation,
         regression,
         results,
@@ -167,6 +168,7 @@ def run(
         for remark in (
             regression(result),
             baseline(result),
+            own_models(result),
             participation(result),
             newcomers(result),
         ):

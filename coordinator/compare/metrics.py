@@ -15,6 +15,7 @@ MODES = (
     "last",
     "last_of_undrawn",
     "server",
+    "delivered",
     "tuned",
     "best",
     "newcomers_server",
@@ -24,6 +25,7 @@ MODES = (
 TITLES = {
     "last": MODE_TITLES["last"],
     "server": MODE_TITLES["server"],
+    "delivered": MODE_TITLES["delivered"],
     "tuned": MODE_TITLES["tuned"],
     "newcomers_server": "newcomers, as served",
     "newcomers_tuned": "newcomers, tuned",
@@ -32,6 +34,7 @@ TITLES = {
 METRICS: Mapping[Metric, tuple[str, str]] = {
     "last": ("last", "macro"),
     "server": ("server", "macro"),
+    "delivered": ("delivered", "macro"),
     "tuned": ("tuned", "macro"),
     "global": ("server", "micro"),
     "newcomers": ("newcomers_tuned", "macro"),

@@ -90,7 +90,7 @@ def _modes(found: Sequence[Summary], measure: Measure, average: str) -> tuple[st
     columns: Columns = {}
     for mode, header in TITLES.items():
         key = f"{mode}_{measure.name}_{average}"
-        if _has(found, key):
+        if _has(found, key) and not (mode == "delivered" and _is_as_served(found, key)):
             columns[header] = _figure(key, measure)
         diverged = f"{mode}_diverged"
         if _has(found, diverged):
@@ -202,6 +202,12 @@ def _traffic(split: Split, found: Sequence[Summary], measure: Measure) -> Column
 def _has(found: Sequence[Summary], figure: str) -> bool:
     """Whether any summary has this figure."""
     return any(figure in one.figures for one in found)
+
+
+def _is_as_served(found: Sequence[Summary], key: str) -> bool:
+    """Whether all agents use what they are served: E-delivered is then E-server."""
+    served = key.replace("delivered", "server", 1)
+    return all(one.figures.get(key) in (None, one.figures.get(served)) for one in found)
 
 
 # -- columns -------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from covey.coordinator.fold.means import Means, means_of
 from covey.coordinator.fold.private_sums import PrivateSums
 from covey.coordinator.fold.stale_reports import Began, fresh
 from covey.coordinator.fold.statistics import pooled_statistics
-from covey.shared.client import VOTE
+from covey.shared.client import AT_HOME, VOTE
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.numerics.vectors import Vector
@@ -389,10 +389,7 @@ class Folding:
             # a method without alternatives asks no agent
             if VOTE in report.numbers and alternative(self._strategy, state, client)
         }
-        claims = {
-            client: {mode: row for mode, row in report.numbers.items() if mode != VOTE}
-            for client, report in reports
-        }
+        claims = {client: _rows_by_mode(report.numbers) for client, report in reports}
         evaluation = limits.fair_figures(claims, self._settings)
         means = self._means(
             [(client, replace(report, numbers=evaluation[client])) for client, report in reports]
@@ -473,3 +470,12 @@ def check_sums(reports: Sequence[Terms], sizes: Mapping[str, int], sums: Accumul
             )
         if weights[key] > 0:
             check_vector(key, sums.mean(key))
+
+
+def _rows_by_mode(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures of an evaluation by mode; E-delivered are those of the model that the agent chose, if it did."""
+    modes = {mode: row for mode, row in numbers.items() if mode not in (VOTE, AT_HOME)}
+    if AT_HOME in numbers:
+        at_home = numbers[AT_HOME]
+        modes["delivered"] = {**modes["tuned" if at_home else "server"], AT_HOME: at_home}
+    return modes

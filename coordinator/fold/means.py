@@ -18,7 +18,8 @@ Evaluation = Mapping[ClientId, Mapping[str, Any]]  # each agent's figures by mod
 Clients = Collection[ClientId]
 
 FIGURES = tuple(MEASURES)
-KEPT_MODES = (*MODES, "best")  # the best model that was tracked; E-global is the micro "server"
+# delivered: what the agent uses; best: the best model that was tracked; E-global is the micro "server"
+KEPT_MODES = (*MODES, "delivered", "best")
 
 
 @dataclass(frozen=True)

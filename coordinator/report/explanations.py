@@ -20,6 +20,10 @@ MODES = {
         "E-server",
         "the served model (an agent's cluster model, or the only one) on the agent's own test data",
     ),
+    "delivered": Term(
+        "E-delivered",
+        "what the agent uses: the served model, or the fine-tuned one if its own training samples were for it",
+    ),
     "tuned": Term("E-tuned", "the same after a short fine-tuning on the agent's training data"),
     "last": Term(
         "E-last",
@@ -35,10 +39,11 @@ MODES = {
     "newcomers_server": Term(
         "newcomers, E-server", "the served model on agents that joined after the last round"
     ),
+    "newcomers_delivered": Term("newcomers, E-delivered", "what these agents use"),
     "newcomers_tuned": Term("newcomers, E-tuned", "the same after fine-tuning on these agents"),
     "newcomers_last": Term("newcomers, E-last", "the newcomers' own models"),
 }
-MODES_OF_AGENTS = ("server", "tuned", "last", "best")  # columns of the table of agents
+MODES_OF_AGENTS = ("server", "delivered", "tuned", "last", "best")  # columns of the table of agents
 
 AVERAGES = (
     Term("macro", "mean over agents: every agent counts once"),

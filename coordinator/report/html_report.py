@@ -19,7 +19,14 @@ from covey.coordinator.report.run_facts import (
     moment,
     version_words,
 )
-from covey.coordinator.report.tables import baseline, newcomers, participation, results, unevaluated
+from covey.coordinator.report.tables import (
+    baseline,
+    newcomers,
+    own_models,
+    participation,
+    results,
+    unevaluated,
+)
 from covey.coordinator.view.svg import document
 from covey.coordinator.view.words import MODE_TITLES, epsilons
 from covey.shared.errors import UserError
@@ -89,7 +96,12 @@ def _page_of_one(run: Curves, facts: RunFacts) -> Page:
     ended = moment(facts.ended)
     words = [method, counted(agents, "agent"), f"seed {seed}", ended]
     remarks = [_stop(result), newcomers(result)]
-    for sentences in (baseline(result), participation(result), unevaluated(result)):
+    for sentences in (
+        baseline(result),
+        own_models(result),
+        participation(result),
+        unevaluated(result),
+    ):
         remarks.extend(sentences.splitlines())
     modes = html_tables.shown_modes(result)
     return Page(

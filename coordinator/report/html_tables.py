@@ -28,6 +28,9 @@ def shown_modes(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
         averages[f"newcomers_{mode}"] = figures
     if not result["never_trained"]:
         averages.pop("last_of_participants", None)  # it is E-last
+    if not result.get("at_home"):
+        averages.pop("delivered", None)  # it is E-server
+        averages.pop("newcomers_delivered", None)
     shown = {}
     for mode in MODES:
         figures = averages.get(mode, {})

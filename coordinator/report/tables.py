@@ -11,6 +11,7 @@ from covey.coordinator.view.words import MODE_TITLES, epsilons
 from covey.shared.numerics.measures import (
     ACCURACY,
     MEASURES,
+    PERCENT,
     SHOWN_OF_REGRESSION,
     Measure,
     shown_measure,
@@ -22,6 +23,8 @@ Figures = Mapping[str, Any]  # the averages of one mode: "agents", and averages 
 Words = Callable[[Result], str]  # the text of a result in one column
 
 MAX_NAMES = 20  # agents that a sentence lists
+WORTH_POINTS = 0.01  # a smaller gain of the agents' own models is not worth a sentence
+WORTH_TIMES = 1.02  # of an error
 NO_FIGURES: Figures = {}
 
 
@@ -92,6 +95,8 @@ def _modes(found: Iterable[Result]) -> list[str]:
     for result in found:
         for mode in MODE_TITLES:
             figures = _figures(result, mode)
+            if mode == "delivered" and not result.get("at_home"):
+                continue  # it is E-server
             if figures.get("agents") or figures.get("diverged"):
                 present.add(mode)
     return [mode for mode in MODE_TITLES if mode in present]
@@ -308,6 +313,42 @@ def baseline(result: Result) -> str:
         f"E-server is not better than no model: the {answer} of each agent's training data as the only answer has "
         f"{measure.label} {measure.text(other)} (macro)"
     )
+
+
+def own_models(result: Result) -> str:
+    """How much better than the served model the agents' own ones are, and how many agents use theirs; empty if neither is."""
+    served = _figures(result, "server")
+    measure = shown_measure(served)
+    if measure is None:
+        return ""
+
+    def macro(mode: str) -> float:
+        averages: Mapping[str, float] = _figures(result, mode).get(measure.name, {})
+        return averages.get("macro", served[measure.name]["macro"])
+
+    best = max(("tuned", "last"), key=lambda mode: macro(mode) * (-1) ** measure.lower_is_better)
+    one, own = macro("server"), macro(best)
+    amount = ""
+    if measure.scale == PERCENT and own - one >= WORTH_POINTS:
+        amount = f"{PERCENT * (own - one):.1f} points"
+    elif measure.lower_is_better and own > 0 and one / own >= WORTH_TIMES:
+        amount = f"{one / own:.1f} times" if one / own >= 1.5 else f"{100 * (one / own - 1):.0f} %"
+    sentence = ""
+    if amount:
+        sentence = (
+            f"the agents' own models are {amount} better than the served one: {measure.label} {measure.text(own)} "
+            f"({MODE_TITLES[best]}) against {measure.text(one)} (macro)"
+        )
+    at_home = len(result.get("at_home", ()))
+    if at_home:
+        uses = (
+            f"{at_home} of {result['agents']} agents use the served model after fine-tuning: {measure.label} "
+            f"{measure.text(macro('delivered'))} (E-delivered)"
+        )
+        return f"{sentence}; {uses}" if sentence else uses
+    if sentence and "delivered" not in result["accuracy"]:
+        return f"{sentence}; evaluation.deliver: best lets each device choose"
+    return sentence
 
 
 def _modes_with_divergence(result: Result) -> list[str]:

@@ -21,6 +21,7 @@ from covey.coordinator.record.records import (
     sizes,
 )
 from covey.coordinator.run.run import Run
+from covey.shared.client import AT_HOME
 from covey.shared.files import atomic_replace, write_atomically
 from covey.shared.model_files import model_file
 from covey.shared.numerics import metrics
@@ -82,11 +83,20 @@ class RunResult:
     stale: Mapping[ClientId, int] = field(default_factory=dict)  # see `_stale`
     failures: Mapping[ClientId, Figures] = field(default_factory=dict)  # see `RunState`
     fell_back: Mapping[ClientId, Figures] = field(default_factory=dict)  # see `RunState.fallen`
+    at_home: Sequence[ClientId] = ()  # agents that use the served model after fine-tuning
 
     def to_json(self) -> dict[str, Any]:
         """The document, with its keys in their order."""
         document = dict(vars(self))
-        for key in ("privacy", "unevaluated", "stale", "failures", "fell_back", "origin"):
+        for key in (
+            "privacy",
+            "unevaluated",
+            "stale",
+            "failures",
+            "fell_back",
+            "origin",
+            "at_home",
+        ):
             if not document[key]:
                 del document[key]
         return document
@@ -144,6 +154,11 @@ def result_of(run: Run, truth: Truth | None) -> RunResult:
         stale=_stale(run, federated),
         failures=_failures(run),
         fell_back=dict(sorted(run.facts.fallen.items())),
+        at_home=[
+            client
+            for client, modes in sorted(run.facts.evaluation.items())
+            if modes.get("delivered", {}).get(AT_HOME)
+        ],
     )
 
 

@@ -10,7 +10,12 @@ from covey.coordinator.view.state import Faults, Fleet
 MAX_SINGLY = 12  # more clusters than these do not fit a line one by one
 MINUTE_S = 60
 HOUR_S = 3600
-MODE_TITLES = {"server": "E-server", "tuned": "E-tuned", "last": "E-last"}  # in the order of tables
+MODE_TITLES = {  # in the order of tables
+    "server": "E-server",
+    "delivered": "E-delivered",
+    "tuned": "E-tuned",
+    "last": "E-last",
+}
 KINDS = {"client": "client-level", "signatures": "signatures", "local": "example-level"}
 
 

@@ -91,6 +91,15 @@ def baseline_figures(train: npt.NDArray[Any], truth: npt.NDArray[Any]) -> Figure
     return classification_figures(truth, np.tile(shares, (len(truth), 1)))
 
 
+def errors(truth: npt.NDArray[Any], outputs: Float64) -> Float64:
+    """The error of each sample (n,): squared, or of class probabilities (n, classes) 1 for a wrong class and 0 for the right one."""
+    if truth.dtype.kind == "f":
+        distances: Float64 = outputs.ravel() - truth
+        return distances**2
+    wrong: Float64 = (outputs.argmax(axis=1) != truth).astype(np.float64)
+    return wrong
+
+
 def or_diverged(figures: Figures) -> Figures:
     """The figures, or {"n", "diverged": True} if one of them is not finite: the model's outputs were not."""
     for name, figure in figures.items():

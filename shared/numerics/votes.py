@@ -1,6 +1,7 @@
 """Votes: losses of agents under two models, on data that they hold back from training. Pure.
 
 An agent that votes for itself (`Vote`) comes to the same verdict as the coordinator, so that it can act on it at once.
+`is_clearly_better` decides between models that may both be good: the one that is served, and the same after training at home.
 In a vote of the fleet each agent sends a mean difference and its variance, and `counted` has the outcome.
 """
 
@@ -17,6 +18,7 @@ import numpy.typing as npt
 LEAST = 5  # samples: with fewer the variance of a mean is a guess
 SURE = 2.33  # standard deviations: one-sided, 1 %
 LIMIT = 3.0  # times the median, the most that one agent counts in a decision of the fleet
+CLEAR = 1.64  # standard deviations: one-sided, 5 %
 MUCH = 0.5  # of the loss of a model that knows nothing
 LARGEST_LOSS = (
     1e50  # in place of larger losses and of those that are not finite; its square is finite
@@ -24,6 +26,7 @@ LARGEST_LOSS = (
 MOST = 1e6  # standard deviations, in place of more
 
 Losses = npt.NDArray[np.float32]
+Errors = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ class Vote:
         return difference > MUCH * self.naught and difference > SURE * math.sqrt(self.variance)
 
 
-def difference(one: Losses, other: Losses) -> tuple[float, float]:
+def difference(one: Errors, other: Errors) -> tuple[float, float]:
     """How much lower the loss is under the other model, and the variance of that mean.
 
     Args:
@@ -78,6 +81,12 @@ def difference(one: Losses, other: Losses) -> tuple[float, float]:
     """
     apart = _bounded(one) - _bounded(other)
     return float(apart.mean()), float(apart.var(ddof=1)) / len(apart)
+
+
+def is_clearly_better(other: Errors, served: Errors) -> bool:
+    """Whether errors of single samples (n,), n >= 2, are lower beyond chance."""
+    gain, variance = difference(served, other)
+    return gain > CLEAR * math.sqrt(variance)
 
 
 @dataclass(frozen=True)
@@ -115,7 +124,7 @@ def counted(differences: Sequence[tuple[float, float]]) -> Outcome:
     return Outcome(len(d), int((d > 0).sum()), gain, z)
 
 
-def _bounded(losses: Losses) -> npt.NDArray[np.float64]:
+def _bounded(losses: Errors) -> npt.NDArray[np.float64]:
     wide = np.nan_to_num(
         losses.astype(np.float64), nan=LARGEST_LOSS, posinf=LARGEST_LOSS, neginf=LARGEST_LOSS
     )

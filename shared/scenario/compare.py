@@ -21,7 +21,7 @@ from covey.shared.scenario.section import Section, TensorPattern, repeated
 from covey.shared.strategies.registry import AnyStrategy
 from covey.shared.wire.framing import Name
 
-Metric = Literal["last", "server", "tuned", "global", "newcomers"]
+Metric = Literal["last", "server", "delivered", "tuned", "global", "newcomers"]
 Measured = Literal["accuracy", "f1", "rmse", "mae", "r2", "mse"]
 JsonSchema = dict[str, Any]
 
@@ -148,9 +148,9 @@ class Compare(Section):
     )
     metric: Metric = Field(
         "last",
-        description="The compared figure. last, server, tuned: macro average of that evaluation mode; global: micro average "
-        "of E-server over all agents' test samples (a sample that several agents hold counts for each); newcomers: E-tuned "
-        "of the newcomers.",
+        description="The compared figure. last, server, delivered, tuned: macro average of that evaluation mode; global: "
+        "micro average of E-server over all agents' test samples (a sample that several agents hold counts for each); "
+        "newcomers: E-tuned of the newcomers.",
     )
     layout: Literal["modes", "averages"] = Field(
         "modes",

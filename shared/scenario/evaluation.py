@@ -62,6 +62,12 @@ class Evaluation(Section):
         description="Settings of fine-tuning that differ from the training section, for example {momentum: 0.5}. "
         "training.lr_steps and the training settings of a compared method do not apply to fine-tuning.",
     )
+    deliver: Literal["best", "served"] = Field(
+        "best",
+        description="What a device uses after the run. best: the served model, or the same after fine-tuning as in mode "
+        "E-tuned where that is clearly better on training samples that the fine-tuning has not seen. Needs tune_epochs. "
+        "served: what mode E-server measures.",
+    )
     track: bool = Field(
         False,
         description="Measure the test accuracy of each participant right after its training, in every round. E-best needs "
@@ -80,4 +86,7 @@ class Evaluation(Section):
 
     def for_agents(self) -> dict[str, Any]:
         """The section in an order."""
-        return self.model_dump(mode="json", exclude=None if self.fallback else {"fallback"})
+        unused = set() if self.fallback else {"fallback"}
+        if self.deliver == "served":
+            unused.add("deliver")
+        return self.model_dump(mode="json", exclude=unused)

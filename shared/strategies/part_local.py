@@ -244,8 +244,9 @@ def of_whole(local: Local | PartLocal) -> Local:
     return local.local if isinstance(local, PartLocal) else local
 
 
-def tuned(local: Local | PartLocal, model: Vector, epochs: int) -> Vector:
-    """A whole model (d,) after fine-tuning, which changes nothing that is frozen."""
-    if not isinstance(local, PartLocal):
-        return local.train(model, epochs=epochs).end
-    return local.local.train(model, epochs=epochs, trained=local.split.trains).end
+def tuned(local: Local, mixture: Mixture, epochs: int, split: Split | None) -> Mixture:
+    """Whole models (d,) after fine-tuning on whole models, which changes nothing that is frozen."""
+    options: dict[str, Any] = {} if split is None else {"trained": split.trains}
+    return tuple(
+        (weight, local.train(model, epochs=epochs, **options).end) for weight, model in mixture
+    )

@@ -35,7 +35,7 @@ from covey.shared.scenario.scenario import Scenario
 
 T = TypeVar("T")
 ScenarioLike = Scenario | Mapping[str, Any] | str | os.PathLike[str]
-Mode = Literal["server", "tuned", "last", "best"]
+Mode = Literal["server", "delivered", "tuned", "last", "best"]
 Average = Literal["macro", "micro"]
 ARGUMENTS = {  # of `run` and `compare`, by the options that messages name
     "this command line must allow it": "allow it",
@@ -114,7 +114,7 @@ class Result:
         """An average of the agents' test accuracies, as a share between 0 and 1.
 
         Args:
-            mode: "server" is the served model, "tuned" the same after fine-tuning on the agent, "last" the agent's own
+            mode: "server" is the served model, "delivered" what each agent uses, "tuned" the served one after fine-tuning on the agent, "last" the agent's own
                 model after its latest training, "best" the best that was tracked.
             average: "macro" counts every agent once, "micro" every test sample once.
 

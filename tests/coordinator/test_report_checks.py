@@ -215,6 +215,11 @@ def report(**numbers: Any) -> ReportContent:
         ),
         (Phase("evaluate"), {"server": {**GOOD, "correct": 5}}, "expected correct from 0 to n"),
         (
+            Phase("evaluate"),
+            {"server": GOOD, "tuned": GOOD, "at_home": 0.5},
+            "at_home is 0.5; expected 0 or 1",
+        ),
+        (
             Phase("moments"),
             moments(1) | {"count": [0] * 3},
             "count is [0, 0, 0]; expected 3 numbers from 1 to 1e+100",
@@ -250,6 +255,12 @@ def test_wrong_numbers_are_named_with_what_is_expected(
             },
             {"server": GOOD, "tuned": {"n": 0}},
         ),
+        (
+            Phase("evaluate"),
+            {"server": GOOD, "tuned": GOOD, "at_home": 1, "delivered": GOOD},
+            {"server": GOOD, "tuned": GOOD, "at_home": 1},
+        ),
+        (Phase("evaluate"), {"server": GOOD, "at_home": "boom"}, {"server": GOOD}),
         (Phase("train"), {"anything": "else", "pi": [1.0]}, {}),
         (Phase(numbers={"few": Expected(2, required=False)}), {}, {}),
         (Phase("moments"), {**channels(), "pi": 1}, channels()),
