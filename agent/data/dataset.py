@@ -275,6 +275,7 @@ def folds(data: Dataset, seed: int, client: str) -> Iterator[Dataset]:
             test_features=data.features[test],
             test_targets=data.targets[test],
             test_groups=None,
+            shared_tests=None,
         )
 
 

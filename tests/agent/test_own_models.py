@@ -26,13 +26,15 @@ TRAINING = {"epochs": 1, "batch": 5, "lr": 1.0}
 
 def test_each_training_sample_is_once_among_those_that_choose_and_no_test_sample_is() -> None:
     data = numbered(60)
-    data = replace(data, targets=np.repeat([0, 1], [45, 15]))
+    tests: Any = object()  # of other rows
+    data = replace(data, targets=np.repeat([0, 1], [45, 15]), shared_tests=tests)
     parts = list(folds(data, 3, "pi-1"))
     held = [part.test_features[:, 0].astype(int).tolist() for part in parts]
     assert sorted(itertools.chain.from_iterable(held)) == list(range(60))
     for part, own in zip(parts, held, strict=True):
         assert sorted([*numbers(part), *own]) == list(range(60))
         assert part.test_targets.tolist().count(1) == 5, "of each class its share"
+        assert part.shared_tests is None
     assert [part.test_features.tolist() for part in folds(data, 3, "pi-1")] == [
         part.test_features.tolist() for part in parts
     ]
