@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,13 +20,18 @@ from covey.broker.programs.mosquitto import DATABASE, SAVE_EVERY_S
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.link import Down, Message, Up, Will
 from covey.shared.mqtt.mqtt_link import MqttLink
+from covey.shared.mqtt.profiles import HEAD_BYTES, NAMES, PART_HEAD_BYTES, UNLIMITED
 from covey.shared.wire.topics import Topics
 
 SIZES = tuple(1 << power for power in range(16, 24))  # parts of 64 KiB to 8 MiB
-HEADROOM = 1024  # a part travels with its digest and its numbers
 TRIPS = 50
 BULK = (250_000, 40)  # bytes of a message, how many
 USELESS = "Covey cannot work with this broker as it is configured"
+SUBSCRIPTIONS = 64  # at once: a model of some 32 MB has as many parts
+NAME_PROFILE = (
+    "a model of more parts needs the profile of the broker in its address: "
+    f"?profile= and one of {', '.join(NAMES[1:])}"
+)
 TOO_LARGE = "raise the broker's limits (`broker up --max-packet`; Mosquitto: max_packet_size, message_size_limit), or lower wire.part_bytes in the scenario"
 
 
@@ -95,6 +100,8 @@ class Doctor:
             ("last will", self._will),
             ("take-over of a client id", self._take_over),
             ("persistent session", self._persistent),
+            ("limits", self._limits),
+            ("subscriptions", self._subscriptions),
             ("largest payload", self._largest),
             ("round trip", self._round_trip),
             ("throughput", self._throughput),
@@ -146,7 +153,8 @@ class Doctor:
             return Finding(
                 "connection", "missing", first.why, "check host, port, user, password and TLS"
             )
-        return Finding("connection", "ok", "MQTT 3.1.1")
+        version = "MQTT 5" if self.url.profile.mqtt5 else "MQTT 3.1.1"
+        return Finding("connection", "ok", f"{version}, broker profile {self.url.profile}")
 
     async def _publish(self) -> Finding:
         async with self._link() as link:
@@ -235,16 +243,52 @@ class Doctor:
             async with self._link(client_id=name):  # a clean session removes the persistent one
                 pass
 
+    async def _limits(self) -> Finding:
+        """What the broker names itself, if it speaks MQTT 5."""
+        profile = replace(self.url.profile, mqtt5=True)
+        link = MqttLink(replace(self.url, profile=profile), client_id=f"{self._name}-5")
+        async with link:
+            async with asyncio.timeout(self.patience_s):
+                first = await anext(link.incoming())
+        if link.profile.unusable:
+            raise CheckFailed(link.profile.unusable)
+        if isinstance(first, Down):
+            return Finding("limits", "note", "none named", "no harm: the broker has no MQTT 5")
+        found = link.profile
+        named = []
+        if found.payload_bytes < UNLIMITED - HEAD_BYTES:
+            named.append(f"{found.payload_bytes >> 10} KiB in a message")
+        if found.unacknowledged < UNLIMITED:
+            named.append(f"{found.unacknowledged} messages unacknowledged")
+        seen = ", ".join(named) or "none named"
+        return Finding("limits", "ok", seen, value=found.payload_bytes)
+
+    async def _subscriptions(self) -> Finding:
+        count = min(SUBSCRIPTIONS, self.url.profile.subscriptions)
+        topics = [self._topic(f"part/{number}") for number in range(count)]
+        async with self._link() as link, asyncio.timeout(4 * self.patience_s):
+            answer = await link.subscribe(topics)
+        if answer:
+            return Finding("subscriptions", "ok", f"{count} of one connection", value=count)
+        seen = f"{len(answer.refused)} of {count} refused"
+        if not answer.answered:
+            seen = f"{count} in one packet end the connection"
+        return Finding("subscriptions", "note", seen, NAME_PROFILE)
+
     async def _largest(self) -> Finding:
+        most = self.url.profile.part_bytes
+        sizes = [size for size in SIZES if size < most]
+        if most < SIZES[-1]:
+            sizes.append(most)
         largest = 0
-        for size in SIZES:
+        for size in sizes:
             try:
                 async with self._link() as link:
                     await self._subscribe(link, self._topic("large"))
                     await self._send(
                         link,
                         self._topic("large"),
-                        os.urandom(size + HEADROOM),
+                        os.urandom(size + PART_HEAD_BYTES),
                         patience_s=4 * self.patience_s,
                     )
                     await self._hear(link)
@@ -252,9 +296,9 @@ class Doctor:
                 break
             largest = size
         seen = f"{largest // 1024} KiB{' or more' if largest == SIZES[-1] else ''}"
-        if largest < SIZES[0]:
-            raise CheckFailed(f"not even {SIZES[0] // 1024} KiB arrived", TOO_LARGE)
-        if largest < DEFAULT_PART:
+        if largest < sizes[0]:
+            raise CheckFailed(f"not even {sizes[0] // 1024} KiB arrived", TOO_LARGE)
+        if largest < min(DEFAULT_PART, most):
             advice = f"set wire.part_bytes to at most {largest} in the scenario"
             return Finding("largest payload", "note", seen, advice, largest)
         return Finding("largest payload", "ok", seen, value=largest)
@@ -274,6 +318,7 @@ class Doctor:
 
     async def _throughput(self) -> Finding:
         size, count = BULK
+        size = min(size, self.url.profile.part_bytes)
         bulk = f"{count} messages of {size // 1000} kB"
         payload = os.urandom(size)
         failed = ""
@@ -292,7 +337,7 @@ class Doctor:
             rate = size * count / (time.perf_counter() - began) / 1e6
         if failed:
             raise CheckFailed(f"{bulk} did not arrive: {failed}", TOO_LARGE)
-        return Finding("throughput", "ok", f"{rate:.0f} MB/s ({bulk})", value=rate)
+        return Finding("throughput", "ok", f"{rate:.3g} MB/s ({bulk})", value=rate)
 
     async def _drain(self, reader: MqttLink, count: int) -> None:
         for _ in range(count):

@@ -6,8 +6,8 @@ never followed.
 
 from __future__ import annotations
 
-from covey.agent.device.events import Actions, Subscribe, Unsubscribe
-from covey.agent.device.stalls import StallTimer, part_topics
+from covey.agent.device.events import Actions
+from covey.agent.device.stalls import PartWindow, StallTimer, part_topics
 from covey.shared.wire.brief_work import whole_of
 from covey.shared.wire.messages import ModelRef, OrderMessage, SharedWork
 from covey.shared.wire.topics import Topics
@@ -26,7 +26,7 @@ class Briefs:
         self._topics = topics
         self._known: dict[bytes, SharedWork] = {}  # by digest, the newest last
         self._waiting: OrderMessage | None = None  # names a shared part that is not here
-        self._subscribed: tuple[str, ...] = ()  # as of the latest `settle`
+        self.parts = PartWindow()  # as of the latest `settle`
         self._stall = StallTimer()  # watches while an order waits
 
     def __repr__(self) -> str:
@@ -36,11 +36,6 @@ class Briefs:
     @property
     def wake_at(self) -> float | None:
         return self._stall.at
-
-    @property
-    def subscribed(self) -> tuple[str, ...]:
-        """Topics that a new connection has to subscribe to."""
-        return self._subscribed
 
     @property
     def _missing(self) -> ModelRef | None:
@@ -92,20 +87,15 @@ class Briefs:
         if not self._stall.is_due(now):
             return []
         self._stall.watch(now)
-        return [Subscribe(self._subscribed)] if self._subscribed else []
+        return self.parts.again(self.parts.needed)
+
+    def part_arrived(self, topic: str, digest: bytes) -> None:
+        if self._missing is not None and self._missing.digest == digest:
+            self.parts.came(topic)
 
     def settle(self, *, is_up: bool) -> Actions:
         """Subscribe to the shared part that is missing, and to nothing otherwise."""
-        before = self._subscribed
         missing = self._missing
-        self._subscribed = ()
-        if missing is not None:
-            self._subscribed = part_topics(self._topics, [missing])
-        if not is_up or before == self._subscribed:
-            return []
-        actions: Actions = []
-        if before:
-            actions.append(Unsubscribe(before))
-        if self._subscribed:
-            actions.append(Subscribe(self._subscribed))
-        return actions
+        topics = () if missing is None else part_topics(self._topics, [missing])
+        actions = self.parts.need(topics)
+        return actions if is_up else []

@@ -19,9 +19,8 @@ from covey.agent.device.events import (
     KeepDeployed,
     Notify,
     Subscribe,
-    Unsubscribe,
 )
-from covey.agent.device.stalls import StallTimer, part_topics
+from covey.agent.device.stalls import PartWindow, StallTimer, part_topics
 from covey.agent.policy import Rules
 from covey.shared.timers import earliest
 from covey.shared.wire.deployments import Deployment, DeploymentShare, latest_serial
@@ -68,7 +67,7 @@ class Deployments:
         self._share_due: float | None = None  # when to stop waiting for the agent's own document
         self._on_disk = set(models)
         self._is_adopting = False  # the worker judges the models
-        self._awaited: tuple[str, ...] = ()  # topics of parts that are subscribed
+        self.parts = PartWindow()
         self._stall = StallTimer()
 
     def __repr__(self) -> str:
@@ -78,11 +77,6 @@ class Deployments:
     @property
     def wake_at(self) -> float | None:
         return earliest(self._share_due, self._stall.at, self._again_at)
-
-    @property
-    def subscribed(self) -> tuple[str, ...]:
-        """The topics that a new connection has to subscribe to."""
-        return (*self.own_topics, *self._awaited)
 
     # what arrives
 
@@ -132,10 +126,14 @@ class Deployments:
             self._clusters = ()
         return self._choose(now)
 
-    def part_arrived(self, now: float) -> None:
-        if self._stall.at is not None:
-            self._stall.reset()
-            self._stall.watch(now)
+    def part_arrived(self, topic: str, digest: bytes, now: float) -> Actions:
+        self.link_up(now)
+        if self._newest is None or digest not in {
+            one.digest for one in self._missing(self._newest)
+        }:
+            return []
+        self.parts.came(topic)
+        return self._await(self.parts.needed)
 
     def model_ready(self, digest: bytes) -> Actions:
         """A deployed model is complete on disk."""
@@ -164,7 +162,9 @@ class Deployments:
         return [KeepDeployed(frozenset())]
 
     def link_up(self, now: float) -> None:
-        self.part_arrived(now)
+        if self._stall.at is not None:
+            self._stall.reset()
+            self._stall.watch(now)
 
     def tick(self, now: float) -> Actions:
         actions: Actions = []
@@ -175,7 +175,7 @@ class Deployments:
             actions += self._choose(now)
         if self._stall.is_due(now):
             self._stall.watch(now)
-            actions.append(Subscribe(self._awaited))
+            actions += self.parts.again(self.parts.needed)
         return actions
 
     # what follows
@@ -232,16 +232,9 @@ class Deployments:
 
     def _await(self, topics: tuple[str, ...]) -> Actions:
         """Be subscribed to these parts, and to no others."""
-        before = self._awaited
-        self._awaited = topics
         if not topics:
             self._stall.stop()
-        actions: Actions = []
-        if before and before != topics:
-            actions.append(Unsubscribe(before))
-        if topics:
-            actions.append(Subscribe(topics))
-        return actions
+        return self.parts.need(topics)
 
     def _needed(self, deployment: Deployment) -> list[ModelRef]:
         return [deployment.models[cluster] for cluster in self._clusters]

@@ -47,7 +47,10 @@ class SettingsReady:
 
 @dataclass(frozen=True)
 class PartSeen:
-    """A part of a model arrived. The model is not complete yet."""
+    """A part of a model is on disk. The model is not complete yet."""
+
+    topic: str = ""
+    digest: bytes = b""  # of the model
 
 
 @dataclass(frozen=True)
@@ -132,7 +135,10 @@ class DeploymentShareSeen:
 
 @dataclass(frozen=True)
 class DeployedPartSeen:
-    """A part of a deployed model arrived. The model is not complete yet."""
+    """A part of a deployed model is on disk. The model is not complete yet."""
+
+    topic: str = ""
+    digest: bytes = b""  # of the model
 
 
 @dataclass(frozen=True)

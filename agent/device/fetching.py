@@ -17,10 +17,8 @@ from covey.agent.device.events import (
     OrderRefused,
     ReportFailure,
     StartWork,
-    Subscribe,
-    Unsubscribe,
 )
-from covey.agent.device.stalls import StallTimer, part_topics
+from covey.agent.device.stalls import PartWindow, StallTimer, part_topics
 from covey.shared.wire.messages import ModelRef, OrderMessage
 from covey.shared.wire.topics import Topics
 
@@ -49,7 +47,7 @@ class Fetching:
         self.order: OrderMessage | None = None  # None exactly while the state is IDLE
         self._on_disk = set(models)  # digests; the model store holds at least these
         self._newest: dict[str, bytes] = {}  # model key -> digest, as of the latest order or later
-        self._subscribed: tuple[str, ...] = ()  # topics of model parts, as of the latest `settle`
+        self.parts = PartWindow()  # as of the latest `settle`
         self._stall = StallTimer()  # watches only while FETCHING
 
     def __repr__(self) -> str:
@@ -61,11 +59,6 @@ class Fetching:
     def step(self) -> int:
         """Step of the order that the agent works on; 0 for none."""
         return self.order.step if self.order is not None else 0
-
-    @property
-    def subscribed(self) -> tuple[str, ...]:
-        """Topics of model parts that a new connection has to subscribe to."""
-        return self._subscribed
 
     @property
     def wake_at(self) -> float | None:
@@ -130,9 +123,11 @@ class Fetching:
         self._stall.reset()
         self._watch_for_stall(now)
 
-    def part_arrived(self, now: float) -> None:
+    def part_arrived(self, topic: str, digest: bytes, now: float) -> None:
         self._stall.reset()
         self._watch_for_stall(now)
+        if digest in _digests(self._missing()):
+            self.parts.came(topic)
 
     def model_ready(self, key: str, digest: bytes, now: float) -> Actions:
         """A model is complete on disk."""
@@ -157,8 +152,7 @@ class Fetching:
         if not self._stall.is_due(now):
             return []
         self._watch_for_stall(now)
-        missing = self._missing()
-        actions: Actions = [Subscribe(self._topics_of(missing))]
+        actions = self.parts.again(self._topics_of(self._missing()))
         if self._stall.stalls == STALLS_TO_SHOW:
             actions.append(
                 Notify(
@@ -177,24 +171,18 @@ class Fetching:
             everything: hold the newest models ahead of their order (`delivery: all` of a scenario).
             is_up: whether the link is connected. If it is not, the next connection subscribes.
         """
-        before = self._subscribed
-        self._subscribed = self._needed_topics(last_order, everything)
-        if not is_up or self._subscribed == before:
-            return []
-        actions: Actions = []
-        old = tuple(topic for topic in before if topic not in self._subscribed)
-        new = tuple(topic for topic in self._subscribed if topic not in before)
-        if old:
-            actions.append(Unsubscribe(old))
-        if new:
-            actions.append(Subscribe(new))
-        return actions
+        actions = self.parts.need(self._needed_topics(last_order, everything))
+        return actions if is_up else []
 
     def _needed_topics(self, last_order: OrderMessage | None, everything: bool) -> tuple[str, ...]:
         if everything:
             models = models_of(self.order or last_order)
-            # nothing to do now: keep the subscriptions of the latest order that named models
-            return self._topics_of(models) if models else self._subscribed
+            topics = self._topics_of(models)
+            if not models:
+                # nothing to do now: keep the subscriptions of the latest order that named models
+                return self.parts.subscribed
+            if len(topics) <= self.parts.most:
+                return topics
         if self.state is WorkState.FETCHING:
             return self._topics_of(self._missing())
         return ()

@@ -55,6 +55,9 @@ class Presence:
         self._bench = bench
         self._duplicate_ids = DuplicateIds(session)
         self.is_up = False  # the link is connected
+        self._takes_over = (
+            False  # our connection ended those of others with our id, if there were some
+        )
         # what others see in the newest status; None: the broker has none of this connection
         self._published: tuple[Any, ...] | None = None
         self._is_due = False  # the status has to be published even if nothing changed
@@ -155,8 +158,10 @@ class Presence:
 
     # the link, and other programs with this agent's id
 
-    def link_up(self) -> None:
+    def link_up(self, *, fixed_client_id: bool = False) -> None:
+        """With a fixed client id, another program with our id ends our connection, and we end its."""
         self.is_up = True
+        self._takes_over = fixed_client_id
         self._published = None  # the broker may have published our last will meanwhile
 
     def link_lost(self) -> None:
@@ -172,8 +177,13 @@ class Presence:
             return []
         if not status.online:  # others read that we are gone
             self._is_due = True
+        if status.session == self._session:
             return []
-        if retained or status.session == self._session:
+        if self._takes_over:
+            # only one of us is connected at a time: what the other has left is its word, or its last will
+            if status.problem:
+                return []
+        elif retained or not status.online:
             return []
         match self._duplicate_ids.observe(status.session, now):
             case Reaction.ANNOUNCE:

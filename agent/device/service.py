@@ -193,8 +193,12 @@ class Agent:
     @property
     def client_id(self) -> str:
         """The MQTT client id. It is new in each life, so that two agents with one id notice each other."""
-        session = self.session.will.session
-        return f"covey-{self.identity.federation}-{self.identity.agent}-{session}"
+        return f"{self.fixed_client_id}-{self.session.will.session}"
+
+    @property
+    def fixed_client_id(self) -> str:
+        """The one for brokers that know a device by its client id: the same in each life, which takes over from the last."""
+        return f"covey-{self.identity.federation}-{self.identity.agent}"
 
     @property
     def will(self) -> Will:
@@ -401,15 +405,17 @@ class Agent:
             case AgentTopic(agent, "order") if agent == self.identity.agent:
                 return e.OrderSeen(OrderMessage.from_bytes(payload))
             case AgentTopic(agent, "model"):
-                return self._store_part(self.store, f"@{agent}", payload, now)
+                return self._store_part(self.store, f"@{agent}", message, now)
             case ClusterTopic(key, _) if key == SETTINGS:
                 part = Part.from_bytes(payload)
                 shared = self._shared_parts.feed(part)
-                return None if shared is None else e.SettingsReady(part.digest, shared)
+                if shared is None:
+                    return e.PartSeen(message.topic, part.digest)
+                return e.SettingsReady(part.digest, shared)
             case ClusterTopic(key, _) if self._deployed is not None and is_deployed(key):
-                return self._store_deployed_part(self._deployed, key, payload, now)
+                return self._store_deployed_part(self._deployed, key, message, now)
             case ClusterTopic(key, _):
-                return self._store_part(self.store, key, payload, now)
+                return self._store_part(self.store, key, message, now)
             case PlainTopic("deployment" | "deployment/candidate"):
                 return e.DeploymentSeen(Deployment.from_bytes(payload), time.time())
             case AgentTopic(agent, "deployment") if agent == self.identity.agent:
@@ -417,19 +423,19 @@ class Agent:
         raise DecodeError("topic", f"{message.topic!r} is not for {self.identity.agent}")
 
     def _store_deployed_part(
-        self, store: ModelStore, key: str, payload: bytes, now: float
+        self, store: ModelStore, key: str, message: Message, now: float
     ) -> e.Event | None:
-        match self._store_part(store, key, payload, now):
+        match self._store_part(store, key, message, now):
             case e.ModelReady(_, digest):
                 return e.DeployedModelReady(digest)
-            case e.PartSeen():
-                return e.DeployedPartSeen()
+            case e.PartSeen(topic, digest):
+                return e.DeployedPartSeen(topic, digest)
         return None
 
     def _store_part(
-        self, store: ModelStore, key: str, payload: bytes, now: float
+        self, store: ModelStore, key: str, message: Message, now: float
     ) -> e.Event | None:
-        part = store.decode(payload)
+        part = store.decode(message.payload)
         try:
             is_complete = store.feed(part, now)
         except OSError as error:  # the session asks the broker for the parts again
@@ -439,7 +445,9 @@ class Agent:
             raise DecodeError("disk full", why) from None
         if is_complete is None:
             return None
-        return e.ModelReady(key, part.digest) if is_complete else e.PartSeen()
+        if is_complete:
+            return e.ModelReady(key, part.digest)
+        return e.PartSeen(message.topic, part.digest)
 
     # what follows
 

@@ -63,6 +63,7 @@ from covey.agent.device.presence import Presence, Progress
 from covey.agent.device.story import Circumstances, Story, StoryLine, sentences
 from covey.agent.policy import DEFAULT_RULES, Rules
 from covey.shared.mqtt.link import Down, Up
+from covey.shared.mqtt.profiles import Profile
 from covey.shared.timers import earliest
 from covey.shared.wire.documents import AgentStatus, Benchmark, CoordinatorStatus, ModelInUse
 from covey.shared.wire.messages import OrderMessage, SharedWork
@@ -208,8 +209,8 @@ class Session:
 
     def _react(self, event: Event, now: float) -> Actions:
         match event:
-            case Up():
-                return self._link_up(now)
+            case Up(profile=profile):
+                return self._link_up(profile, now)
             case Down():
                 self._presence.link_lost()
                 return self._delivery.link_lost()
@@ -223,8 +224,9 @@ class Session:
                 return self._order_seen(order, now)
             case SettingsReady(digest, shared):
                 return self._settings_ready(digest, shared, now)
-            case PartSeen():
-                self._fetching.part_arrived(now)
+            case PartSeen(topic, digest):
+                self._fetching.part_arrived(topic, digest, now)
+                self._briefs.part_arrived(topic, digest)
                 return []
             case ModelReady(key, digest):
                 return self._fetching.model_ready(key, digest, now)
@@ -260,8 +262,8 @@ class Session:
                 return deployments.seen(deployment, now, wall)
             case DeploymentShareSeen(share):
                 return deployments.share_seen(share, now)
-            case DeployedPartSeen():
-                deployments.part_arrived(now)
+            case DeployedPartSeen(topic, digest):
+                return deployments.part_arrived(topic, digest, now)
             case DeployedModelReady(digest):
                 return deployments.model_ready(digest)
             case DeployedModelDamaged(digest):
@@ -284,18 +286,25 @@ class Session:
 
     # the link and the coordinator
 
-    def _link_up(self, now: float) -> Actions:
-        self._presence.link_up()
+    def _link_up(self, profile: Profile, now: float) -> Actions:
+        self._presence.link_up(fixed_client_id=profile.fixed_client_id)
         self._delivery.link_up(now)
         self._fetching.link_up(now)
         self._briefs.link_up(now)
         order = self._topics.order(self._agent)
         status = self._topics.status(self._agent)
-        parts = self._fetching.subscribed + self._briefs.subscribed
+        lasting = [self._topics.coordinator_status, order, status]
+        windows = [self._fetching.parts, self._briefs.parts]
         if self._deployments is not None:
             self._deployments.link_up(now)
-            parts += self._deployments.subscribed
-        return [Subscribe((self._topics.coordinator_status, order, status, *parts))]
+            lasting += self._deployments.own_topics
+            windows.append(self._deployments.parts)
+        parts: list[str] = []
+        for window in windows:
+            window.most = max((profile.subscriptions - len(lasting)) // len(windows), 1)
+            window.need(window.needed)
+            parts += window.subscribed
+        return [Subscribe((*lasting, *parts))]
 
     def _subscriptions_refused(self, topics: tuple[str, ...]) -> Actions:
         """Without orders an agent stays out. Without deployments it only uses the models of its orders."""

@@ -17,7 +17,10 @@ from covey.broker.topic_filters import Retained, Subscriptions, is_filter, is_to
 from covey.shared.mqtt.backoff import Backoff
 from covey.shared.mqtt.inbox import Inbox
 from covey.shared.mqtt.link import UNANSWERED, Down, Incoming, Message, Subscribed, Up, Will
+from covey.shared.mqtt.pace import Pace
+from covey.shared.mqtt.profiles import MOSQUITTO, Profile
 
+MAX_AT_ONCE = 64  # messages of one link under way, as those of the link to a real broker
 HELD_S = 0.05  # the longest delay of a reordered or duplicated message
 
 
@@ -54,9 +57,11 @@ class MemoryBroker:
     def __repr__(self) -> str:
         return f"<MemoryBroker: {len(self._connected)} clients, {self.retained!r}>"
 
-    def link(self, client_id: str, will: Will | None = None) -> MemoryLink:
-        """A link for `async with`. It connects at once unless the broker is away."""
-        return MemoryLink(self, client_id, will)
+    def link(
+        self, client_id: str, will: Will | None = None, profile: Profile = MOSQUITTO
+    ) -> MemoryLink:
+        """A link for `async with`, which obeys a profile. It connects at once unless the broker is away."""
+        return MemoryLink(self, client_id, will, profile)
 
     @property
     def clients(self) -> list[str]:
@@ -110,6 +115,27 @@ class MemoryBroker:
             loop = asyncio.get_running_loop()
             loop.call_soon(self.route, link.will.topic, link.will.payload, True)
 
+    async def publish(self, link: MemoryLink, topic: str, payload: bytes, retain: bool) -> None:
+        """A link's PUBLISH has arrived. The acknowledgement follows."""
+        self.route(topic, payload, retain)
+
+    def subscribe(self, link: MemoryLink, topics: Sequence[str]) -> list[str]:
+        """A link's SUBSCRIBE has arrived. Returns the topics that are refused."""
+        granted = [topic for topic in topics if topic not in self.denied]
+        for topic in granted:
+            link._patterns.add(topic)
+            self._subscriptions.add(topic, link)
+        for topic in granted:
+            if link.up:
+                self._resend(link, topic)
+        return [topic for topic in topics if topic in self.denied]
+
+    def unsubscribe(self, link: MemoryLink, topics: Sequence[str]) -> None:
+        """A link's UNSUBSCRIBE has arrived."""
+        for topic in topics:
+            link._patterns.discard(topic)
+            self._subscriptions.remove(topic, link)
+
     def route(self, topic: str, payload: bytes, retain: bool) -> None:
         """Keep a message where it is retained, and deliver it to every link whose filters fit."""
         if retain:
@@ -137,8 +163,12 @@ class MemoryBroker:
 class MemoryLink:
     """A `shared.mqtt.link.Link` to a `MemoryBroker`."""
 
-    def __init__(self, broker: MemoryBroker, client_id: str, will: Will | None) -> None:
+    def __init__(
+        self, broker: MemoryBroker, client_id: str, will: Will | None, profile: Profile
+    ) -> None:
         self.client_id = client_id
+        self.profile = profile
+        self._pace: Pace | None = None  # of the connection
         self.will = will
         self.up = False
         self._broker = broker
@@ -180,37 +210,41 @@ class MemoryLink:
     async def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
         if not is_topic(topic):
             raise ValueError(f"{topic!r} is not a topic to publish to")
-        if not await self._travel():
+        pace = self._pace
+        if pace is None or pace.keeps_back(topic, len(payload), retain):
             return False
-        self._broker.route(topic, bytes(payload), retain)
-        # a session lost here: the message has arrived, its acknowledgement has not
-        return await self._travel()
+        if not await pace.enter(len(payload)):
+            return False
+        try:
+            if not await self._travel():
+                return False
+            await self._broker.publish(self, topic, bytes(payload), retain)
+            # a session lost here: the message has arrived, its acknowledgement has not
+            return await self._travel()
+        finally:
+            pace.leave(len(payload))
 
     async def subscribe(self, topics: Sequence[str]) -> Subscribed:
         wrong = [topic for topic in topics if not is_filter(topic)]
         if wrong:
             raise ValueError(f"{wrong} are not topic filters")
+        if self._pace is None:
+            return UNANSWERED
+        return await self._pace.subscribe(topics, self._subscribe)
+
+    async def _subscribe(self, topics: Sequence[str]) -> Subscribed:
         if not await self._travel():
             return UNANSWERED
-        denied = self._broker.denied
-        granted = [topic for topic in topics if topic not in denied]
-        refused = [topic for topic in topics if topic in denied]
-        for topic in granted:
-            self._patterns.add(topic)
-            self._broker._subscriptions.add(topic, self)
-        for topic in granted:
-            if self.up:
-                self._broker._resend(self, topic)
-        if not self.up:
-            return UNANSWERED
-        return Subscribed(refused=tuple(refused))
+        refused = self._broker.subscribe(self, topics)
+        return Subscribed(refused=tuple(refused)) if self.up else UNANSWERED
 
     async def unsubscribe(self, topics: Sequence[str]) -> bool:
+        return self._pace is not None and await self._pace.unsubscribe(topics, self._unsubscribe)
+
+    async def _unsubscribe(self, topics: Sequence[str]) -> bool:
         if not await self._travel():
             return False
-        for topic in topics:
-            self._patterns.discard(topic)
-            self._broker._subscriptions.remove(topic, self)
+        self._broker.unsubscribe(self, topics)
         return True
 
     async def _travel(self) -> bool:
@@ -230,7 +264,8 @@ class MemoryLink:
         self.up = True
         self._reported_down = False
         self._since = asyncio.get_running_loop().time()
-        self._inbox.put(Up())
+        self._pace = Pace(self.profile, MAX_AT_ONCE)
+        self._inbox.put(Up(profile=self.profile))
 
     def _lose(self, why: str, *, will: bool = True) -> None:
         if self.up:
@@ -241,12 +276,14 @@ class MemoryLink:
         if not self._reported_down:
             self._inbox.put(Down(why))
             self._reported_down = True
-        self._comeback = asyncio.get_running_loop().call_later(
-            self._backoff.delay(lasted_s), self._connect
-        )
+        delay_s = max(self._backoff.delay(lasted_s), self.profile.connect_every_s)
+        self._comeback = asyncio.get_running_loop().call_later(delay_s, self._connect)
 
     def _leave(self, *, will: bool) -> None:
         self.up = False
+        if self._pace is not None:
+            self._pace.end()
+        self._pace = None
         self._broker._forget(self, will=will)
         self._patterns.clear()
         for timer in self._held:

@@ -25,7 +25,7 @@ from covey.coordinator.disk.versions import (
 )
 from covey.coordinator.record.audit_trail import trail_of_finished
 from covey.coordinator.run.early_stop import figure_after
-from covey.coordinator.serve.connect import connected
+from covey.coordinator.serve.connect import connected, fitted
 from covey.coordinator.serve.sharded_link import ShardedLink
 from covey.shared.audit import read_key
 from covey.shared.errors import UserError
@@ -198,7 +198,7 @@ async def send(choice: Chosen, urls: Sequence[BrokerUrl], wish: Wish) -> Promote
                     topics,
                     version,
                     origin="operator",
-                    part_bytes=scenario.wire.part_bytes,
+                    part_bytes=fitted(scenario, urls).wire.part_bytes,
                     force=wish.force,
                     devices=await _devices(link, topics, version, wish),
                 )

@@ -23,7 +23,7 @@ from covey.coordinator.run.options import Options
 from covey.coordinator.run.origin import Origin, copy_start, origin_of
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
-from covey.coordinator.serve.connect import connected
+from covey.coordinator.serve.connect import connected, fitted
 from covey.coordinator.serve.exclusive import ensure_single_coordinator
 from covey.coordinator.serve.service import Service
 from covey.coordinator.serve.signals import StopSignals
@@ -84,6 +84,7 @@ async def _run(
     if options.aggregators:
         check_aggregators(scenario)
     urls = addresses(scenario, options)
+    scenario = fitted(scenario, urls)
     key = None
     if options.audit_key is not None:
         key = read_key(options.audit_key)

@@ -10,9 +10,19 @@ from covey.coordinator.serve.sharded_link import SHARD_ACK_S, ShardedLink
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.link import Link
 from covey.shared.mqtt.mqtt_link import MqttLink
+from covey.shared.scenario.scenario import Scenario
 from covey.shared.wire.topics import Topics
 
 INBOX_BYTES = 1 << 28  # of messages that wait to be read, all brokers together
+
+
+def fitted(scenario: Scenario, urls: Sequence[BrokerUrl]) -> Scenario:
+    """The scenario with parts that all of these brokers take, by their profiles."""
+    wire = scenario.wire
+    most = min([wire.part_bytes, *[url.profile.part_bytes for url in urls]])
+    if most == wire.part_bytes:
+        return scenario
+    return scenario.model_copy(update={"wire": wire.model_copy(update={"part_bytes": most})})
 
 
 async def connected(

@@ -11,6 +11,8 @@ from collections.abc import Set
 from dataclasses import dataclass
 from typing import Any
 
+from covey.shared.mqtt.pace import Bucket
+
 MIB = 2.0**20
 # each: per second, at once
 STATUSES = (20.0, 40.0)  # of one agent
@@ -19,36 +21,6 @@ UNKNOWN_BYTES = (2.0 * MIB, 16.0 * MIB)
 REFILL_S = 4.0  # from empty to full, for parts
 MIN_PARTS = 64  # at once, however small the reports are
 MAX_PART_BYTES = 8 << 20  # bytes that the protocol allows
-
-
-@dataclass(slots=True)
-class Bucket:
-    """A token bucket: `burst` at once and `per_s` in the long run. It begins full."""
-
-    per_s: float
-    burst: float
-    at: float
-    level: float = math.inf
-
-    def take(self, amount: float, now: float) -> bool:
-        """Take this much if it is there."""
-        passed_s = max(now - self.at, 0.0)
-        self.level = min(self.level + (passed_s * self.per_s), self.burst)
-        self.at = now
-        if amount > self.level:
-            return False
-        self.level -= amount
-        return True
-
-    def resize(self, burst: float) -> None:
-        """Hold this much at once, and fill within `REFILL_S`."""
-        self.burst = burst
-        self.per_s = burst / REFILL_S
-
-    def ready_at(self, amount: float) -> float:
-        """When this much will be there, if nothing is taken meanwhile."""
-        wait_s = max(amount - min(self.level, self.burst), 0.0) / self.per_s
-        return self.at + wait_s
 
 
 @dataclass(slots=True)
@@ -102,12 +74,12 @@ class Rates:
         parts_of_report = math.ceil(report_in_parts)
         of_two_reports = 2 * parts_of_report
         at_once = max(of_two_reports, MIN_PARTS)
-        own.messages.resize(at_once)
+        _resize(own.messages, at_once)
         # two reports, and what frames their parts
         reports_bytes = 3 * largest_report
         frames_bytes = 2 * MAX_PART_BYTES
         content_bytes = reports_bytes + frames_bytes
-        own.content.resize(content_bytes)
+        _resize(own.content, content_bytes)
         return own.take(size, now)
 
     def _parts_of(self, agent: str, now: float) -> _Parts:
@@ -134,3 +106,9 @@ class Rates:
 def _keep(buckets: dict[str, Any], agents: Set[str]) -> None:
     for agent in buckets.keys() - agents:
         del buckets[agent]
+
+
+def _resize(bucket: Bucket, burst: float) -> None:
+    """Hold this much at once, and fill within `REFILL_S`."""
+    bucket.burst = burst
+    bucket.per_s = burst / REFILL_S

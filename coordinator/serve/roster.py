@@ -13,7 +13,7 @@ from typing import Any
 
 from covey.coordinator.engine.events import Joined, Left
 from covey.coordinator.engine.rests import Trouble
-from covey.coordinator.serve.roster_pages import RosterPages
+from covey.coordinator.serve.roster_pages import PAGE_AGENTS, RosterPages
 from covey.shared.numerics.measures import shown_measure
 from covey.shared.sentences import some
 from covey.shared.strategies.base import ClientId
@@ -44,15 +44,20 @@ class Entry:
 
 
 class Roster:
-    """Statuses in, `Joined` and `Left` out."""
+    """Statuses in, `Joined` and `Left` out.
 
-    def __init__(self, task_digest: str) -> None:
+    Args:
+        task_digest: of the run's task.
+        page_agents: how many agents a page of the published roster holds.
+    """
+
+    def __init__(self, task_digest: str, page_agents: int = PAGE_AGENTS) -> None:
         self.task_digest = task_digest
         self.entries: dict[ClientId, Entry] = {}
         self._unknown: OrderedDict[ClientId, None] = (
             OrderedDict()
         )  # those that never fitted, least recently seen first
-        self.pages = RosterPages()  # what has changed since it was published
+        self.pages = RosterPages(page_agents)  # what has changed since it was published
         self.forgotten = 0  # agents that never fitted and made room for others
         self.refusals: Counter[str] = Counter()  # all refused messages, by reason
 

@@ -12,6 +12,12 @@ from collections.abc import Iterable, Sequence
 from covey.shared.strategies.base import ClientId
 
 PAGE_AGENTS = 500  # rows of a page: some 150 kB
+ROW_BYTES = 400  # of an agent
+
+
+def page_agents(part_bytes: int) -> int:
+    """How many agents a page holds so that it is not larger than a part of a model."""
+    return max(min(PAGE_AGENTS, part_bytes // ROW_BYTES), 1)
 
 
 class RosterPages:
@@ -22,7 +28,7 @@ class RosterPages:
     """
 
     def __init__(self, page_agents: int = PAGE_AGENTS) -> None:
-        self._page_agents = page_agents
+        self.page_agents = page_agents
         self._members: list[set[ClientId]] = [set()]  # by page; the first one is always there
         self._page_of: dict[ClientId, int] = {}
         self._roomy: list[int] = [0]  # a heap of the pages that have room
@@ -68,7 +74,7 @@ class RosterPages:
         if page is None:
             return
         members = self._members[page]
-        if len(members) == self._page_agents:
+        if len(members) == self.page_agents:
             heapq.heappush(self._roomy, page)
         members.remove(agent)
         self._changed.add(agent)
@@ -99,6 +105,6 @@ class RosterPages:
         self._page_of[agent] = page
         members = self._members[page]
         members.add(agent)
-        if len(members) == self._page_agents:
+        if len(members) == self.page_agents:
             heapq.heappop(self._roomy)
         return page

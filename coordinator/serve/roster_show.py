@@ -86,8 +86,8 @@ class RosterShow:
         pages = self._roster.pages
         changed = pages.take_changes()
         effects: list[Effect] = []
-        if pages.count > 1 and changed:
-            changes = self._message(changed).to_bytes()
+        for first in range(0, len(changed) if pages.count > 1 else 0, pages.page_agents):
+            changes = self._message(changed[first : first + pages.page_agents]).to_bytes()
             effects.append(Publish([(self._topics.roster_changes, changes)], retain=False))
         effects += self._publish_page()
         took_s = time.thread_time() - began

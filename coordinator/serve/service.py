@@ -64,6 +64,7 @@ from covey.coordinator.serve.placement import Placement, SilentShards
 from covey.coordinator.serve.publisher import NotTaken
 from covey.coordinator.serve.reader import Cleared, Reader, ReadItem, Repeat
 from covey.coordinator.serve.roster import Roster
+from covey.coordinator.serve.roster_pages import page_agents
 from covey.coordinator.serve.roster_show import RosterShow
 from covey.coordinator.serve.sharded_link import ShardedLink, shards_of
 from covey.coordinator.serve.steady import BEAT_S, SteadyClock
@@ -137,7 +138,8 @@ class Service:
         self.observer = observer
         self.scenario = run.scenario
         self.topics = topics = Topics(self.scenario.federation)
-        self.roster = roster = Roster(self.scenario.task.digest)
+        page = page_agents(self.scenario.wire.part_bytes)
+        self.roster = roster = Roster(self.scenario.task.digest, page)
         self.last_phase: PhaseFolded | None = None  # None before the first
         self.last_evaluation: Mapping[str, Any] = {}  # averages by mode, of the newest evaluation
         self._shards = shards_of(link)
@@ -374,6 +376,7 @@ class Service:
         desk = self.desk
         match item:
             case Up():
+                self._check_parts(item)
                 return self._connections.up(item, now)
             case Down():
                 return self._connections.down(item, now)
@@ -397,6 +400,16 @@ class Service:
             case Control():
                 return self._control(item, now)
         return []
+
+    def _check_parts(self, up: Up) -> None:
+        """End the service if the broker, as it has just named its limits, takes no parts of the run's size."""
+        most = up.profile.part_bytes
+        if self.scenario.wire.part_bytes > most:
+            self._error = UserError(
+                f"{up.broker}: the broker takes parts of at most {most} bytes, and wire.part_bytes is "
+                f"{self.scenario.wire.part_bytes}; begin a run with --set wire.part_bytes={most}"
+            )
+            self.stop()
 
     def _begin(self, first: Sequence[Effect]) -> list[Effect]:
         self.desk.effects.append(Start("beat", self._beat))

@@ -7,9 +7,16 @@ than all the rest of a small message. This class waits on a bare future instead.
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
+from covey.shared.mqtt.pace import Pace
+
+log = logging.getLogger(__name__)
+
 QOS = 1
+# reason codes of MQTT 5 that ask for a pause: message rate too high, quota exceeded
+TRY_AGAIN = (0x96, 0x97)
 
 
 class _Waiter:
@@ -24,23 +31,28 @@ class _Waiter:
         """The broker has acknowledged the message."""
         _settle(self._answer, taken=True)
 
+    def refuse(self) -> None:
+        """The broker did not take the message."""
+        _settle(self._answer, taken=False)
+
 
 class Acknowledgements:
     """The messages of one connection that the broker has not acknowledged yet.
 
     Args:
         client: the connected aiomqtt client.
-        at_once: messages under way at once; more wait their turn, in order.
+        pace: of the connection.
         within_s: time for an acknowledgement.
     """
 
-    def __init__(self, client: Any, *, at_once: int, within_s: float) -> None:
+    def __init__(self, client: Any, pace: Pace, *, within_s: float) -> None:
         self._paho = client._client
         self._pending: dict[int, Any] = client._pending_publishes  # by message id
-        self._turns = asyncio.Semaphore(at_once)
+        self._pace = pace
         self._within_s = within_s
         self._answers: set[asyncio.Future[bool]] = set()  # awaited now
-        self._has_ended = False
+        self._library_handler = self._paho.on_publish
+        self._paho.on_publish = self._answered
 
     def __repr__(self) -> str:
         return f"Acknowledgements({len(self._answers)} awaited)"
@@ -51,13 +63,24 @@ class Acknowledgements:
         Raises:
             ValueError: no message can have this topic or payload.
         """
-        async with self._turns:
-            if self._has_ended:
-                return False
+        if not await self._pace.enter(len(payload)):
+            return False
+        try:
             info = self._paho.publish(topic, payload, QOS, retain)
             if info.rc != 0:
                 return False
             return await self._acknowledged(info.mid)
+        finally:
+            self._pace.leave(len(payload))
+
+    def _answered(self, client: Any, userdata: Any, mid: int, code: Any, properties: Any) -> None:
+        """A PUBACK. One of MQTT 5 may refuse the message: for now, or for good."""
+        if code.is_failure:
+            log.warning("the broker refuses a message: %s", code)
+            if code.value in TRY_AGAIN and mid in self._pending:
+                self._pending[mid].refuse()
+                return
+        self._library_handler(client, userdata, mid, code, properties)
 
     async def _acknowledged(self, message_id: int) -> bool:
         loop = asyncio.get_running_loop()
@@ -74,7 +97,7 @@ class Acknowledgements:
 
     def end(self) -> None:
         """The connection has ended: nothing that is still under way was acknowledged."""
-        self._has_ended = True
+        self._pace.end()
         for answer in self._answers:
             _settle(answer, taken=False)
 

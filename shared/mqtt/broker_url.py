@@ -1,7 +1,8 @@
 """The address of a broker, and the TLS files to reach it.
 
 MQTT travels over TCP (`mqtt://`, `mqtts://`) or over websockets (`ws://`, `wss://`), which pass through HTTP proxies
-and firewalls that let port 443 through alone.
+and firewalls that let port 443 through alone. `?profile=aws` names what the broker allows (`profiles.py`), which the domains
+of known vendors do by themselves.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Self
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from covey.shared.errors import UserError
+from covey.shared.mqtt.profiles import MOSQUITTO, NAMES, Profile, profile_named, profile_of
 
 PORTS = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
 ENCRYPTED = ("mqtts", "wss")
@@ -24,6 +26,7 @@ PATH = re.compile(
     r"/[A-Za-z0-9._~!$&'()*+,;=:@%/-]*"
 )  # no blank and no line break: it becomes a line of HTTP
 ADDRESS = "mqtt[s]://[user:password@]host[:port] or ws[s]://[user:password@]host[:port][/path]"
+PROFILE = "profile="  # begins the query of an address
 CA_HINT = "The authority of `broker up` is ca.pem in its folder; `broker enroll` puts it into the credentials file"
 DEFAULT_BROKER = "mqtt://127.0.0.1:1883"
 EXPECTED = f"expected {ADDRESS}, for example mqtt://localhost:1883"
@@ -88,6 +91,7 @@ class BrokerUrl:
     user: str | None = None
     password: str | None = field(default=None, repr=False)
     path: str = ""  # of the websocket; "": MQTT over TCP
+    profile: Profile = MOSQUITTO  # what the broker allows
 
     @classmethod
     def parse(cls, text: str, tls: Tls = SYSTEM_TLS) -> Self:
@@ -115,11 +119,12 @@ class BrokerUrl:
             user=user,
             password=password,
             path=(parts.path or DEFAULT_PATH) if parts.scheme in WEBSOCKETS else "",
+            profile=_profile(parts),
         )
 
     def __str__(self) -> str:
         user = f"{self._quoted_user}@" if self.user else ""
-        return f"{self.scheme}://{user}{self._place}{self.path}"
+        return f"{self.scheme}://{user}{self._place}{self.path}{self._query}"
 
     def with_password(self) -> str:
         """The whole address with its password, to be passed to another program. Never show it."""
@@ -128,7 +133,7 @@ class BrokerUrl:
             login += f":{quote(self.password, safe='')}"
         if self.user:
             login += "@"
-        return f"{self.scheme}://{login}{self._place}{self.path}"
+        return f"{self.scheme}://{login}{self._place}{self.path}{self._query}"
 
     def environment(self) -> dict[str, str]:
         """The environment variables that pass the address, its password and the TLS files to another program of ours.
@@ -159,6 +164,11 @@ class BrokerUrl:
     @property
     def _quoted_user(self) -> str:
         return quote(self.user, safe="") if self.user else ""
+
+    @property
+    def _query(self) -> str:
+        is_implied = self.profile == profile_of(self.host)
+        return "" if is_implied else f"?{PROFILE}{self.profile}"
 
     @property
     def _place(self) -> str:
@@ -206,11 +216,26 @@ def _fault(parts: SplitResult) -> str:
     if not parts.hostname or has_space:
         return "names no host"
     is_path = parts.scheme in WEBSOCKETS and PATH.fullmatch(parts.path)
-    if parts.query or parts.fragment or not (is_path or parts.path in ("", "/")):
+    if (
+        (parts.query and not parts.query.startswith(PROFILE))
+        or parts.fragment
+        or not (is_path or parts.path in ("", "/"))
+    ):
         return "continues after the host"
     if parts.password is not None and not parts.username:
         return "has a password but no user"
     return ""
+
+
+def _profile(parts: SplitResult) -> Profile:
+    if not parts.query:
+        return profile_of(parts.hostname or "")
+    try:
+        return profile_named(parts.query.removeprefix(PROFILE))
+    except KeyError:
+        raise UserError(
+            f"broker address {_shown(parts)!r}: unknown profile; expected one of {', '.join(NAMES)}"
+        ) from None
 
 
 def _port(parts: SplitResult) -> int | None:

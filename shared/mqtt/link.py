@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from covey.shared.mqtt.profiles import MOSQUITTO, Profile
+
 
 @dataclass(frozen=True)
 class Message:
@@ -27,6 +29,7 @@ class Up:
 
     broker: str = field(default="", compare=False)  # its address for people; empty if unknown
     shard: int = 0  # as in `Message`
+    profile: Profile = field(default=MOSQUITTO, compare=False)  # what the broker allows
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The link over MQTT 3.1.1. This is the only file that imports aiomqtt: another client library would change only it.
+"""The link over MQTT 3.1.1, or MQTT 5 where the profile of the broker has it. This is the only file that imports aiomqtt: another client library would change only it.
 
 Every connection is a new aiomqtt client, so nothing half-sent survives a lost one. Messages are taken from aiomqtt at
 the moment they arrive (`queue_type`), instead of with one task per message as its iterator does.
@@ -17,13 +17,18 @@ from typing import Any, Self
 
 import aiomqtt
 from aiomqtt.exceptions import MqttConnectError
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 
+from covey.shared.errors import UserError
 from covey.shared.mqtt.acknowledgements import Acknowledgements
 from covey.shared.mqtt.backoff import Backoff
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.failover import Failover
 from covey.shared.mqtt.inbox import Inbox
 from covey.shared.mqtt.link import UNANSWERED, Down, Incoming, Message, Subscribed, Up, Will
+from covey.shared.mqtt.pace import Pace
+from covey.shared.mqtt.profiles import Profile
 from covey.shared.mqtt.tls_errors import tls_failure
 
 __all__ = ["BrokerUrl", "MqttLink"]
@@ -39,7 +44,8 @@ _library_log.propagate = False
 MAX_CONCURRENT_CALLS = 64
 CONNECT_S = 10.0  # for the broker's answer to CONNECT, and for ours to DISCONNECT
 RETRY_FULL_S = 0.1  # between two looks at a full inbox
-SUBACK_FAILURE = 0x80  # return code for a refused subscription
+SUBACK_FAILURE = 0x80  # this return code, and with MQTT 5 any above, refuses a subscription
+KEPT_S = 3600  # how long a broker of MQTT 5 keeps a session that is not clean
 AUTH_FAILURE_CODES = (134, 135)  # bad user name or password, not authorized
 NO_ANSWER = "the broker closed the connection without an answer"
 TIMED_OUT = "Operation timed out"  # aiomqtt's words for no answer within CONNECT_S
@@ -71,6 +77,7 @@ class MqttLink:
     Args:
         url: the broker, with user and password; or several brokers, of which `Failover` chooses one.
         client_id: the MQTT client id.
+        fixed_id: the one for brokers that know a device by its client id; empty: `client_id`.
         will: published by the broker if the connection is lost.
         keepalive_s: time without traffic after which the broker is pinged.
         clean_session: whether the broker forgets our session when the connection ends.
@@ -79,7 +86,7 @@ class MqttLink:
         backoff: waiting times between attempts.
 
     Raises:
-        UserError: the url cannot be used (unreadable TLS files).
+        UserError: the url cannot be used (unreadable TLS files, a client id that is too long for the broker).
     """
 
     def __init__(
@@ -87,6 +94,7 @@ class MqttLink:
         url: BrokerUrl | str | Sequence[BrokerUrl],
         *,
         client_id: str,
+        fixed_id: str = "",
         will: Will | None = None,
         keepalive_s: int = 30,
         clean_session: bool = True,
@@ -96,6 +104,9 @@ class MqttLink:
     ) -> None:
         self._failover = Failover(_brokers(url))
         self.client_id = client_id
+        self._fixed_id = fixed_id
+        for broker in self._failover.brokers:
+            _check_id(self._id_at(broker), broker)
         # read once: a file that cannot be read is reported before anything connects
         self._tls = {broker: broker.tls_context() for broker in self._failover.brokers}
         self._will = will
@@ -109,6 +120,8 @@ class MqttLink:
         self._reported: set[BrokerUrl] = set()  # brokers with a `Down` since the latest `Up`
         self._client: aiomqtt.Client | None = None  # None while the link is down
         self._acknowledgements: Acknowledgements | None = None  # of that client's messages
+        self._pace: Pace | None = None  # of that client's connection
+        self._profile = self.url.profile  # of the newest connection
         self._calls: set[asyncio.Task[Any]] = set()  # exchanges that wait for the broker
         self._stop = asyncio.Event()  # set once, when the link is closed
         self._full = asyncio.Event()  # set while the inbox is too full for a connection
@@ -119,6 +132,16 @@ class MqttLink:
     def url(self) -> BrokerUrl:
         """The broker of the connection, or of the next attempt."""
         return self._failover.current
+
+    @property
+    def profile(self) -> Profile:
+        """What the broker of the newest connection allows."""
+        return self._profile
+
+    def _id_at(self, broker: BrokerUrl) -> str:
+        return (
+            self._fixed_id if broker.profile.fixed_client_id and self._fixed_id else self.client_id
+        )
 
     def __repr__(self) -> str:
         state = "down" if self._client is None else "up"
@@ -158,7 +181,10 @@ class MqttLink:
     async def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
         client = self._client
         acknowledgements = self._acknowledgements
-        if client is None or acknowledgements is None:
+        pace = self._pace
+        if client is None or acknowledgements is None or pace is None:
+            return False
+        if pace.keeps_back(topic, len(payload), retain):
             return False
         taken = await acknowledgements.publish(topic, payload, retain)
         if not taken and client is self._client:
@@ -168,6 +194,15 @@ class MqttLink:
 
     async def subscribe(self, topics: Sequence[str]) -> Subscribed:
         """As in `Link`. A refusal is logged."""
+        if self._pace is None:
+            return UNANSWERED
+        answer = await self._pace.subscribe(topics, self._subscribe)
+        if answer.refused:
+            names = ", ".join(answer.refused)
+            log.warning("%s refuses %s the subscription to %s", self.url, self.client_id, names)
+        return answer
+
+    async def _subscribe(self, topics: Sequence[str]) -> Subscribed:
         at_qos_1 = [(topic, 1) for topic in topics]
         done, codes = await self._call(
             lambda client: client.subscribe(at_qos_1, timeout=self._ack_s)
@@ -176,14 +211,14 @@ class MqttLink:
             return UNANSWERED
         refused = []
         for topic, code in zip(topics, codes or (), strict=False):
-            if code == SUBACK_FAILURE:
+            if getattr(code, "value", code) >= SUBACK_FAILURE:
                 refused.append(topic)
-        if refused:
-            names = ", ".join(refused)
-            log.warning("%s refuses %s the subscription to %s", self.url, self.client_id, names)
         return Subscribed(refused=tuple(refused))
 
     async def unsubscribe(self, topics: Sequence[str]) -> bool:
+        return self._pace is not None and await self._pace.unsubscribe(topics, self._unsubscribe)
+
+    async def _unsubscribe(self, topics: Sequence[str]) -> bool:
         done, _ = await self._call(
             lambda client: client.unsubscribe(list(topics), timeout=self._ack_s)
         )
@@ -226,7 +261,8 @@ class MqttLink:
                 self._report_down(end)
                 lasted_s = loop.time() - started if end.connected else 0.0
                 self._failover.ended(lasted_s)
-                await self._rest(self._backoff.delay(lasted_s))
+                least_s = self.url.profile.connect_every_s
+                await self._rest(max(self._backoff.delay(lasted_s), least_s))
         finally:
             self._inbox.close()
 
@@ -254,6 +290,7 @@ class MqttLink:
     async def _connection(self) -> _End:
         """One connection, from the attempt to its end."""
         client = self._new_client()
+        connack = _connack_of(client)
         try:
             # never cancelled: paho connects in a thread, and a cancelled one would leave a live connection
             await client.__aenter__()
@@ -265,9 +302,14 @@ class MqttLink:
             return _End(f"{self.url}: {words}", refused=refused)
         if self.url.path:
             _prepare_websocket(client._client.socket())
+        self._profile = self.url.profile.narrowed(connack)
+        if self._profile.unusable:
+            await _goodbye(client)
+            return _End(f"{self.url}: {self._profile.unusable}", refused=True)
         self._rise(client)
         why = await self._watch(client)
         self._client = None
+        self._pace = None
         if self._acknowledgements is not None:
             self._acknowledgements.end()
         for call in self._calls:
@@ -294,12 +336,11 @@ class MqttLink:
         """The connection of `client` is up. It is reported once."""
         if self._client is not client:
             self._client = client
-            self._acknowledgements = Acknowledgements(
-                client, at_once=MAX_CONCURRENT_CALLS, within_s=self._ack_s
-            )
+            self._pace = Pace(self._profile, MAX_CONCURRENT_CALLS)
+            self._acknowledgements = Acknowledgements(client, self._pace, within_s=self._ack_s)
             self._down_reason = ""
             self._reported.clear()
-            self._inbox.put(Up(str(self.url)))
+            self._inbox.put(Up(str(self.url), profile=self._profile))
 
     async def _watch(self, client: aiomqtt.Client) -> str:
         """Wait until the connection ends or must end, and end it properly. Returns the reason."""
@@ -330,11 +371,10 @@ class MqttLink:
             username=self.url.user,
             password=self.url.password,
             logger=_library_log,
-            identifier=self.client_id,
+            identifier=self._id_at(self.url),
             queue_type=_queue_into(lambda message: self._arrived(client, message)),
-            protocol=aiomqtt.ProtocolVersion.V311,
+            **self._session_options(),
             will=will,
-            clean_session=self._clean_session,
             timeout=CONNECT_S,
             keepalive=self._keepalive_s,
             max_inflight_messages=MAX_CONCURRENT_CALLS,
@@ -349,6 +389,20 @@ class MqttLink:
         _fail_on_disconnect(client)
         _watch_open_sockets_only(client)
         return client
+
+    def _session_options(self) -> dict[str, Any]:
+        """Arguments of the client for the version of MQTT, and for a session that is clean or not."""
+        if not self.url.profile.mqtt5:
+            version = aiomqtt.ProtocolVersion.V311
+            return {"protocol": version, "clean_session": self._clean_session}
+        properties = Properties(PacketTypes.CONNECT)
+        if not self._clean_session:
+            properties.SessionExpiryInterval = KEPT_S
+        return {
+            "protocol": aiomqtt.ProtocolVersion.V5,
+            "clean_start": self._clean_session,
+            "properties": properties,
+        }
 
     def _arrived(self, client: aiomqtt.Client, message: aiomqtt.Message) -> None:
         # the first message of a persistent session may overtake our own notice of the connection
@@ -398,6 +452,31 @@ def _fail_on_disconnect(client: aiomqtt.Client) -> None:
             library_handler(*args)
 
     client._client.on_disconnect = on_disconnect
+
+
+def _connack_of(client: aiomqtt.Client) -> dict[str, Any]:
+    """The properties of the broker's CONNACK, by name; empty until it comes, and with MQTT 3.1.1."""
+    found: dict[str, Any] = {}
+    library_handler = client._client.on_connect
+
+    def on_connect(*args: Any) -> None:
+        if isinstance(args[-1], Properties):
+            found.update(args[-1].json())
+        if library_handler is not None:
+            library_handler(*args)
+
+    client._client.on_connect = on_connect
+    return found
+
+
+def _check_id(client_id: str, broker: BrokerUrl) -> None:
+    """UserError if the broker takes no client id of this length."""
+    most = broker.profile.client_id_bytes
+    if len(client_id.encode()) > most:
+        raise UserError(
+            f"{broker}: the client id {client_id} is longer than the {most} bytes that broker profile {broker.profile} allows; "
+            "shorten --id or the name of the federation"
+        )
 
 
 def _watch_open_sockets_only(client: aiomqtt.Client) -> None:

@@ -65,7 +65,7 @@ def test_a_device_fetches_the_model_of_its_cluster_and_no_other() -> None:
         KeepDeployed(names(1)),
         Subscribe(parts(1)),
     ]
-    assert it.subscribed == (*it.own_topics, *parts(1))
+    assert it.parts.subscribed == parts(1)
     assert it.model_ready(digest(CONTENTS[1])) == [Unsubscribe(parts(1)), Adopt(deployment(), (1,))]
     assert it.wake_at is None
     assert it.settled(5) == [KeepDeployed(frozenset())], "the model file has what is needed"
@@ -123,7 +123,7 @@ def test_parts_that_do_not_arrive_are_subscribed_again_and_damage_is_fetched_aga
     it.seen(deployment(5, 1), 0.0, WALL)
     assert it.tick(STALL_S) == [Subscribe(parts(0))]
     assert it.wake_at == STALL_S + 2 * STALL_S
-    it.part_arrived(4.0)
+    it.part_arrived(parts(0)[0], digest(CONTENTS[0]), 4.0)
     assert it.wake_at == 4.0 + STALL_S
     it.model_ready(digest(CONTENTS[0]))
     assert Subscribe(parts(0)) in it.model_damaged(digest(CONTENTS[0]), 5.0)

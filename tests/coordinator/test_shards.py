@@ -214,7 +214,7 @@ def test_an_agent_that_turns_to_another_broker_keeps_its_part_in_the_run(tmp_pat
         await phase_opens(these, 2)
         will = these.agents[agent].will
         these.agents[agent].stop()
-        await these._lives[agent]
+        await these.lives[agent]
         fleet.moved[agent] = new
         these.join(agent)
         await asyncio.sleep(1.0)

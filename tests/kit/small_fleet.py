@@ -108,7 +108,7 @@ class Fleet:
         self.rows: list[Mapping[str, Any]] = []
         self.service: Service | None = None
         self._stack = AsyncExitStack()
-        self._lives: dict[ClientId, asyncio.Task[None]] = {}
+        self.lives: dict[ClientId, asyncio.Task[None]] = {}
 
     async def __aenter__(self) -> Fleet:
         for client in self.people:
@@ -119,18 +119,18 @@ class Fleet:
     async def __aexit__(self, *_: object) -> None:
         for agent in self.agents.values():
             agent.stop()
-        await asyncio.gather(*self._lives.values(), return_exceptions=True)
+        await asyncio.gather(*self.lives.values(), return_exceptions=True)
 
-    def join(self, client: ClientId) -> None:
-        """Start an agent, for the first time or again with its state on disk."""
+    def join(self, client: ClientId, session: str = "") -> None:
+        """Start an agent, for the first time or again with its state on disk; `session` names this life."""
         state = self.folder / "agents" / client
         state.mkdir(parents=True, exist_ok=True)
         source = self.sources[client]
         identity = Identity(client, self.scene.federation, source, state, durable=False)
-        session = f"{client}-{len(self._lives)}"
-        agent = Agent(identity, self.pool, session=session, rules=self.device_rules)
+        name = session or f"{client}-{len(self.lives)}"
+        agent = Agent(identity, self.pool, session=name, rules=self.device_rules)
         self.agents[client] = agent
-        self._lives[client] = asyncio.create_task(self._live(client, agent))
+        self.lives[client] = asyncio.create_task(self._live(client, agent))
 
     async def _live(self, client: ClientId, agent: Agent) -> None:
         async with self.broker.link(client, agent.will) as link:
@@ -139,7 +139,7 @@ class Fleet:
     async def vanish(self, client: ClientId) -> None:
         """A power cut."""
         await self.agents[client].vanish()
-        await self._lives[client]
+        await self.lives[client]
 
     def _keep(self, notice: Notice) -> None:
         self.rows.append(notice.to_json())
