@@ -155,8 +155,8 @@ async def _start(
         await check_device(short_lived, rules.policy.device or "cpu", rules)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, agent.stop)
-    ids = {"client_id": agent.client_id, "fixed_id": agent.fixed_client_id}
-    async with pool, MqttLink(urls, **ids, will=agent.will) as link:
+    own = MqttLink(urls, client_id=agent.client_id, fixed_id=agent.fixed_client_id, will=agent.will)
+    async with pool, own as link:
         try:
             await agent.run(link)
         except Exception:
