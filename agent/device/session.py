@@ -300,8 +300,10 @@ class Session:
             lasting += self._deployments.own_topics
             windows.append(self._deployments.parts)
         parts: list[str] = []
-        for window in windows:
-            window.most = max((profile.subscriptions - len(lasting)) // len(windows), 1)
+        room = profile.subscriptions - len(lasting)
+        for window in windows:  # the models of orders have half of the room
+            share = room // 2 if window is windows[0] else room // 4
+            window.most, window.step = max(share, 1), profile.filters
             window.need(window.needed)
             parts += window.subscribed
         return [Subscribe((*lasting, *parts))]

@@ -66,11 +66,13 @@ def part_topics(topics: Topics, refs: Sequence[ModelRef]) -> tuple[str, ...]:
 class PartWindow:
     """The topics of parts that an agent is subscribed to: all that it needs, or as many as its broker allows.
 
-    If they are too many, a window slides over those that have not come: whenever half of it has, the next ones follow.
+    If they are too many, a window slides over those that have not come: whenever half of it has, or as many as one packet
+    names, the next ones follow.
     """
 
     def __init__(self) -> None:
         self.most = UNLIMITED  # topics at a time
+        self.step = UNLIMITED  # topics that follow together
         self.subscribed: tuple[str, ...] = ()
         self.needed: tuple[str, ...] = ()
         self._come: set[str] = set()  # of the needed ones
@@ -114,6 +116,8 @@ class PartWindow:
         missing = [topic for topic in self.needed if topic not in self._come]
         still = [topic for topic in self.subscribed if topic in missing]
         is_last = len(still) == len(missing)
-        if still and len(self.subscribed) <= self.most and (is_last or len(still) > self.most // 2):
+        step = max(min(self.most // 2, self.step), 1)
+        is_early = is_last or len(still) > self.most - step
+        if still and len(self.subscribed) <= self.most and is_early:
             return self.subscribed
         return tuple(missing[: self.most])

@@ -12,6 +12,8 @@ from typing import Any
 
 from covey.coordinator.plan.cost import PhaseCost, merged
 from covey.coordinator.plan.dry_run import EVALUATION, DryRun
+from covey.coordinator.plan.seconds import BrokerSeconds, broker_seconds
+from covey.shared.mqtt.profiles import PROFILES, UNLIMITED
 from covey.shared.numerics.split import Part
 from covey.shared.numerics.vectors import BLOCK
 from covey.shared.scenario.scenario import Scenario
@@ -36,6 +38,7 @@ class Plan:
     memory_bytes: int  # of the coordinator, for models
     disk_bytes: int  # of the coordinator, at most at a time
     parts: tuple[Part, ...] = ()  # of the model; empty where all of it travels
+    brokers: tuple[BrokerSeconds, ...] = ()  # of managed brokers that limit their clients' rates
 
     @property
     def down_bytes(self) -> int:
@@ -78,6 +81,7 @@ class Plan:
             ("as papers count it", f"{self.mbit_per_agent:.2f} Mbit of float32 values per agent"),
             ("coordinator's memory", f"{_size(self.memory_bytes)} for models, besides the program"),
             ("coordinator's disk", f"{_size(self.disk_bytes)} at most at a time"),
+            *[(f"messages at {broker.profile}", broker.text) for broker in self.brokers],
         ]
 
     def to_json(self) -> dict[str, Any]:
@@ -124,6 +128,11 @@ def plan(scenario: Scenario, setup: Setup, agents: int | None = None) -> Plan:
         memory_bytes=_memory_bytes(values, models, sums),
         disk_bytes=dry.disk_bytes(kinds),
         parts=() if setup.split is None else setup.split.parts(),
+        brokers=tuple(
+            broker_seconds(kinds, scenario.wire.part_bytes, profile)
+            for profile in PROFILES
+            if profile.messages_per_s < UNLIMITED
+        ),
     )
 
 

@@ -64,11 +64,21 @@ class Trial:
     def __str__(self) -> str:
         return f"{self.profile}-{self.features}-{self.part_bytes}"
 
-    def over(self, folder: Path, broker: LimitedBroker) -> Run | None:
+    @property
+    def fleet(self) -> dict[ClientId, Softmax]:
+        return people(self.features, self.agents)
+
+    @property
+    def scene(self) -> Scenario:
+        return scene(self.features, self.agents, self.part_bytes)
+
+    def over(
+        self, folder: Path, broker: LimitedBroker, patience_s: float = PATIENCE_S
+    ) -> Run | None:
         """The run, or None if it is not over in time."""
-        fleet = people(self.features, self.agents)
+        fleet = self.fleet
         url = BrokerUrl("broker", profile=broker.obeyed)
-        this = fitted(scene(self.features, self.agents, self.part_bytes), [url])
+        this = fitted(self.scene, [url])
 
         async def kill(running: Fleet) -> None:
             while not [step for _, step in running.pool.worked if step > 1]:  # noqa: ASYNC110 - virtual time
@@ -83,20 +93,20 @@ class Trial:
                 run = Run.start(folder / "run", this, start_of(this, fleet), patient, "r1", now)
                 killing = asyncio.create_task(kill(running))
                 try:
-                    async with asyncio.timeout(PATIENCE_S):
+                    async with asyncio.timeout(patience_s):
                         return await running.serve(run)
                 except TimeoutError:
                     return None
                 finally:
                     killing.cancel()
+                    broker.ended = asyncio.get_running_loop().time()
 
         return clock.run(whole())
 
     def alone(self, folder: Path) -> Run:
         """The same run without a broker."""
-        fleet = people(self.features, self.agents)
-        this = scene(self.features, self.agents, self.part_bytes)
-        return in_process(folder, this, fleet, start=start_of(this, fleet))
+        fleet = self.fleet
+        return in_process(folder, self.scene, fleet, start=start_of(self.scene, fleet))
 
 
 TRIALS = [

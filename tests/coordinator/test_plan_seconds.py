@@ -9,8 +9,9 @@ import pytest
 
 from covey.coordinator.plan.cost import PhaseCost
 from covey.coordinator.plan.devices import parse_network, read_benchmarks
-from covey.coordinator.plan.seconds import Network, run_seconds
+from covey.coordinator.plan.seconds import Network, broker_seconds, run_seconds
 from covey.shared.errors import UserError
+from covey.shared.mqtt.profiles import Profile
 from covey.shared.wire.documents import Benchmark
 from tests.kit.scenes import Scenes
 
@@ -114,3 +115,22 @@ def test_a_network_is_one_number_or_two() -> None:
     for wrong in ("", "20/", "0", "-3", "inf", "nan", "1/2/3"):
         with pytest.raises(UserError, match="expected Mbit/s"):
             parse_network(wrong)
+
+
+def test_the_limits_of_a_managed_broker_take_time_by_hand() -> None:
+    # two devices, 1 MB each down and half of it up; 20 parts of 50 kB are published once
+    phase = PhaseCost("train", 3, 2, 1_000_000, 500_000, 1000, 1000, 1_000_000)
+    slow = Profile(
+        "slow",
+        filters=8,
+        subscribes_per_s=3,
+        messages_per_s=11,
+        all_bytes_per_s=500_000,
+        retained_messages=21,
+    )
+    found = broker_seconds([phase], 50_000, slow)
+    out_s = (20 + 2) / 10  # models and orders
+    down_s = 2 * 1_000_000 / 500_000  # longer than 2 * 3 packets with subscriptions
+    up_s = 2 * 500_000 / 500_000  # longer than 10 messages of each device
+    assert found.seconds == pytest.approx(3 * (out_s + down_s + up_s))
+    assert found.text == "at least 24.6 s; its models take 22 of 21 retained messages"

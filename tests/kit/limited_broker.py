@@ -45,6 +45,7 @@ class LimitedBroker(MemoryBroker):
         self.obeyed = obeyed or profile
         self.most: Counter[str] = Counter()
         self.offences: Counter[str] = Counter()
+        self.ended = 0.0  # virtual time at the end of a trial
         self._sent: dict[str, deque[tuple[float, int]]] = {}  # by client id: in the last second
         self._asked: dict[str, deque[float]] = {}
         self._under_way: dict[str, list[int]] = {}
