@@ -95,7 +95,7 @@ class PartWindow:
         """Subscribe again to those of these parts that are in the window: the broker then sends what it retains."""
         if len(self._come) == len(self.needed):  # and yet something is missing
             self._come.clear()
-        actions = [one for one in self._slide() if isinstance(one, Unsubscribe)]
+        actions: Actions = [one for one in self._slide() if isinstance(one, Unsubscribe)]
         missing = tuple(topic for topic in self.subscribed if topic in topics)
         return [*actions, Subscribe(missing)] if missing else actions
 

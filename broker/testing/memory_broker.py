@@ -57,11 +57,9 @@ class MemoryBroker:
     def __repr__(self) -> str:
         return f"<MemoryBroker: {len(self._connected)} clients, {self.retained!r}>"
 
-    def link(
-        self, client_id: str, will: Will | None = None, profile: Profile = MOSQUITTO
-    ) -> MemoryLink:
-        """A link for `async with`, which obeys a profile. It connects at once unless the broker is away."""
-        return MemoryLink(self, client_id, will, profile)
+    def link(self, client_id: str, will: Will | None = None) -> MemoryLink:
+        """A link for `async with`. It connects at once unless the broker is away."""
+        return MemoryLink(self, client_id, will)
 
     @property
     def clients(self) -> list[str]:
@@ -161,10 +159,10 @@ class MemoryBroker:
 
 
 class MemoryLink:
-    """A `shared.mqtt.link.Link` to a `MemoryBroker`."""
+    """A `shared.mqtt.link.Link` to a `MemoryBroker`, which obeys a profile."""
 
     def __init__(
-        self, broker: MemoryBroker, client_id: str, will: Will | None, profile: Profile
+        self, broker: MemoryBroker, client_id: str, will: Will | None, profile: Profile = MOSQUITTO
     ) -> None:
         self.client_id = client_id
         self.profile = profile

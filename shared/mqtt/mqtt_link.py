@@ -395,7 +395,7 @@ class MqttLink:
         if not self.url.profile.mqtt5:
             version = aiomqtt.ProtocolVersion.V311
             return {"protocol": version, "clean_session": self._clean_session}
-        properties = Properties(PacketTypes.CONNECT)
+        properties: Any = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         if not self._clean_session:
             properties.SessionExpiryInterval = KEPT_S
         return {
@@ -460,8 +460,9 @@ def _connack_of(client: aiomqtt.Client) -> dict[str, Any]:
     library_handler = client._client.on_connect
 
     def on_connect(*args: Any) -> None:
-        if isinstance(args[-1], Properties):
-            found.update(args[-1].json())
+        properties: Any = args[-1]
+        if isinstance(properties, Properties):
+            found.update(vars(properties))
         if library_handler is not None:
             library_handler(*args)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from covey.coordinator.serve.rate import MAX_PART_BYTES, STATUSES, UNKNOWN_STATUSES, Bucket, Rates
+from covey.coordinator.serve.rate import MAX_PART_BYTES, STATUSES, UNKNOWN_STATUSES, Rates
+from covey.shared.mqtt.pace import Bucket
 
 
 def admitted(

@@ -50,10 +50,8 @@ class LimitedBroker(MemoryBroker):
         self._asked: dict[str, deque[float]] = {}
         self._under_way: dict[str, list[int]] = {}
 
-    def link(
-        self, client_id: str, will: Will | None = None, profile: Profile | None = None
-    ) -> MemoryLink:
-        return super().link(client_id, will, profile or self.obeyed)
+    def link(self, client_id: str, will: Will | None = None) -> MemoryLink:
+        return MemoryLink(self, client_id, will, self.obeyed)
 
     async def publish(self, link: MemoryLink, topic: str, payload: bytes, retain: bool) -> None:
         under_way = self._under_way.setdefault(link.client_id, [])
