@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from covey.agent.data import Dataset
-from covey.agent.kept.model_file import ModelFile, read_model, save_model, task_with_scaling
+from covey.agent.kept.model_file import ModelFile, Named, read_model, save_model, task_with_scaling
 from covey.agent.kept.verdict import Figures, Verdict, judge, main_figure
 from covey.agent.kept.versions import Version
 from covey.agent.learning import load_learner
@@ -25,6 +25,7 @@ from covey.shared.errors import CoveyError
 from covey.shared.label_prior import own_prior, served, with_prior
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.scenario.task import Task
+from covey.shared.sentences import some
 from covey.shared.strategies.base import ClientState, Local, Mixture, Training
 from covey.shared.strategies.bases.hard import lowest_loss
 from covey.shared.wire.deployments import Deployment
@@ -41,6 +42,9 @@ NOT_THE_QUESTION = {
     "target_scale",
     "label_prior",
     "min_cell",
+    "share",
+    "keep",
+    "freeze",
 }
 
 Answer = dict[str, Any]
@@ -158,6 +162,8 @@ def adopt(
 ) -> Answer | None:
     """Judge models that were published for use. Of several, the one with the smallest training loss is the candidate.
 
+    The values of tensors that each device keeps for itself (`task.keep`) come from the model in use.
+
     Args:
         deployment: what was published.
         clusters: whose models the contents are, one for each.
@@ -178,6 +184,21 @@ def adopt(
     models = [decode_model(content, layout) for content in contents]
     task = deployment.task
     checked = Task.model_validate(task)
+    own, missing = _own_values(checked.keep, layout, _read(place, place.current))
+    if missing:
+        why = (
+            f"this device has no {some(missing)} of its own, which every device keeps for itself; it gets them when it "
+            "takes part in a run"
+        )
+        version = Version(deployment.run, deployment.round, None, deployment.origin)
+        return {
+            "version": version.to_json(),
+            "accepted": False,
+            "why": why,
+            "figure": None,
+            "is_first": False,
+        }
+    models = [layout.vector(layout.named(model) | own) for model in models]
     dataset = source.dataset(checked)
     learner = load_learner(rules.learner, rules.allowed)
     generator = np.random.default_rng(0)
@@ -195,6 +216,18 @@ def adopt(
     return keep(
         Candidate(version, task, mixture, layout), local, dataset, place, rules, force=force
     )
+
+
+def _own_values(
+    names: Sequence[str], layout: Layout, current: ModelFile | None
+) -> tuple[Named, list[str]]:
+    """The tensors that this device keeps for itself, as its model in use has them, and the names of those that it lacks."""
+    shapes = {tensor.name: tensor.shape for tensor in layout.tensors}
+    has: Named = {}
+    if current is not None and len(current.models) == 1:
+        has = current.models[0]
+    own = {name: has[name] for name in names if name in has and has[name].shape == shapes.get(name)}
+    return own, [name for name in names if name in shapes and name not in own]
 
 
 def _read(place: Place, file: str) -> ModelFile | None:

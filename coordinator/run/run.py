@@ -593,8 +593,11 @@ class Run:
 
     @property
     def task_of_models(self) -> dict[str, Any]:
-        """The task that the models solve, with the statistics that the fleet found."""
-        return resolved(self.scenario.task, self.facts.scaling).for_agents()
+        """The task that the models solve, with the statistics that the fleet found and the tensors that devices keep."""
+        task = resolved(self.scenario.task, self.facts.scaling).for_agents()
+        split = self.setup.split
+        kept = [] if split is None else [tensor.name for tensor in split.tensors("keep")]
+        return {**task, "keep": kept} if kept else task
 
     def _invite(self, cohort: Sequence[ClientId]) -> Effects:
         """Orders for these agents and the models that they name; the checkpoint knows the step before they are sent."""

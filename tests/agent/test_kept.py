@@ -236,12 +236,13 @@ def test_the_worker_keeps_a_model_unless_it_is_worse_here(
     assert (alone["accepted"], alone["is_first"]) == (True, True), "nothing to compare with"
 
 
-def adopted(folder: Path, models: ModelDir, *limits: str, force: bool) -> dict[str, Any]:
+def adopted(
+    folder: Path, models: ModelDir, *limits: str, force: bool, keep: tuple[str, ...] = ()
+) -> dict[str, Any]:
     """The worker's answer about a published model that is worse here than the one in use."""
     content = encode_model(BAD, LAYOUT.digest, Codec(), generator(0, "down"))
     path = folder / f"{digest(content).hex()}.model"
     path.write_bytes(content)
-    assert models.in_use is not None
     done = answer(
         {
             "job": "adopt",
@@ -251,7 +252,7 @@ def adopted(folder: Path, models: ModelDir, *limits: str, force: bool) -> dict[s
                 run="run-0",
                 round=9,
                 origin="operator",
-                task=TASK.for_agents(),
+                task=TASK.model_copy(update={"keep": keep}).for_agents(),
                 layout=LAYOUT.to_wire(),
                 models=[ref(deployed_key(0), content)],
                 force=force,
@@ -277,6 +278,26 @@ def test_force_overrides_the_check_of_a_device_unless_its_policy_forbids_it(
     assert forced["why"].startswith("the operator overrides the check: accuracy 0")
     checked = adopted(tmp_path, models, "forced_models=checked", force=True)
     assert not checked["accepted"]
+
+
+def test_a_published_model_is_completed_by_the_values_that_this_device_keeps(
+    tmp_path: Path, single_thread: None
+) -> None:
+    models = ModelDir(tmp_path / "models")
+    put(models, Version("run-1", 1, 0))
+    assert not adopted(tmp_path, models, force=False, keep=("fc.bias",))["accepted"]
+    done = adopted(tmp_path, models, force=False, keep=("fc.weight",))
+    assert done["accepted"], "all that was published is its bias"
+    kept = read_model(models.path(Version.from_json(done["version"])))
+    assert LAYOUT.vector(kept.models[0]).tolist() == [*GOOD[:4], *BAD[4:]]
+
+
+def test_a_published_model_is_rejected_where_the_values_that_devices_keep_are_missing(
+    tmp_path: Path, single_thread: None
+) -> None:
+    done = adopted(tmp_path, ModelDir(tmp_path / "models"), force=True, keep=("fc.bias",))
+    assert not done["accepted"]
+    assert "has no fc.bias of its own" in done["why"]
 
 
 # -- the agent -------------------------------------------------------------------------------------

@@ -206,6 +206,15 @@ def test_exported_models_are_whole(tmp_path: Path) -> None:
         assert np.array_equal(stored, model)
 
 
+@pytest.mark.parametrize("method", ["fedavg", "fedrep"])
+def test_a_version_of_a_run_names_the_tensors_that_each_device_keeps(
+    tmp_path: Path, method: str
+) -> None:
+    scene = scene_of(method, HEAD if method == "fedavg" else {})
+    run, _ = ended(tmp_path, scene)
+    assert run.version({}).task["keep"] == ["out.weight", "out.bias"]
+
+
 @pytest.mark.parametrize(
     ("method", "split", "why"),
     [
