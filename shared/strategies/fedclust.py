@@ -33,6 +33,7 @@ from covey.shared.strategies.base import (
     MODEL,
     SIGNATURE,
     TRAIN,
+    VOTE,
     Buffering,
     ClientId,
     ClientState,
@@ -49,16 +50,19 @@ from covey.shared.strategies.base import (
     trained_report,
 )
 from covey.shared.strategies.bases.cut import (
+    VOTES_ARE_CLEAR,
     Choose,
     ClusteredOnce,
     Cut,
     Grouped,
     check_cuts,
     cut_defaults,
+    is_ready,
+    voted_on,
     with_card,
     with_tree,
 )
-from covey.shared.strategies.bases.hard import START, TO_THE_LAST_GOOD, has_clusters
+from covey.shared.strategies.bases.hard import START, TO_THE_LAST_GOOD
 from covey.shared.strategies.bases.options import Quorum
 from covey.shared.strategies.bases.soft import merged
 
@@ -82,7 +86,7 @@ class FedClust(ClusteredOnce[FedClustState]):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     signature_phases: ClassVar[tuple[str, ...]] = (SIGNATURE, ENTRY)
-    client_fields = ("assign", "asked", "signatures")
+    client_fields = ("assign", "asked", "signatures", "shares")
     height = "lambda"
     unit = "Euclidean distance"
 
@@ -205,6 +209,7 @@ class FedClust(ClusteredOnce[FedClustState]):
         return FedClustState(
             setup.starts[0],
             asks=self.cut.asks(setup),
+            vote_after=self.rounds_before_vote(setup),
             span=(span.start, span.stop),
             epochs=epochs,
             steps=self.first_steps,
@@ -226,6 +231,8 @@ class FedClust(ClusteredOnce[FedClustState]):
         return Order(models=(START,), numbers=length)
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
+        if job.phase == VOTE:
+            return voted_on(job, local, client_state), client_state
         epochs = job.numbers.get("epochs")
         steps = job.numbers.get("steps")
         result = local.train(job.models[0], epochs=epochs, steps=steps)
@@ -279,10 +286,12 @@ class FedClust(ClusteredOnce[FedClustState]):
 
     @property
     def buffer(self) -> Buffering:
-        return Buffering(is_ready=has_clusters)
+        return Buffering(is_ready=is_ready)
 
     @property
     def privacy(self) -> PrivacyFacet:
+        if self.vote is not None:
+            return PrivacyFacet(refusal=VOTES_ARE_CLEAR)
         trainings = Trainings(first_epochs=self.first_epochs, first_steps=self.first_steps)
         return PrivacyFacet(trainings, "assigned", signature_base=self._signature_base)
 

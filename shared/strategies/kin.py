@@ -32,17 +32,13 @@ import numpy as np
 from pydantic import Field
 
 from covey.shared.errors import DataError
-from covey.shared.numerics.averages import Average, fair_weights
+from covey.shared.numerics.averages import Average
 from covey.shared.numerics.kinship import Card, Kinship
-from covey.shared.numerics.vectors import Vector, combine
-from covey.shared.numerics.votes import LEAST, Outcome, difference
-from covey.shared.numerics.votes import counted as votes_counted
+from covey.shared.numerics.vectors import Vector
+from covey.shared.numerics.votes import LEAST, difference
 from covey.shared.strategies.base import (
-    CAP,
-    COUNTED,
     ENTRY,
     HOLD_BACK,
-    LARGEST,
     LAST_MODEL,
     MODEL,
     PRIOR,
@@ -52,7 +48,6 @@ from covey.shared.strategies.base import (
     Buffering,
     ClientId,
     ClientState,
-    Expected,
     Job,
     Local,
     Mixture,
@@ -88,15 +83,20 @@ from covey.shared.strategies.bases.cut import (
     tested,
     with_card,
 )
-from covey.shared.strategies.bases.hard import (
-    Clustered,
-    ManyModels,
-    joined,
-    sizes,
-    unanswered,
-    unassigned,
+from covey.shared.strategies.bases.hard import ManyModels, joined, sizes, unanswered, unassigned
+from covey.shared.strategies.bases.single import KEY, sample_term
+from covey.shared.strategies.bases.vote import (
+    Ballot,
+    ballot,
+    ballots,
+    can_vote,
+    comparing,
+    count,
+    facts,
+    group_or_all,
+    outcomes_of,
+    with_averages,
 )
-from covey.shared.strategies.bases.single import KEY, counted, sample_term
 
 VOTERS = 6  # agents; fewer have no first vote
 
@@ -104,19 +104,15 @@ VOTERS = 6  # agents; fewer have no first vote
 QUESTION = "question"  # which of the two votes
 GROUP_OR_ALL = "group"
 OWN_OR_GROUP = "own"
-SHARE = "share"  # of the agent's own model in each average
-GAIN = "gain"
-VARIANCE = "variance"
 ALONE = "alone"  # number of an order to train: the model stays with the agent
 
 
 @dataclass(frozen=True)
-class KinState(Clustered):
+class KinState(Ballot):
     """Besides the models, what the tests found and what the agents have voted for."""
 
     votes: tuple[int, int] = (0, 0)  # complete rounds after which each of the two takes place
     rounds: int = 0  # R
-    done: int = 0  # rounds that are complete
     tested: bool = False
     chances: Chances = ()
     agents: int = 0  # that sent a card
@@ -128,16 +124,8 @@ class KinState(Clustered):
     labels: dict[ClientId, int] = field(default_factory=dict)
     kin: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    # for the first vote: the averages of groups (d,) in the last round before it, and the share of
-    # an agent's own model in each average that counts it
-    averages: dict[str, Vector] = field(default_factory=dict)
-    shares: dict[ClientId, dict[str, float]] = field(default_factory=dict)
-
-    question: str = ""  # the vote that is due; empty: none
     reporters: tuple[ClientId, ...] = ()  # of the last round, for the second vote
     basis: str = ""  # the cut that stands; empty: none
-    answers: tuple[str, ...] = ()  # of the votes, for people
-    outcomes: dict[str, dict[str, Any]] = field(default_factory=dict)  # by what was voted on
     finishes_alone: bool = False
     owners: tuple[ClientId, ...] = ()  # agents that have a model of their own
 
@@ -219,12 +207,13 @@ class Kin(ManyModels[KinState]):
         voters = tuple(client for client in view.present if client in state.reporters)
         if state.question == GROUP_OR_ALL:
             comparisons = len(state.cuts)
-            voters = tuple(client for client in view.present if _can_vote(state, client))
-        numbers = {
-            GAIN: Expected(comparisons, -LARGEST, LARGEST, required=False),
-            VARIANCE: Expected(comparisons, 0.0, LARGEST, required=False),
-        }
-        return Phase(VOTE, voters, {}, ends_round=False, may_be_empty=True, numbers=numbers)
+            voters = tuple(
+                client
+                for client in view.present
+                if len(_keys(state, client)) == comparisons
+                and can_vote(state, client, KEY, _keys(state, client))
+            )
+        return ballots(voters, comparisons)
 
     def order(self, state: KinState, phase: Phase, client: ClientId) -> Order:
         if phase.name in (SIGNATURE, ENTRY):
@@ -234,10 +223,7 @@ class Kin(ManyModels[KinState]):
             order = _with(order, {QUESTION: state.question, HOLD_BACK: 1})
             if state.question == OWN_OR_GROUP:
                 return order
-            keys = (KEY, *_keys(state, client))
-            shares = state.shares.get(client, {})
-            averages = replace(order, models=keys, cluster=None)
-            return _with(averages, {SHARE: [shares.get(key, 0.0) for key in keys]})
+            return comparing(state, order, client, (KEY, *_keys(state, client)))
         if state.finishes_alone:
             return _with(order, {ALONE: 1})
         return _with(order, {HOLD_BACK: 1}) if state.votes_follow else order
@@ -257,13 +243,9 @@ class Kin(ManyModels[KinState]):
         if job.phase in (SIGNATURE, ENTRY):
             return with_card(Report({}, local.examples), job, local), client_state
         if job.phase == VOTE:
-            compare = _group_or_all if job.numbers[QUESTION] == GROUP_OR_ALL else _own_or_group
-            differences = compare(job, local, client_state)
-            numbers = {}
-            if differences:
-                gains, variances = zip(*differences, strict=True)
-                numbers = {GAIN: list(gains), VARIANCE: list(variances)}
-            return Report({}, local.examples, numbers), client_state
+            if job.numbers[QUESTION] == GROUP_OR_ALL:
+                return ballot(group_or_all(job, local, client_state), local), client_state
+            return ballot(_own_or_group(job, local, client_state), local), client_state
         [(_, start)] = self.personal(job, local, client_state)
         if ALONE not in job.numbers:
             return trained_report(local.train(start), local), client_state
@@ -310,7 +292,7 @@ class Kin(ManyModels[KinState]):
         models = [sums.mean(str(k), otherwise=model) for k, model in enumerate(state.models)]
         after = replace(after, models=tuple(models))
         if _is_voted_on_next(state):
-            after = _with_averages(after, sums, reports)
+            after = with_averages(after, KEY, lambda client: _keys(state, client), sums, reports)
         members = [client for client, _ in reports if not state.basis or client in state.assign]
         return _asking(replace(after, reporters=tuple(members) if state.votes_follow else ()))
 
@@ -356,28 +338,6 @@ def _with(order: Order, numbers: Mapping[str, Any]) -> Order:
 # -- the votes of one agent ---------------------------------------------------------------------------
 
 
-def _group_or_all(job: Job, local: Local, client_state: ClientState) -> list[tuple[float, float]]:
-    """Losses under the average of all agents minus those under each average of the agent's group.
-
-    Each average is taken without the agent's own model, which weighs more in the smaller one: with it, groups drawn at
-    random would win. An average of nothing else is the agent's own model.
-    """
-    held = job.held_back
-    weight = min(job.numbers[CAP], local.examples) if CAP in job.numbers else 1
-    shares = [float(share) * weight for share in job.numbers[SHARE]]
-    if held is None or held.examples < LEAST or (any(shares) and LAST_MODEL not in client_state):
-        return []
-    own = client_state.get(COUNTED, client_state.get(LAST_MODEL, job.models[0]))
-    losses = []
-    for average, share in zip(job.models, shares, strict=True):
-        if share >= 1.0:
-            average = own
-        elif share > 0:
-            average = combine([(average, 1 / (1 - share)), (own, -share / (1 - share))])
-        losses.append(held.losses(average))
-    return [difference(losses[0], of_group) for of_group in losses[1:]]
-
-
 def _own_or_group(job: Job, local: Local, client_state: ClientState) -> list[tuple[float, float]]:
     """Losses under the group's average minus those under the agent's own model in it: as they are, and after an epoch more.
 
@@ -413,14 +373,6 @@ def _keys(state: KinState, client: ClientId) -> tuple[str, ...]:
     return tuple(
         _key(basis, groups[client]) for basis, groups in state.cuts.items() if client in groups
     )
-
-
-def _can_vote(state: KinState, client: ClientId) -> bool:
-    """Whether each average exists that the client's first vote compares, also without its own model."""
-    keys = _keys(state, client)
-    own = state.shares.get(client, {})
-    exist = all(key in state.averages for key in keys)
-    return len(keys) == len(state.cuts) and exist and own.get(KEY, 0.0) < 1.0
 
 
 def _is_voted_on_next(state: KinState) -> bool:
@@ -494,27 +446,6 @@ def _with_newcomers(state: KinState, phase: Phase, reports: Reports) -> KinState
     return replace(admitted, asked=unanswered(state.asked, phase, admitted.assign))
 
 
-def _with_averages(state: KinState, sums: Sums, reports: Reports) -> KinState:
-    """The state with the averages of all proposed groups, and each agent's share in its own ones."""
-    members: dict[str, dict[ClientId, float]] = {KEY: {}}
-    for client, report in reports:
-        for key in (KEY, *_keys(state, client)):
-            members.setdefault(key, {})[client] = counted(report)
-    averages = {}
-    shares: dict[ClientId, dict[str, float]] = {}
-    for key, weights in sorted(members.items()):
-        total = sums.weight(key)
-        if total <= 0:
-            continue
-        if key != KEY:
-            averages[key] = sums.mean(key, otherwise=state.models[0])
-        for client, weight in zip(
-            weights, fair_weights([*weights.values()], sums.average.share), strict=True
-        ):
-            shares.setdefault(client, {})[key] = weight / total
-    return replace(state, averages=averages, shares=dict(sorted(shares.items())))
-
-
 def _asking(state: KinState) -> KinState:
     """The state after a round or a vote, with the vote that is due."""
     _, second = state.votes
@@ -529,18 +460,9 @@ def _asking(state: KinState) -> KinState:
     return state
 
 
-def _outcomes(reports: Reports, comparisons: int) -> list[Outcome]:
-    """What the agents voted in each comparison; those without samples to compare on abstain."""
-    votes = [report.numbers for _, report in reports if {GAIN, VARIANCE} <= report.numbers.keys()]
-    return [
-        votes_counted([(vote[GAIN][place], vote[VARIANCE][place]) for vote in votes])
-        for place in range(comparisons)
-    ]
-
-
 def _grouped(state: KinState, reports: Reports) -> KinState:
     """The state after the first vote: a cut by inputs needs more votes for it than against, one by labels must be sure."""
-    outcomes = dict(zip(state.cuts, _outcomes(reports, len(state.cuts)), strict=True))
+    outcomes = dict(zip(state.cuts, outcomes_of(reports, len(state.cuts)), strict=True))
     helpful = {
         basis: outcome.gain
         for basis, outcome in outcomes.items()
@@ -553,10 +475,10 @@ def _grouped(state: KinState, reports: Reports) -> KinState:
         serve = "serve" if basis in helpful else "do not serve"
         answers.append(
             f"vote after round {state.done}: {groups} groups by {basis} {serve} the agents better than one model "
-            f"({_count(outcome)})"
+            f"({count(outcome)})"
         )
     after = _standing(state, best)
-    kept = {**state.outcomes, **{basis: _facts(outcome) for basis, outcome in outcomes.items()}}
+    kept = {**state.outcomes, **{basis: facts(outcome) for basis, outcome in outcomes.items()}}
     return _asking(replace(after, answers=(*state.answers, *answers), outcomes=kept))
 
 
@@ -575,15 +497,15 @@ def _standing(state: KinState, basis: str) -> KinState:
 
 def _finishing(state: KinState, reports: Reports) -> KinState:
     """The state after the second vote: a model of its own must serve an agent better at once and after one epoch more."""
-    at_once, tuned = _outcomes(reports, 2)
+    at_once, tuned = outcomes_of(reports, 2)
     alone = at_once.is_sure and tuned.is_sure
     serves = "serves" if alone else "does not serve"
     other = "that of its group" if state.basis else "the one of all"
     answer = (
         f"vote after round {state.done}: a model of its own {serves} an agent better than {other} "
-        f"({_count(at_once)}; after one epoch more {_count(tuned)})"
+        f"({count(at_once)}; after one epoch more {count(tuned)})"
     )
-    kept = {**state.outcomes, OWN_OR_GROUP: _facts(at_once), f"{OWN_OR_GROUP}_tuned": _facts(tuned)}
+    kept = {**state.outcomes, OWN_OR_GROUP: facts(at_once), f"{OWN_OR_GROUP}_tuned": facts(tuned)}
     return replace(
         state,
         question="",
@@ -592,14 +514,6 @@ def _finishing(state: KinState, reports: Reports) -> KinState:
         answers=(*state.answers, answer),
         outcomes=kept,
     )
-
-
-def _count(outcome: Outcome) -> str:
-    return f"{outcome.better} of {outcome.voters} gain, z {outcome.z:.2f}"
-
-
-def _facts(outcome: Outcome) -> dict[str, Any]:
-    return dict(vars(outcome))
 
 
 def _shift_sentence(state: KinState) -> str:

@@ -36,6 +36,7 @@ from covey.shared.strategies.base import (
     LARGEST,
     SIGNATURE,
     TRAIN,
+    VOTE,
     Buffering,
     ClientId,
     Clients,
@@ -53,16 +54,19 @@ from covey.shared.strategies.base import (
     trained_report,
 )
 from covey.shared.strategies.bases.cut import (
+    VOTES_ARE_CLEAR,
     Choose,
     ClusteredOnce,
     Cut,
     Grouped,
     check_cuts,
     cut_defaults,
+    is_ready,
+    voted_on,
     with_card,
     with_tree,
 )
-from covey.shared.strategies.bases.hard import START, TO_THE_LAST_GOOD, has_clusters, joined
+from covey.shared.strategies.bases.hard import START, TO_THE_LAST_GOOD, joined
 from covey.shared.strategies.bases.options import Quorum
 from covey.shared.strategies.bases.soft import merged
 
@@ -89,7 +93,7 @@ class Pacfl(ClusteredOnce[PacflState]):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     signature_phases: ClassVar[tuple[str, ...]] = (SIGNATURE, ENTRY)
-    client_fields = ("assign", "asked", "signatures", "labels", "weights")
+    client_fields = ("assign", "asked", "signatures", "labels", "weights", "shares")
     height = "beta"
     unit = "degrees"
 
@@ -167,7 +171,9 @@ class Pacfl(ClusteredOnce[PacflState]):
         return Cut(self.linkage, self.choose, self.gate, self.n_clusters, self.threshold)
 
     def init(self, setup: Setup) -> PacflState:
-        return PacflState(setup.starts[0], asks=self.cut.asks(setup))
+        return PacflState(
+            setup.starts[0], asks=self.cut.asks(setup), vote_after=self.rounds_before_vote(setup)
+        )
 
     def clustering_phase(self, state: PacflState) -> Phase:
         return Phase(
@@ -198,6 +204,8 @@ class Pacfl(ClusteredOnce[PacflState]):
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         if job.phase == TRAIN:
             return trained_report(local.train(job.models[0]), local), client_state
+        if job.phase == VOTE:
+            return voted_on(job, local, client_state), client_state
         vectors, labels = signature(local.inputs(), local.targets("train"), self.p)
         flat = vectors.ravel()
         report = Report({SIGNATURE: flat}, local.examples, {"labels": labels})
@@ -225,10 +233,12 @@ class Pacfl(ClusteredOnce[PacflState]):
 
     @property
     def buffer(self) -> Buffering:
-        return Buffering(is_ready=has_clusters)
+        return Buffering(is_ready=is_ready)
 
     @property
     def privacy(self) -> PrivacyFacet:
+        if self.vote is not None:
+            return PrivacyFacet(refusal=VOTES_ARE_CLEAR)
         return PrivacyFacet(
             routes="assigned",
             signature_base=lambda job, signature: np.zeros_like(signature),

@@ -22,6 +22,7 @@ import numpy as np
 from pydantic import BaseModel, Field, model_validator
 
 from covey.shared.numerics import kinship
+from covey.shared.numerics.averages import Average
 from covey.shared.numerics.choose_k import Choice, best_silhouette, by_rotations, by_silhouette
 from covey.shared.numerics.clustering import (
     Agglomeration,
@@ -31,12 +32,18 @@ from covey.shared.numerics.clustering import (
     agglomerative,
     cut_between,
 )
+from covey.shared.numerics.vectors import Vector
+from covey.shared.privacy.settings import SecureSettings
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import (
     ENTRY,
+    HOLD_BACK,
     LARGEST,
     SIGNATURE,
+    TRAIN,
+    VOTE,
     ClientId,
+    ClientState,
     Expected,
     Job,
     Local,
@@ -46,16 +53,33 @@ from covey.shared.strategies.base import (
     Report,
     Reports,
     Sealed,
+    Server,
+    Settings,
     Setup,
     Shown,
     Sums,
+    Terms,
     View,
 )
 from covey.shared.strategies.bases.hard import Clustered, HardClustered, sizes
+from covey.shared.strategies.bases.single import KEY
+from covey.shared.strategies.bases.vote import (
+    Ballot,
+    ballot,
+    ballots,
+    can_vote,
+    comparing,
+    count,
+    facts,
+    group_or_all,
+    outcomes_of,
+    with_averages,
+)
 from covey.shared.strategies.phase_names import CARD
 
 COUNTS = "counts"
 SQUARES = "squares"
+VOTES_ARE_CLEAR = "votes hold losses on samples that agents hold back, without noise (vote: auto)"
 LEAST_CARDS = 4  # fewer have no say
 MOST_CARDS = 1000  # of more a sample is tested
 # of a card: the longest ones, of 50 classes
@@ -337,9 +361,12 @@ class Tested(Clustered):
 
 
 @dataclass(frozen=True)
-class Grouped(Tested):
+class Grouped(Tested, Ballot):
     """The state of a method that clusters once: besides the clusters, what they were made from."""
 
+    vote_after: int = (
+        0  # rounds of one model for all, before the vote on the clusters; 0: no vote is to come
+    )
     heights: tuple[float, ...] = ()  # of the merges
     cut: tuple[float | None, float | None] = (None, None)  # `low` and `high` of the Agglomeration
     evidence: tuple[float, ...] = ()  # of the chosen number of clusters, as `Cut.tree` returns it
@@ -390,6 +417,15 @@ class ClusteredOnce(Gated[G], Generic[G]):
 
     sealed: ClassVar[Sealed | None] = Sealed(clear=(SIGNATURE, ENTRY))
 
+    unset: ClassVar[tuple[str, ...]] = ("server", "vote")
+
+    vote: Literal["auto"] | None = Field(
+        None,
+        description="auto: all agents train one model in the first third of the rounds; then they vote, on samples that they "
+        "hold back, whether the average of their cluster serves them better, and clusters train apart only if it does. null: "
+        "clusters train apart from the first round.",
+    )
+
     height: ClassVar[str] = ""  # name of the merge height at which the cut is, in the notes
     unit: ClassVar[str] = ""  # of the distances, for pictures
 
@@ -398,6 +434,70 @@ class ClusteredOnce(Gated[G], Generic[G]):
     def cut(self) -> Cut:
         """The cut that this method's options describe."""
 
+    # -- the vote ------------------------------------------------------------------------------------
+
+    def rounds_before_vote(self, setup: Setup) -> int:
+        """Rounds of one model for all; `init` sets them."""
+        return max(round(setup.rounds / 3), 1) if self.vote and setup.rounds > 1 else 0
+
+    def plan(self, state: G, view: View) -> Phase:
+        if state.question and view.round < view.rounds:
+            voters = [
+                client
+                for client in view.present
+                if can_vote(state, client, KEY, _own(state, client))
+            ]
+            return ballots(voters, 1)
+        return super().plan(state, view)
+
+    def order(self, state: G, phase: Phase, client: ClientId) -> Order:
+        order = super().order(state, phase, client)
+        if phase.name == VOTE:
+            return comparing(state, order, client, (KEY, *_own(state, client)))
+        if phase.name == TRAIN and is_one_model(state):
+            return replace(order, numbers={**order.numbers, HOLD_BACK: 1})
+        return order
+
+    def model(self, state: G, key: str) -> Vector:
+        return state.averages[key] if key in state.averages else super().model(state, key)
+
+    def terms(self, state: G, phase: Phase, client: ClientId, report: Report) -> Terms:
+        if phase.name == VOTE:
+            return ()
+        terms = super().terms(state, phase, client, report)
+        if not is_one_model(state):
+            return terms
+        with_own = (KEY, *_own(state, client)) if state.done + 1 == state.vote_after else (KEY,)
+        return tuple(replace(term, key=key, base=term.key) for term in terms for key in with_own)
+
+    def aggregate(self, state: G, sums: Sums, reports: Reports) -> G:
+        if not is_one_model(state):
+            return super().aggregate(state, sums, reports)
+        one = sums.mean(KEY, otherwise=state.models[0])
+        after = replace(state, models=(one,) * len(state.models), done=state.done + 1)
+        if after.done < state.vote_after:
+            return after
+        after = with_averages(after, KEY, lambda client: _own(state, client), sums, reports)
+        return replace(after, question="group")
+
+    def fold(self, state: G, phase: Phase, sums: Sums, reports: Reports) -> G:
+        return (
+            _voted(state, reports)
+            if phase.name == VOTE
+            else super().fold(state, phase, sums, reports)
+        )
+
+    def refuses(self, settings: Settings) -> str:
+        if self.vote is None:
+            return super().refuses(settings)
+        if self.individual:
+            return "vote: auto compares averages, and it compares single models; leave vote out"
+        if isinstance(settings, Server | SecureSettings) or (
+            isinstance(settings, Average) and settings.single
+        ):
+            return "agents take their own model off an average to vote, which only a plain mean allows (vote: auto)"
+        return super().refuses(settings)
+
     def compared(self, state: G) -> tuple[tuple[ClientId, ...], Matrix] | None:
         """The clients whose distances (n, n) the tree was made of, and these; None where there is no tree."""
         return None
@@ -405,19 +505,21 @@ class ClusteredOnce(Gated[G], Generic[G]):
     def shown(self, state: G) -> Shown:
         if not state.models:
             return Shown()
-        facts = dict(super().shown(state).notes)
+        notes = dict(super().shown(state).notes)
         if self.height:
             low, high = state.cut
-            facts[f"{self.height}_from"] = low
-            facts[f"{self.height}_below"] = high
-            facts["merge_heights"] = list(state.heights)
+            notes[f"{self.height}_from"] = low
+            notes[f"{self.height}_below"] = high
+            notes["merge_heights"] = list(state.heights)
         if state.evidence:
             name = EVIDENCE[self.cut.choose]
-            facts.update(zip((name, f"{name}_by_chance"), state.evidence, strict=False))
+            notes.update(zip((name, f"{name}_by_chance"), state.evidence, strict=False))
         if not self.cut.is_given:
-            facts.update(shift_facts(state.chances, asks=state.asks, gate=self.gate))
-        facts.update(useless(state, chosen=not self.cut.is_given))
-        return Shown(facts, proximity=lambda: self._proximity(state))
+            notes.update(shift_facts(state.chances, asks=state.asks, gate=self.gate))
+        notes.update(useless(state, chosen=not self.cut.is_given))
+        if state.outcomes:
+            notes |= {"votes": state.outcomes, "decision_1": state.answers[0]}
+        return Shown(notes, proximity=lambda: self._proximity(state))
 
     def _proximity(self, state: G) -> Proximity | None:
         compared = self.compared(state)
@@ -426,6 +528,53 @@ class ClusteredOnce(Gated[G], Generic[G]):
         clients, distances = compared
         cut = state.cut_at(len(clients))
         return Proximity(clients, distances, self.cut.linkage, self.unit, cut)
+
+
+def is_one_model(state: Grouped) -> bool:
+    """Whether all agents train one model until their vote on the clusters."""
+    return state.done < state.vote_after and len(state.models) > 1
+
+
+def is_ready(state: Grouped) -> bool:
+    """Whether the clusters are formed, and no vote on them is to come."""
+    return bool(state.models) and not is_one_model(state) and not state.question
+
+
+def voted_on(job: Job, local: Local, client_state: ClientState) -> Report:
+    """The report of a vote on the clusters."""
+    return ballot(group_or_all(job, local, client_state), local)
+
+
+def _own(state: Grouped, client: ClientId) -> tuple[str, ...]:
+    """The key of the average of a client's cluster, for the vote."""
+    return (f"cluster-{state.assign[client]}",) if client in state.assign else ()
+
+
+def _voted(state: G, reports: Reports) -> G:
+    """The state after the vote: clusters continue from their own averages, or all agents are one cluster.
+
+    Where a test has found a shift in inputs, clusters need more votes for them than against; otherwise the gain must be sure.
+    """
+    [outcome] = outcomes_of(reports, 1)
+    helps = outcome.z > 0 if INPUTS in bases_of(state.chances) else outcome.is_sure
+    clusters = len(state.models)
+    answer = (
+        f"vote after round {state.done}: {clusters} clusters {'serve' if helps else 'do not serve'} the agents better than "
+        f"one model ({count(outcome)})"
+    )
+    models = [state.averages.get(f"cluster-{k}", model) for k, model in enumerate(state.models)]
+    after = replace(
+        state,
+        question="",
+        averages={},
+        shares={},
+        answers=(answer,),
+        outcomes={"clusters": facts(outcome)},
+        models=tuple(models),
+    )
+    if helps:
+        return after
+    return replace(after, models=state.models[:1], assign=dict.fromkeys(state.assign, 0))
 
 
 def with_tree(state: G, tree: Agglomeration, evidence: tuple[float, ...]) -> G:

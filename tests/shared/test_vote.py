@@ -1,0 +1,104 @@
+"""`vote: auto`: methods that cluster once train one model first, and their agents vote on the clusters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from covey.coordinator.run.run import Run as WholeRun
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.strategies.base import HOLD_BACK, Phase, View
+from covey.shared.strategies.fedclust import FedClust
+from tests.drive import Run
+from tests.kit import small_run
+from tests.kit.local_clients import LocalClients
+from tests.kit.small_run import fingerprint, local_for, samples_of, scenario
+from tests.shared import planted
+from tests.shared.test_strategy_kin import Labelling, even, people, phases, sentences, swapped
+
+
+def scene(strategy: Any, **sections: Any) -> Scenario:
+    return scenario("fedclust", strategy=strategy, rounds={"count": 6}, **sections)
+
+
+def complete(folder: Path, labelling: Labelling, plan: Scenario) -> WholeRun:
+    held = local_for(people(labelling, n=30, more=100))
+    fleet = people(labelling)
+    driver = small_run.driver(folder, plan, fleet, held_back=held, start_agents=8)
+    assert isinstance(driver.clients, LocalClients)
+    return driver.complete(samples_of(fleet))
+
+
+def test_clusters_that_help_are_voted_for_and_train_apart_from_then_on(tmp_path: Path) -> None:
+    given = {"n_clusters": 2, "vote": "auto"}
+    run = complete(
+        tmp_path / "a", swapped, scene({"name": "fedclust", "signature": "update", **given})
+    )
+    assert phases(tmp_path / "a") == ["signature", "vote"]
+    assert [*run.state.assign.values()] == [0, 1] * 4
+    assert len(run.state.models) == 2
+    [answer] = sentences(tmp_path / "a")
+    assert answer.startswith("vote after round 2: 2 clusters serve the agents better")
+    complete(tmp_path / "b", swapped, scene({"name": "pacfl", **given}))
+    assert phases(tmp_path / "b") == ["signature", "vote"]
+
+
+def test_clusters_that_do_not_help_are_one_model(tmp_path: Path) -> None:
+    run = complete(
+        tmp_path / "voted", even, scene({"name": "fedclust", "n_clusters": 3, "vote": "auto"})
+    )
+    assert len(run.state.models) == 1
+    assert set(run.state.assign.values()) == {0}
+    [answer] = sentences(tmp_path / "voted")
+    assert "3 clusters do not serve the agents better than one model" in answer
+
+
+def test_one_cluster_has_nothing_to_vote_on_and_holds_nothing_back() -> None:
+    clients = planted.softmaxes(8)
+    end = planted.run(FedClust(vote="auto", n_clusters=1), clients, rounds=3)
+    assert [phase.name for phase, _ in end.phases] == ["signature", "train", "train", "train"]
+    order = end.strategy.order(end.state, Phase(), "c0")
+    assert HOLD_BACK not in order.numbers
+
+
+def test_until_the_vote_all_clusters_have_one_model() -> None:
+    clients = planted.softmaxes(8)
+    strategy = FedClust(vote="auto", n_clusters=2)
+    begun = planted.setup(clients, rounds=9)
+    states = Run(strategy, begun, clients).rounds(3).state
+    end = Run(strategy, begun, clients).rounds(9)
+    assert states.question == "group"
+    np.testing.assert_array_equal(states.models[0], states.models[1])
+    assert sorted(states.averages) == ["cluster-0", "cluster-1"]
+    assert strategy.plan(states, View(3, 9, 0, tuple(clients))).name == "vote"
+    assert end.state.outcomes["clusters"]["voters"] == 0, "agents that hold nothing back abstain"
+    assert len(end.state.models) == 1
+
+
+def test_without_the_option_nothing_differs(tmp_path: Path) -> None:
+    runs = [
+        complete(tmp_path / str(place), swapped, scene({"name": "fedclust", **options}))
+        for place, options in enumerate(({}, {"vote": None}))
+    ]
+    assert fingerprint(runs[0]) == fingerprint(runs[1])
+    assert "vote" not in FedClust().model_dump()
+
+
+@pytest.mark.parametrize(
+    ("sections", "why"),
+    [
+        ({"aggregation": {"rule": "median"}}, "take their own model off an average"),
+        ({"privacy": {"client": {"clip": 1.0, "noise_multiplier": 1.0}}}, "votes hold losses"),
+    ],
+)
+def test_settings_that_a_vote_cannot_work_with_are_refused(
+    sections: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(ValidationError, match=why):
+        scene({"name": "fedclust", "vote": "auto"}, **sections)
+    with pytest.raises(ValidationError, match="compares single models"):
+        scene({"name": "robust", "vote": "auto"})
