@@ -553,7 +553,7 @@ def _own(state: Grouped, client: ClientId) -> tuple[str, ...]:
 def _voted(state: G, reports: Reports) -> G:
     """The state after the vote: clusters continue from their own averages, or all agents are one cluster.
 
-    Where a test has found a shift in inputs, clusters need more votes for them than against; otherwise the gain must be sure.
+    If a test has found a shift in inputs, clusters need more votes for them than against; otherwise the gain must be sure.
     """
     [outcome] = outcomes_of(reports, 1)
     helps = outcome.z > 0 if INPUTS in bases_of(state.chances) else outcome.is_sure
