@@ -30,7 +30,7 @@ from covey.shared.strategies.phase_names import (
     WARMUP,
 )
 from covey.shared.wire.deployments import Deployment
-from covey.shared.wire.messages import DeviceKind, DeviceWish, ModelRef, OrderMessage, Work
+from covey.shared.wire.messages import DeviceKind, DeviceWish, ModelRef, OrderMessage, Work, is_base
 
 METHODS = (
     "cfl",
@@ -239,6 +239,10 @@ class Policy(BaseModel):
     max_model_values: Limit | None = Field(
         100_000_000, description="parameters and buffers of one model"
     )
+    max_base_mb: Limit | None = Field(
+        1000,
+        description="bases (task.base) that are kept on the disk, in MB; no larger one is fetched",
+    )
     max_memory_mb: Limit | None = Field(
         None,
         le=MAX_MEMORY_MB,
@@ -290,6 +294,11 @@ class Policy(BaseModel):
             return None
         return self.max_model_values * MAX_BYTES_PER_VALUE + HEADER_BYTES
 
+    @property
+    def largest_base_bytes(self) -> int | None:
+        """The room for bases on the disk; None for no limit."""
+        return None if self.max_base_mb is None else self.max_base_mb << 20
+
     @classmethod
     def load(cls, path: Path) -> Self:
         """The policy in a YAML file. Raises UserError that names a wrong key."""
@@ -316,11 +325,11 @@ class Policy(BaseModel):
 MEMORY_UNITS_MB = {"M": 1, "G": 1 << 10}
 
 
-def memory_mb(text: str) -> int:
-    """The value of `--memory-limit` in MB (2**20 bytes): "512M" or "2G". Raises UserError for another text."""
+def memory_mb(text: str, option: str = "--memory-limit") -> int:
+    """The value of an option in MB (2**20 bytes): "512M" or "2G". Raises UserError for another text."""
     number, unit = text[:-1], text[-1:].upper()
     if not number.isascii() or not number.isdigit() or unit not in MEMORY_UNITS_MB:
-        raise UserError(f"--memory-limit {text}: expected a whole number with M or G, such as 512M")
+        raise UserError(f"{option} {text}: expected a whole number with M or G, such as 512M")
     return int(number) * MEMORY_UNITS_MB[unit]
 
 
@@ -347,7 +356,9 @@ def _describe_fault(location: tuple[int | str, ...], message: str) -> str:
 
 
 DEFAULT = Policy()
-UNLIMITED = Policy(max_epochs=None, max_steps=None, max_models=None, max_model_values=None)
+UNLIMITED = Policy(
+    max_epochs=None, max_steps=None, max_models=None, max_model_values=None, max_base_mb=None
+)
 
 
 @dataclass(frozen=True)
@@ -471,6 +482,13 @@ class Rules:
                 f"policy of this device: max_models: {len(work.models)} models, at most {policy.max_models} are allowed"
             )
         self._check_sizes(work.models, work.layout)
+        room = policy.largest_base_bytes
+        for ref in work.models:
+            if is_base(ref.key) and room is not None and ref.size > room:
+                raise PolicyError(
+                    f"policy of this device: max_base_mb: a base of {ref.size / (1 << 20):.1f} MB, at most {policy.max_base_mb} are "
+                    "allowed; start the agent with a larger --max-base"
+                )
 
     def _check_sizes(self, models: Iterable[ModelRef], layout: Mapping[str, Any]) -> None:
         largest = self.policy.largest_model_bytes

@@ -44,6 +44,7 @@ from covey.shared.order_settings import layout_of, settings_of, split_of
 from covey.shared.plugins import door
 from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import LOCAL, AgentPrivacy, noised
+from covey.shared.scenario.base import base_vector
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import (
     ALTERNATIVE,
@@ -62,10 +63,18 @@ from covey.shared.strategies.base import (
     TrainingResult,
 )
 from covey.shared.strategies.bases.hard import ManyModels
-from covey.shared.strategies.part_local import OWN, PartLocal, of_whole, on_part, tuned
+from covey.shared.strategies.part_local import PartLocal, initial_rest, of_whole, on_part, tuned
 from covey.shared.strategies.phase_names import OF_THE_RUN
 from covey.shared.wire.codec import WORDS, Codec, decode, encode
-from covey.shared.wire.messages import Encoded, ModelContent, OrderMessage, ReportContent, Work
+from covey.shared.wire.messages import (
+    INITIAL,
+    Encoded,
+    ModelContent,
+    OrderMessage,
+    ReportContent,
+    Work,
+    is_base,
+)
 
 ERROR_FEEDBACK = "codec/"
 VOTE = "vote"  # number of the report of an evaluation: the losses of the served model and its alternative
@@ -190,9 +199,11 @@ def _job(
     split = split_of(work)
     layout = layout_of(work)
     if split is not None and work.phase != MOMENTS:
-        own = None
-        if work.models and work.models[-1].key.partition(".")[0] == OWN:
-            *models, own = models
+        brought = {
+            ref.key.partition(".")[0]: one for ref, one in zip(work.models, models, strict=True)
+        }
+        own = initial_rest(split, {key: brought[key] for key in INITIAL if key in brought})
+        models = models[: len(models) - sum(key in brought for key in INITIAL)]
         local = on_part(local, split, client_state, own, client)
         if held_back is not None:
             held_back = on_part(held_back, split, client_state, own, client)
@@ -519,6 +530,11 @@ def encode_model(
     """A model (d,), or a part of one, as the content of a model topic."""
     encoded, _ = encode(vector, codec, base=None, base_digest=b"", error=None, rng=rng)
     return ModelContent(layout=layout_digest, vector=encoded).to_bytes()
+
+
+def decode_named(key: str, content: bytes, layout: Layout) -> Vector:
+    """The vector that an order names by a key: as `decode_model`, and (d,) of a base, which is a file as it is."""
+    return base_vector(content, layout) if is_base(key) else decode_model(content, layout)
 
 
 def decode_model(content: bytes, layout: Layout, *, verified: bool = False) -> Vector:

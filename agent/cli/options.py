@@ -102,6 +102,14 @@ class PolicyOptions:
             show_default=False,
         ),
     ] = None
+    max_base: Annotated[
+        str | None,
+        typer.Option(
+            help="room on the disk for bases (task.base), such as 500M or 2G  [default: 1G]",
+            envvar="COVEY_MAX_BASE",
+            show_default=False,
+        ),
+    ] = None
     only_when: Annotated[
         list[str] | None,
         typer.Option(
@@ -124,12 +132,14 @@ class PolicyOptions:
         changes: dict[str, Any] = {}
         if self.memory_limit is not None:
             changes["memory_limit_mb"] = memory_mb(self.memory_limit)
+        if self.max_base is not None:
+            changes["max_base_mb"] = memory_mb(self.max_base, "--max-base")
         if self.only_when:
             changes["only_when"] = self.only_when
         if not changes:
             return policy
         whole = {**policy.model_dump(mode="json"), **changes}
-        return Policy.of(whole, "--only-when or --memory-limit")
+        return Policy.of(whole, "--only-when, --memory-limit or --max-base")
 
 
 @dataclass(frozen=True)

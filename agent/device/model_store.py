@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
+import math
+import os
 from collections.abc import Collection
 from pathlib import Path
 
@@ -11,10 +12,12 @@ from covey.agent.device.received_models import (
     BROKER,
     MAX_MODEL_BYTES,
     ReceivedModels,
+    link_or_copy,
     model_assembler,
 )
 from covey.shared.files import atomic_replace, make_folder
-from covey.shared.wire.messages import DIGEST_BYTES, Part
+from covey.shared.model_files import SUFFIX
+from covey.shared.wire.messages import Part, digest_of_file
 from covey.shared.wire.parts import FileSink
 
 
@@ -26,6 +29,7 @@ class ModelStore:
         largest_bytes: larger models are refused.
         durable: whether complete models survive a power cut.
         received: what other agents of this process receive, too; None for an agent by itself.
+        bases: keeps bases for later runs; None: nothing is kept.
 
     Attributes:
         damaged: models whose file did not have the content that its name promises, in sentences for a person. Their
@@ -39,7 +43,9 @@ class ModelStore:
         *,
         durable: bool = True,
         received: ReceivedModels | None = None,
+        bases: Bases | None = None,
     ) -> None:
+        self._bases = bases
         self._folder = folder
         self._received = received
         self._durable = durable
@@ -99,6 +105,18 @@ class ModelStore:
             raise
         return True
 
+    def has_base(self, digest: bytes) -> bool:
+        """Whether a base is here that was not, because an earlier run or the owner has left it."""
+        path = self.path(digest)
+        if self._bases is None or path.exists():
+            return False
+        return self._bases.give(digest, path)
+
+    def keep_base(self, digest: bytes) -> None:
+        """Keep a complete base for later runs."""
+        if self._bases is not None:
+            self._bases.add(digest, self.path(digest))
+
     def _take(self, received: ReceivedModels, part: Part, now: float) -> bool:
         """Take one part of a model that other agents receive, too. True if the model is complete now."""
         if not received.feed(self._folder, part, now):
@@ -129,7 +147,56 @@ class ModelStore:
         return FileSink(self._folder / f"{next(self._numbers)}.part", part.size)
 
 
+class Bases:
+    """Bases on a device's disk, by their digest: those that runs have used last, as far as there is room.
+
+    The owner may put a base there, too, under its digest and `.safetensors`.
+
+    Args:
+        folder: agents of one machine can share it.
+        room_bytes: of all bases together; None: no bound.
+    """
+
+    def __init__(self, folder: Path, room_bytes: int | None) -> None:
+        self._folder = folder
+        self._room_bytes = room_bytes
+
+    def __repr__(self) -> str:
+        return f"<Bases {self._folder}>"
+
+    def give(self, digest: bytes, target: Path) -> bool:
+        """Put a base to a place, as a second name of one file where that is possible. False if it is not here, or damaged."""
+        path = self._path(digest)
+        if not path.exists():
+            return False
+        if not _matches_its_name(path):
+            path.unlink(missing_ok=True)
+            return False
+        path.touch()
+        link_or_copy(path, target)
+        return True
+
+    def add(self, digest: bytes, content: Path) -> None:
+        """Keep a base, and remove those that were used longest ago as far as they need the room."""
+        path = self._path(digest)
+        make_folder(self._folder, durable=False)
+        if not path.exists():
+            with atomic_replace(path, durable=False, mark=str(os.getpid())) as beside:
+                link_or_copy(content, beside)
+        path.touch()
+        room = math.inf if self._room_bytes is None else self._room_bytes
+        for other in sorted(self._folder.glob(f"*{SUFFIX}"), key=_last_use, reverse=True):
+            room -= other.stat().st_size
+            if room < 0:
+                other.unlink(missing_ok=True)
+
+    def _path(self, digest: bytes) -> Path:
+        return self._folder / f"{digest.hex()}{SUFFIX}"
+
+
+def _last_use(path: Path) -> float:
+    return path.stat().st_mtime
+
+
 def _matches_its_name(path: Path) -> bool:
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=DIGEST_BYTES))
-    return digest.hexdigest() == path.stem
+    return digest_of_file(path).hex() == path.stem

@@ -38,6 +38,14 @@ def model_assembler(new_sink: Callable[[str, Part], Sink], largest_bytes: int) -
     )
 
 
+def link_or_copy(file: Path, target: Path) -> None:
+    """Give a file a second name, or copy it. Raises OSError if that fails."""
+    try:
+        target.hardlink_to(file)
+    except OSError:  # a file system without hard links, or a file with too many names
+        shutil.copyfile(file, target)
+
+
 class ReceivedModels:
     """The models that several agents receive, in a folder of their own. Files of an earlier process are removed.
 
@@ -97,11 +105,7 @@ class ReceivedModels:
 
     def give(self, digest: bytes, target: Path) -> None:
         """Put a complete model to a place. Raises OSError if that fails."""
-        path = self._path(digest)
-        try:
-            target.hardlink_to(path)
-        except OSError:  # a file system without hard links, or a file with too many names
-            shutil.copyfile(path, target)
+        link_or_copy(self._path(digest), target)
 
     def damaged(self, digest: bytes) -> None:
         """An agent's file of this model is damaged, so ours may be, too. The next part begins it again."""

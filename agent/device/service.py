@@ -25,7 +25,7 @@ from covey.agent.device import notices as n
 from covey.agent.device.deployments import Deployments
 from covey.agent.device.identity import Identity
 from covey.agent.device.keeper import Keeper, KeepOptions
-from covey.agent.device.model_store import ModelStore
+from covey.agent.device.model_store import Bases, ModelStore
 from covey.agent.device.outbox import Outbox
 from covey.agent.device.performing import BeforeReport, Device, Done, Judged, Performer
 from covey.agent.device.received_models import MAX_MODEL_BYTES, ReceivedModels
@@ -43,7 +43,7 @@ from covey.shared.waiting import Waiting
 from covey.shared.wire.brief_work import SharedParts
 from covey.shared.wire.deployments import Deployment, DeploymentShare
 from covey.shared.wire.documents import AgentStatus, CoordinatorStatus
-from covey.shared.wire.messages import MAX_SETTINGS_BYTES, SETTINGS, OrderMessage, Part
+from covey.shared.wire.messages import MAX_SETTINGS_BYTES, SETTINGS, OrderMessage, Part, is_base
 from covey.shared.wire.topics import AgentTopic, ClusterTopic, PlainTopic, Topics, is_deployed
 
 MAX_WAITING = 64  # messages that were read and not dealt with; beyond this the link's bounds count
@@ -134,7 +134,13 @@ class Agent:
         max_model_bytes = rules.policy.largest_model_bytes or MAX_MODEL_BYTES
         models = identity.state / "models"
         # a model that a power cut damages is fetched again, as the order still names it
-        self.store = ModelStore(models, max_model_bytes, durable=False, received=received)
+        self.store = ModelStore(
+            models,
+            max_model_bytes,
+            durable=False,
+            received=received,
+            bases=Bases(identity.state / "bases", rules.policy.largest_base_bytes),
+        )
         self.keeper: Keeper | None = None
         self._deployed: ModelStore | None = None  # models that were published for use
         deployments: Deployments | None = None
@@ -403,7 +409,7 @@ class Agent:
                     return None  # this session and serial number are ours alone
                 return e.OwnStatusSeen(AgentStatus.from_bytes(payload), message.retained)
             case AgentTopic(agent, "order") if agent == self.identity.agent:
-                return e.OrderSeen(OrderMessage.from_bytes(payload))
+                return self._order(OrderMessage.from_bytes(payload))
             case AgentTopic(agent, "model"):
                 return self._store_part(self.store, f"@{agent}", message, now)
             case ClusterTopic(key, _) if key == SETTINGS:
@@ -421,6 +427,14 @@ class Agent:
             case AgentTopic(agent, "deployment") if agent == self.identity.agent:
                 return e.DeploymentShareSeen(DeploymentShare.from_bytes(payload))
         raise DecodeError("topic", f"{message.topic!r} is not for {self.identity.agent}")
+
+    def _order(self, order: OrderMessage) -> e.Event:
+        """An order. The session learns first of a base that this device has already."""
+        work = order.work or order.brief
+        for ref in () if work is None else work.models:
+            if is_base(ref.key) and self.store.has_base(ref.digest):
+                self._happens(e.ModelReady(ref.key, ref.digest))
+        return e.OrderSeen(order)
 
     def _store_deployed_part(
         self, store: ModelStore, key: str, message: Message, now: float
@@ -445,9 +459,11 @@ class Agent:
             raise DecodeError("disk full", why) from None
         if is_complete is None:
             return None
-        if is_complete:
-            return e.ModelReady(key, part.digest)
-        return e.PartSeen(message.topic, part.digest)
+        if not is_complete:
+            return e.PartSeen(message.topic, part.digest)
+        if is_base(key):
+            store.keep_base(part.digest)
+        return e.ModelReady(key, part.digest)
 
     # what follows
 

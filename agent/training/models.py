@@ -24,10 +24,10 @@ from covey.shared.model_files import SUFFIX, model_file
 from covey.shared.numerics.split import Role, Split
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.numerics.vectors import Tensor as Entry
+from covey.shared.scenario.base import Base, check_size, with_tensors
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.task import Task
 from covey.shared.seeds import entropy
-from covey.shared.sentences import some
 
 TRAINED: tuple[Role, ...] = ("share", "keep")
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -144,12 +144,15 @@ def initial(
     tensors = tensors_of(module)
     arrays = {entry.name: tensors[entry.name].detach().numpy() for entry in layout.tensors}
     vector = layout.vector(arrays)
+    if task.base is not None and start == 0:
+        return _on_base(task.base, vector, layout, task), layout
     if task.init is None:
         return vector, layout
     if Path(task.init).is_dir() or Path(task.init).suffix == SUFFIX:
         file = _trained_file(Path(task.init), start)
         if file is not None:
-            vector = _with_weights(vector, layout, read_weights(file), file, task)
+            may_lack = _trained_tensors(task, layout)
+            vector = with_tensors(vector, layout, read_weights(file), f"task.init {file}", may_lack)
         return vector, layout
     stored = _stored_start(task.init, layout, start)
     if stored is not None:
@@ -305,44 +308,25 @@ def _trained_file(path: Path, start: int) -> Path | None:
     return path if start == 0 else None
 
 
-def _with_weights(
-    start: Vector, layout: Layout, named: Mapping[str, np.ndarray[Any, Any]], file: Path, task: Task
-) -> Vector:
-    """A random start (d,) with the values of a file.
+def _on_base(base: Base, start: Vector, layout: Layout, task: Task) -> Vector:
+    """A random start (d,) with the values of the task's base."""
+    check_size(base.size, layout)
+    base.check()
+    named = read_weights(Path(base.file))
+    return with_tensors(
+        start, layout, named, f"task.base {base.file}", _trained_tensors(task, layout)
+    )
 
-    A file without its head is a base to train a head on: tensors that it lacks begin at random if the task names which
-    tensors train (`share`, `keep`, `freeze`) and they are among these.
 
-    Raises:
-        UserError: the file lacks a tensor that does not train, or holds others, or other shapes or values.
+def _trained_tensors(task: Task, layout: Layout) -> set[str]:
+    """The tensors that a file of weights may lack: a base without its head serves to train a head on.
+
+    They begin at random, if the task names which tensors train (`share`, `keep`, `freeze`).
     """
-    trains: set[str] = set()
-    if task.share or task.keep or task.freeze:
-        split = Split.by_patterns(layout, task.share, task.keep, task.freeze)
-        trains = {one.name for role in TRAINED for one in split.tensors(role)}
-    shapes = {tensor.name: tensor.shape for tensor in layout.tensors}
-    wrong = {
-        "missing": [name for name in shapes if name not in named and name not in trains],
-        "not in the model": sorted(named.keys() - shapes.keys()),
-        "of another shape": [
-            f"{name} {list(named[name].shape)}, here {list(shape)}"
-            for name, shape in shapes.items()
-            if name in named and named[name].shape != shape
-        ],
-        "not finite": [
-            name for name in shapes if name in named and not np.isfinite(named[name]).all()
-        ],
-    }
-    if faults := [f"{what}: {some(names)}" for what, names in wrong.items() if names]:
-        raise UserError(
-            f"task.init {file}: its tensors are not those of the scenario's model ({'; '.join(faults)}); compare task.model "
-            "and task.features with what made it"
-        )
-    model = start.copy()
-    for tensor, span in layout.spans():
-        if tensor.name in named:
-            model[span] = named[tensor.name].reshape(-1)
-    return model
+    if not (task.share or task.keep or task.freeze):
+        return set()
+    split = Split.by_patterns(layout, task.share, task.keep, task.freeze)
+    return {one.name for role in TRAINED for one in split.tensors(role)}
 
 
 def _stored_array(path: str) -> tuple[str, np.ndarray[Any, Any]]:

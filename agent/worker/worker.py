@@ -348,7 +348,7 @@ def _work(
     from covey.shared.order_settings import layout_of, settings_of
     from covey.shared.privacy.noise import Noise
     from covey.shared.privacy.settings import AgentPrivacy, Budget, Trainings
-    from covey.shared.wire.messages import device_name
+    from covey.shared.wire.messages import device_name, is_base
 
     work = order.work
     if work is None:
@@ -364,7 +364,10 @@ def _work(
     simulated = is_simulated(job["source"])
     # a device works on each model once, and has no memory to spare
     models_of_order = _newest_models if simulated else ModelCache()
-    models = models_of_order.models(job["models"], layout, _model)
+    paths = list(job["models"])
+    named_last = work.models[-1].key if work.models else ""
+    base = [_base(Path(paths.pop()), layout)] if is_base(named_last) else []
+    models = [*models_of_order.models(paths, layout, _model), *base]
     memory: ClientState = {}
     if job["memory"]:
         memory = load_memory(Path(job["memory"]), job.get("memory_digest", ""))
@@ -466,6 +469,14 @@ def _kept(
         )
     except Exception as error:
         return {"failure": _explain(error)}
+
+
+def _base(path: Path, layout: Layout) -> Vector:
+    """The values of a base (d,). Raises ModelDamaged if the file does not match the digest in its name."""
+    from covey.shared.scenario.base import base_vector, check_size
+
+    check_size(path.stat().st_size, layout)
+    return base_vector(_model_content(path), layout)
 
 
 def _model(path: Path, layout: Layout) -> Vector:

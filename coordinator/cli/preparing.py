@@ -27,6 +27,8 @@ from covey.shared.mqtt.credentials import COORDINATOR
 from covey.shared.printable import printable_lines
 
 commands = command_group()
+bases = command_group()
+commands.add_typer(bases, name="base", help="Weights that agents keep on their disk (task.base).")
 
 
 @commands.command()
@@ -229,6 +231,24 @@ def advise(
     for table in (found.tests, found.members):
         if table.rows:
             show(out, table)
+
+
+@bases.command()
+def add(
+    file: Annotated[Path, typer.Argument(help="weights as .safetensors")], as_json: Json = False
+) -> None:
+    """Print the entry task.base for a file of weights: `coordinator base add backbone.safetensors`."""
+    from covey.shared.scenario.base import entry_of
+
+    entry, tensors = entry_of(file)
+    if as_json:
+        print(json_text.dumps({**entry.model_dump(), "bytes": entry.size, "tensors": tensors}))
+        return
+    print(f"base: {{file: {json_text.dumps(entry.file)}, digest: {entry.digest}}}")
+    typer.echo(
+        f"{len(tensors)} tensors, {entry.size / 1e6:.1f} MB; put the line into the section task",
+        err=True,
+    )
 
 
 def _warn(remark: str) -> None:

@@ -29,8 +29,9 @@ from covey.shared.strategies.base import (
     Setup,
     View,
 )
-from covey.shared.strategies.part_local import OWN, model_of, whole_models, with_own
+from covey.shared.strategies.part_local import model_of, whole_models, with_own
 from covey.shared.strategies.reading import folded, order_of_evaluation
+from covey.shared.wire.messages import INITIAL
 
 DRY_AGENTS = 8
 MIN_ROUNDS = 3
@@ -199,7 +200,9 @@ class DryRun:
         """The client's half of the strategy, on constants."""
         setup = self.setup
         task = self.scenario.task
-        models = [self.strategy.model(self.state, key) for key in order.models if key != OWN]
+        models = [
+            self.strategy.model(self.state, key) for key in order.models if key not in INITIAL
+        ]
         job = Job(
             phase.name,
             view.round,

@@ -30,6 +30,7 @@ from covey.shared.mqtt.broker_url import BrokerUrl, environment_of
 from covey.shared.mqtt.credentials import COORDINATOR, FLEET
 from covey.shared.numerics.vectors import Layout
 from covey.shared.order_settings import split_by
+from covey.shared.scenario.base import base_vector
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import Setup
 from covey.shared.strategies.part_local import divided
@@ -265,6 +266,8 @@ def setup_of(scenario: Scenario, starts: Sequence[np.ndarray], layout: Layout) -
     )
     task = scenario.task
     split = split_by(scenario.strategy, layout, task.share, task.keep, task.freeze)
+    if task.base is not None and split is not None:
+        setup = replace(setup, base=base_vector(task.base.content(), layout))
     return divided(setup, split, scenario.strategy)
 
 

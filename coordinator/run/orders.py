@@ -28,7 +28,15 @@ from covey.shared.strategies.phase_names import EVALUATE, MOMENTS
 from covey.shared.strategies.reading import order_of_evaluation
 from covey.shared.wire.brief_work import brief_of, shared_of
 from covey.shared.wire.codec import Codec
-from covey.shared.wire.messages import SETTINGS, BriefWork, ModelRef, OrderMessage, Work, digest
+from covey.shared.wire.messages import (
+    BASE,
+    SETTINGS,
+    BriefWork,
+    ModelRef,
+    OrderMessage,
+    Work,
+    digest,
+)
 from covey.shared.wire.parts import part_count
 
 MAX_WORKS = 256  # that are kept for further agents: a method may have a model for each agent alone
@@ -220,8 +228,7 @@ class OrderBook:
         """The encoded models that orders of this state name, by digest in hexadecimal digits, but for those of single agents."""
         bases: dict[str, bytes] = {}
         for key, sent in self._models.items():
-            is_own = key.startswith("@")
-            if is_own:
+            if key == BASE or key.startswith("@"):
                 continue
             name = sent.ref.digest.hex()
             bases[name] = sent.path.read_bytes()
@@ -332,6 +339,8 @@ class OrderBook:
 
     def _content(self, key: str, model: Vector) -> bytes:
         """A model as it travels to agents."""
+        if key == BASE and (base := self._scenario.task.base) is not None:
+            return base.content()
         wire = self._scenario.wire
         codec = Codec(wire.down, block=wire.block)
         rng = generator(self._scenario.seed, "down", self._engine.round, key)

@@ -16,8 +16,7 @@ from covey.coordinator.engine.pace import Pace
 from covey.coordinator.run.effects import DropModel, SendModel
 from covey.shared.errors import DecodeError
 from covey.shared.files import write_atomically
-from covey.shared.strategies.part_local import OWN
-from covey.shared.wire.messages import ModelRef, OrderMessage, Work, digest
+from covey.shared.wire.messages import INITIAL, ModelRef, OrderMessage, Work, digest
 
 PREFIX = "order-"  # of the files with orders
 VERSION_DIGITS = 16  # hexadecimal, of a version's digest in its key
@@ -78,7 +77,7 @@ class OwnOrders:
     def keys_of(self, number: int) -> list[str]:
         """The strategy's keys of the models that an order names: a version's key ends with a dot and its digest."""
         keys = [ref.key.rpartition(".")[0] for ref in self.works[number].models]
-        return [key for key in keys if key != OWN]  # it is the last one
+        return [key for key in keys if key not in INITIAL]  # these are the last ones
 
     def start_of(self, number: int, key: str) -> SendModel:
         """The model behind one of these keys, as the agent of this order has it."""
@@ -91,7 +90,7 @@ class OwnOrders:
         Args:
             needed: their numbers.
             values: of each model that they name.
-            own: values of the model with the key `OWN`.
+            own: values of the models with the keys `INITIAL`.
         """
         for number in sorted(needed):
             order = _saved_order(self._folder, number)
@@ -100,7 +99,7 @@ class OwnOrders:
             self.works[number] = order.work
             for ref in order.work.models:
                 path = self._folder / ref.key
-                is_own = ref.key.partition(".")[0] == OWN
+                is_own = ref.key.partition(".")[0] in INITIAL
                 self.versions[ref.key] = SendModel(
                     ref, path, about=number, values=own if is_own else values
                 )

@@ -117,13 +117,16 @@ def _user_error(file: File, errors: Sequence[str]) -> UserError:
 def _resolve_files(source: Source, scenario: File) -> list[str]:
     """Make the paths in the data absolute, in place. Returns a line for each file that does not exist."""
     missing = []
-    for (section, key), file in named_files(source.data, scenario.parent).items():
-        settings = source.data[section]
+    for keys, file in named_files(source.data, scenario.parent).items():
+        *sections, key = keys
+        settings = source.data
+        for section in sections:
+            settings = settings[section]
         text = settings[key]
         if not file.is_file():
-            place = source.place((section, key))
+            place = source.place(keys)
             hint = _rule_hint(key, text)
-            seen = f"{section}.{key}: {text!r}"
+            seen = f"{'.'.join(keys)}: {text!r}"
             if place:
                 seen += f", {place}"
             missing.append(f"{seen}; there is no file {file}{hint}")

@@ -6,7 +6,7 @@ strategies is the registry of methods; there is no other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -30,7 +30,12 @@ from covey.shared.strategies.base import Training
 from covey.shared.strategies.registry import AnyStrategy
 from covey.shared.wire.framing import Name
 
-FILE_KEYS = (("task", "init"), ("fleet", "partition"), ("rounds", "participants"))
+FILE_KEYS = (
+    ("task", "init"),
+    ("task", "base", "file"),
+    ("fleet", "partition"),
+    ("rounds", "participants"),
+)
 BrokerCount = Annotated[int, Field(ge=1, le=64, strict=True)]
 DEFAULT_SKETCH = 64  # values: distances between sketches are then right to about a tenth
 
@@ -362,22 +367,19 @@ def _check_schedule(strategy: AnyStrategy, training: Training, place: str, remed
         raise ValueError(f"{place}training.lr_steps is not for {strategy.name}: {why}; {remedy}")
 
 
-def named_files(data: Mapping[str, Any], folder: Path) -> dict[tuple[str, str], Path]:
+def named_files(data: Mapping[str, Any], folder: Path) -> dict[tuple[str, ...], Path]:
     """The files that the data of a scenario names, by section and key.
 
     Args:
         data: a scenario as plain data, not validated yet.
         folder: the folder of the scenario's file, where relative paths start.
     """
-    return {(section, key): (folder / text).resolve() for section, key, text in _file_texts(data)}
-
-
-def _file_texts(data: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    for section, key in FILE_KEYS:
-        inside = data.get(section)
-        text = inside.get(key) if isinstance(inside, dict) else None
-        if not isinstance(text, str):
-            continue
-        is_rule = key == "partition" and text in RULES
-        if not is_rule:
-            yield section, key, text
+    found: dict[tuple[str, ...], Path] = {}
+    for place in FILE_KEYS:
+        text: Any = data
+        for key in place:
+            text = text.get(key) if isinstance(text, dict) else None
+        is_rule = place[-1] == "partition" and text in RULES
+        if isinstance(text, str) and not is_rule:
+            found[place] = (folder / text).resolve()
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from pathlib import PurePath
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -19,6 +20,7 @@ from covey.shared import json_text
 from covey.shared.numerics.kinship import MIN_CELL
 from covey.shared.numerics.split import Role
 from covey.shared.plain_name import OrItsName
+from covey.shared.scenario.base import Base
 from covey.shared.scenario.columns import (
     MAX_COLUMNS,
     MAX_WIDTH,
@@ -39,6 +41,7 @@ DIGEST_BYTES = 8
 MIN_CLASSES = 2
 MAX_CLASSES = 1_000_000  # a model has an output for each
 SPLIT: tuple[Role, ...] = ("share", "keep", "freeze")  # keys that divide the tensors of a model
+NEWER = (*SPLIT, "base")  # keys that are left out where they are not set
 IMAGE_AXES = 3  # channels, height, width
 IMAGE_CHANNELS = (1, 3)  # grey, RGB
 # Agents get all other keys only if they are set, so that orders without them stay as they were before these keys existed.
@@ -186,6 +189,12 @@ class Task(Section):
         "names: these begin at random. null: the seed determines the initial models.",
     )
 
+    base: Base | None = Field(
+        None,
+        description="A file of weights (.safetensors) that agents keep on their disk: {file, digest}, as `coordinator base add` "
+        "prints it. It is the first initial model, as with init; what of it does not travel with reports, agents take from "
+        "their own copy, and fetch it once if they have none. null: agents get these values with their first order.",
+    )
     share: tuple[TensorPattern, ...] = Field(
         (),
         max_length=MAX_COLUMNS,
@@ -212,7 +221,7 @@ class Task(Section):
     ) -> dict[str, Any]:
         """A task that shares all of its model keeps the digest that its runs have stored."""
         settings: dict[str, Any] = serialize(self)
-        return {key: value for key, value in settings.items() if value or key not in SPLIT}
+        return {key: value for key, value in settings.items() if value or key not in NEWER}
 
     @field_validator("classes")
     @classmethod
@@ -247,6 +256,12 @@ class Task(Section):
                 f"{channels} for features {list(features)}"
             )
         return value
+
+    @model_validator(mode="after")
+    def _check_base(self) -> Self:
+        if self.base is not None and self.init is not None:
+            raise ValueError("base and init both give the initial model; remove one of them")
+        return self
 
     @model_validator(mode="after")
     def _check_columns(self) -> Self:
@@ -403,6 +418,10 @@ class Task(Section):
         for key in task.keys() - set(ALWAYS_SENT):
             if getattr(self, key) == Task.model_fields[key].default:
                 del task[key]
+        if self.base is not None:
+            task["base"]["file"] = PurePath(
+                self.base.file
+            ).name  # the folder is the coordinator's own matter
         return task
 
     @property

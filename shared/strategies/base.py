@@ -169,6 +169,7 @@ class Setup:
     # get once; it is the first start's.
     split: Split | None = None
     rest: Vector | None = None
+    base: Vector | None = None  # (d,) what agents take from a file of their own; NaN: not there
 
     @property
     def whole(self) -> Layout:

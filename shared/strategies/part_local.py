@@ -10,7 +10,7 @@ Each training of an order begins with the kept values of the one before. Trainin
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -34,8 +34,8 @@ from covey.shared.strategies.base import (
     Strategy,
     TrainingResult,
 )
+from covey.shared.wire.messages import BASE, OWN
 
-OWN = "own"  # key of a model in an order: the initial values of what does not travel
 # client state: these values, of an agent that has trained no model yet
 REST = "split/rest"
 NO_CORRECTION = GradientCorrection()
@@ -75,13 +75,26 @@ def with_own(order: Order, setup: Setup, client: ClientId, owners: Collection[Cl
     """The order with the initial values of what does not travel, unless the client is among the owners of such values."""
     if setup.rest is None or client in owners:
         return order
-    return replace(order, models=(*order.models, OWN))
+    own = () if _own(setup) is None else (OWN,)
+    base = () if setup.base is None else (BASE,)
+    return replace(order, models=(*order.models, *own, *base))
+
+
+def _own(setup: Setup) -> Vector | None:
+    """What agents get of the initial values of what does not travel; None: nothing, they have it."""
+    if setup.rest is None or setup.base is None or setup.split is None:
+        return setup.rest
+    lacking = np.isnan(setup.split.rest_of(setup.base))
+    return setup.rest[lacking] if lacking.any() else None
 
 
 def model_of(strategy: Strategy[Any], state: Any, key: str, setup: Setup) -> Vector:
     """The vector of a key in an order."""
-    if key == OWN and setup.rest is not None:
-        return setup.rest
+    own, base = _own(setup), setup.base
+    if key == OWN and own is not None:
+        return own
+    if key == BASE and base is not None:
+        return base
     return strategy.model(state, key)
 
 
@@ -91,6 +104,29 @@ def whole_models(strategy: Strategy[Any], state: Any, setup: Setup) -> tuple[Vec
     if setup.split is None or setup.rest is None:
         return models
     return tuple(setup.split.joined(model, setup.rest) for model in models)
+
+
+def initial_rest(split: Split, initial: Mapping[str, Vector]) -> Vector | None:
+    """The initial values of what does not travel (d - d_s,), from what an order brings of them; None for nothing.
+
+    Args:
+        split: which part travels.
+        initial: by `OWN` and `BASE`.
+
+    Raises:
+        DataError: the base lacks values, and the order does not bring as many.
+    """
+    own = initial.get(OWN)
+    if BASE not in initial:
+        return own
+    rest = split.rest_of(initial[BASE])
+    lacking = np.isnan(rest)
+    if np.count_nonzero(lacking) != (0 if own is None else own.size):
+        fault = "the base does not have the values that this order expects of it"
+        raise DataError(fault, public=fault)
+    if own is not None:
+        rest[lacking] = own
+    return rest
 
 
 # -- an agent ------------------------------------------------------------------------------------------

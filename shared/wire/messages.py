@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import msgpack
@@ -33,6 +34,11 @@ from covey.shared.wire.topics import is_name
 DIGEST_BYTES = 16
 MAX_MODELS = 1024  # in one order
 SETTINGS = "order-settings"  # the key of what all orders share
+OWN = "own"  # the key of the initial values of what does not travel
+BASE = (
+    "base"  # the key of a file of weights (`task.base`), which gives some of them in place of `OWN`
+)
+INITIAL = (OWN, BASE)  # the last keys of an order, if it has them
 MAX_SETTINGS_BYTES = 1 << 20
 MAX_PARTS = 1 << 16  # of all models in one order: an agent subscribes to each of them
 
@@ -40,6 +46,17 @@ MAX_PARTS = 1 << 16  # of all models in one order: an agent subscribes to each o
 def digest(content: bytes | bytearray | memoryview) -> bytes:
     """The name of a content: its blake2b hash, 16 bytes."""
     return hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest()
+
+
+def digest_of_file(path: Path) -> bytes:
+    """The name of a file's content, with a part of it in memory at a time."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=DIGEST_BYTES)).digest()
+
+
+def is_base(key: str) -> bool:
+    """Whether a key names a base; in buffered rounds a dot and digits follow."""
+    return key.partition(".")[0] == BASE
 
 
 def _model_key(text: str) -> str:

@@ -12,7 +12,7 @@ from covey.coordinator.run.folder import IN_PROCESS
 from covey.coordinator.run.origin import Origin
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import Driver, Work
-from covey.shared.client import decode_model, execute_order, simulated_noise
+from covey.shared.client import decode_named, execute_order, simulated_noise
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.secure.simulated import simulated_identity
 from covey.shared.strategies.base import ClientId, ClientState, Local, Setup
@@ -46,7 +46,10 @@ class LocalClients:
         layout = run.setup.whole
         report, self._kept[client] = execute_order(
             order,
-            [decode_model(run.orders.content_of(ref.key), layout) for ref in order.work.models],
+            [
+                decode_named(ref.key, run.orders.content_of(ref.key), layout)
+                for ref in order.work.models
+            ],
             self.local_for(client, order),
             self.memories.get(client, {}),
             client=client,

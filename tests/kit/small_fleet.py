@@ -18,7 +18,7 @@ from covey.coordinator.engine.rules import Rules
 from covey.coordinator.record.notices import Notice, Observer
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.service import Service, last_will
-from covey.shared.client import decode_model, execute_order
+from covey.shared.client import decode_named, execute_order
 from covey.shared.numerics.vectors import Layout
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.secure.simulated import simulated_identity
@@ -67,7 +67,10 @@ class Numpy:
         assert order.work is not None
         self.worked.append((client, order.step))
         layout = Layout.from_wire(order.work.layout)
-        models = [decode_model(Path(path).read_bytes(), layout) for path in job["models"]]
+        models = [
+            decode_named(ref.key, Path(path).read_bytes(), layout)
+            for ref, path in zip(order.work.models, job["models"], strict=True)
+        ]
         memory = load_memory(Path(job["memory"])) if job["memory"] else {}
         report, kept = execute_order(
             order,
