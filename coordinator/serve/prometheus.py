@@ -10,7 +10,7 @@ import shutil
 import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
@@ -82,8 +82,9 @@ class PrometheusCollector(Collector):
         if service.shards_up:
             up = {shard: float(up) for shard, up in service.shards_up.items()}
             yield self._by("covey_shard_up", "1 if one of several brokers is up", "shard", up)
-        free = shutil.disk_usage(service.run.folder).free
-        yield self._one("covey_disk_free_bytes", "free on the disk of the run's folder", free)
+        with suppress(OSError):  # the folder was moved away, or its disk is gone
+            free = shutil.disk_usage(service.run.folder).free
+            yield self._one("covey_disk_free_bytes", "free on the disk of the run's folder", free)
         refused = dict(service.roster.refusals)
         yield self._by(
             "covey_refused_messages", "messages that were dropped", "reason", refused, COUNTER

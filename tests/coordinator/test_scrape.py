@@ -128,6 +128,19 @@ def test_a_regression_has_its_own_measures(tmp_path: Path) -> None:
     assert "covey_accuracy" not in {name for name, _ in seen}
 
 
+def test_a_scrape_shows_all_but_the_free_disk_where_the_folder_was_moved_away(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    fleet, _ = clock.run(watched(folder))
+    folder.rename(tmp_path / "elsewhere")
+    assert fleet.service is not None
+    seen = scraped(fleet.service)
+    assert seen[sample("covey_rounds_done")] == fleet.scene.rounds.count
+    assert sample("covey_disk_free_bytes") not in seen
+
+
 def test_it_is_served_over_http_and_a_port_in_use_is_named(tmp_path: Path) -> None:
     fleet, _ = clock.run(watched(tmp_path))
     assert fleet.service is not None
