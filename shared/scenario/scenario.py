@@ -379,7 +379,9 @@ def named_files(data: Mapping[str, Any], folder: Path) -> dict[tuple[str, ...], 
         text: Any = data
         for key in place:
             text = text.get(key) if isinstance(text, dict) else None
+        if not isinstance(text, str):
+            continue
         is_rule = place[-1] == "partition" and text in RULES
-        if isinstance(text, str) and not is_rule:
+        if not is_rule:
             found[place] = (folder / text).resolve()
     return found
