@@ -38,6 +38,7 @@ MAX_STEPS = 10_000_000  # of local SGD in one phase
 MAX_SECONDS = 1e9
 # figures of a regression that an agent may leave out: mean absolute error, mean and variance of the test targets
 OPTIONAL = ("mae", "mean", "variance")
+OPTIONAL_SHARES = ("recall", "auc")  # of classes
 VOTE_NUMBERS = {
     "n": Expected(least=LEAST, most=MAX_SAMPLES, whole=True),
     "loss": Expected(least=-LARGEST, most=LARGEST),
@@ -209,7 +210,8 @@ def _figures(mode: str, value: Any, task: Task) -> Kept:
     if expected:
         _refuse(f"{mode} is {value!r:.120}; expected {expected}")
     if task.classes is not None:
-        return _those_of(value, ("n", "correct", *_shares(task), *_amounts(task)))
+        names = ("n", "correct", *_shares(task), *OPTIONAL_SHARES, *_amounts(task))
+        return _those_of(value, names)
     kept = _those_of(value, ("n", *_amounts(task), *OPTIONAL))
     return kept | derived(kept)
 
@@ -219,6 +221,9 @@ def _expected_figures(figures: Numbers, task: Task) -> str:
     shares = _shares(task)
     if not _all_within(figures, shares, 1):
         return f"{' and '.join(shares)} from 0 to 1"
+    optional_shares = _those_of(figures, OPTIONAL_SHARES)
+    if not _all_within(optional_shares, optional_shares, 1):
+        return f"{' and '.join(optional_shares)} from 0 to 1"
     amounts = _amounts(task)
     if not _all_within(figures, amounts, LARGEST):
         return f"{' and '.join(amounts)} from 0 to {LARGEST:g}"

@@ -243,7 +243,8 @@ def _run_phase(
             raise PublicError("the statistics of a fleet need data that can be summed")
         return Report({}, local.examples, local.statistics()), client_state
     if job.phase == EVALUATE:
-        report = _evaluate(strategy, job, local, client_state, work.evaluation, folds)
+        measured_by = str(work.task.get("measure") or "")
+        report = _evaluate(strategy, job, local, client_state, work.evaluation, folds, measured_by)
         return report, client_state
     track = bool(work.evaluation.get("track"))
     report, state = _train(strategy, job, local, client_state, track=track)
@@ -377,6 +378,7 @@ def _evaluate(
     client_state: ClientState,
     evaluation: Mapping[str, Any],
     folds: Iterable[Local] | None,
+    measured_by: str,
 ) -> Report:
     """Figures in the modes E-server, E-tuned and E-last, those of the baseline, the agent's vote and its choice if they are
     asked for."""
@@ -389,7 +391,9 @@ def _evaluate(
     if epochs > 0:
         numbers["tuned"] = measure(tuned(on_whole, mixture, epochs, job.split), on_whole)
         if folds is not None:
-            numbers[AT_HOME] = int(_is_better_at_home(mixture, epochs, job.split, folds))
+            numbers[AT_HOME] = int(
+                _is_better_at_home(mixture, epochs, job.split, folds, measured_by)
+            )
     if LAST_MODEL in client_state:
         numbers["last"] = measure(((1.0, client_state[LAST_MODEL]),), on_whole)
     if numbers["server"]["n"]:
@@ -431,7 +435,7 @@ def _served(
 
 
 def _is_better_at_home(
-    mixture: Mixture, epochs: int, split: Split | None, folds: Iterable[Local]
+    mixture: Mixture, epochs: int, split: Split | None, folds: Iterable[Local], measured_by: str
 ) -> bool:
     """Whether fine-tuning helps on training samples that it has not seen. The served models may have seen them, which is for
     the served ones: an agent leaves them only for a clear gain."""
@@ -440,7 +444,9 @@ def _is_better_at_home(
         for fold in folds:
             truth = fold.targets("test")
             at_home = tuned(fold, mixture, epochs, split)
-            pairs.append([errors(truth, _outputs(one, fold)) for one in (at_home, mixture)])
+            pairs.append(
+                [errors(truth, _outputs(one, fold), measured_by) for one in (at_home, mixture)]
+            )
     if not pairs:
         return False
     other, served = (np.concatenate(errors) for errors in zip(*pairs, strict=True))

@@ -41,6 +41,7 @@ NOT_THE_QUESTION = {
     "categories",
     "target_scale",
     "label_prior",
+    "measure",
     "min_cell",
     "share",
     "keep",
@@ -136,7 +137,7 @@ def keep(
     accepted = old
     if place.accepted != place.current:
         accepted = _figures(_read(place, place.accepted), task, dataset, rules)
-    verdict = judge(new, old, place.margin, accepted)
+    verdict = judge(new, old, place.margin, accepted, task.measure)
     if force and not verdict.accepted:
         verdict = Verdict(True, f"the operator overrides the check: {verdict.why}")
     version = candidate.version
@@ -147,7 +148,7 @@ def keep(
         "version": version.to_json(),
         "accepted": verdict.accepted,
         "why": verdict.why,
-        "figure": main_figure(new),
+        "figure": main_figure(new, task.measure),
         "is_first": accepted is None,
     }
 

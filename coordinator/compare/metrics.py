@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from covey.coordinator.view.words import MODE_TITLES
-from covey.shared.numerics.measures import MEASURES, Measure, main_measure
+from covey.shared.numerics.measures import MEASURES, Measure
 from covey.shared.scenario.compare import Compare, Metric
 from covey.shared.scenario.task import Task
 
@@ -53,7 +53,7 @@ def measure_of(compare: Compare, task: Task) -> Measure:
     """The measure that tables show and targets are compared with: the comparison's, else the task's usual one."""
     if compare.measure is not None:
         return MEASURES[compare.measure]
-    return main_measure(regression=task.classes is None)
+    return task.main_measure
 
 
 def figure_of(averages: Mapping[str, Any], metric: Metric, measure: Measure) -> float | None:

@@ -11,6 +11,7 @@ from covey.coordinator.view.words import MODE_TITLES, epsilons
 from covey.shared.numerics.measures import (
     ACCURACY,
     MEASURES,
+    OF_CLASSIFICATION,
     PERCENT,
     SHOWN_OF_REGRESSION,
     Measure,
@@ -111,18 +112,18 @@ def _figure_in(mode: str, *, with_label: bool) -> Words:
     """The column of one mode of evaluation."""
 
     def words(result: Result) -> str:
-        return _figure(_figures(result, mode), with_label=with_label)
+        return _figure(_figures(result, mode), result.get("measure"), with_label=with_label)
 
     return words
 
 
-def _figure(figures: Figures, *, with_label: bool = True) -> str:
+def _figure(figures: Figures, wanted: str | None = None, *, with_label: bool = True) -> str:
     """The micro and the macro average of one mode, and how many agents are in neither.
 
     `with_label`: name the measure, unless it is the accuracy.
     """
     words = NONE
-    measure = shown_measure(figures)
+    measure = shown_measure(figures, wanted)
     if measure is not None:
         words = _averages(measure, figures[measure.name])
         if with_label and measure != ACCURACY:
@@ -232,7 +233,7 @@ def _units(found: Sequence[Result]) -> list[str]:
     modes = _modes(found)
     for result in found:
         for mode in modes:
-            measure = shown_measure(_figures(result, mode))
+            measure = shown_measure(_figures(result, mode), result.get("measure"))
             if measure is not None:
                 shown.add(measure.name)
     return [measure.title for name, measure in MEASURES.items() if name in shown]
@@ -302,13 +303,13 @@ def unevaluated(result: Result) -> str:
 def baseline(result: Result) -> str:
     """Whether the served models are better than one constant answer for each agent; empty if they are."""
     served, constant = _figures(result, "server"), _figures(result, "baseline")
-    measure = shown_measure(served)
+    measure = shown_measure(served, result.get("measure"))
     if measure is None or not constant.get("agents"):
         return ""
     mine, other = served[measure.name]["macro"], constant[measure.name]["macro"]
     if measure.is_better(mine, other):
         return ""
-    answer = "most frequent class" if measure == ACCURACY else "mean target"
+    answer = "most frequent class" if measure.name in OF_CLASSIFICATION else "mean target"
     return (
         f"E-server is not better than no model: the {answer} of each agent's training data as the only answer has "
         f"{measure.label} {measure.text(other)} (macro)"
@@ -318,7 +319,7 @@ def baseline(result: Result) -> str:
 def own_models(result: Result) -> str:
     """How much better than the served model the agents' own ones are, and how many agents use theirs; empty if neither is."""
     served = _figures(result, "server")
-    measure = shown_measure(served)
+    measure = shown_measure(served, result.get("measure"))
     if measure is None:
         return ""
 

@@ -1,6 +1,6 @@
 """The run's own evaluations: which one is the best, and whether the rounds should end. Pure.
 
-An evaluation counts with one figure of mode E-server, the measure of `rounds.stop` or else accuracy (RMSE for a regression):
+An evaluation counts with one figure of mode E-server, the measure of `rounds.stop` or else that of the task:
 its median over the agents of the federation, which false figures of a few of them cannot move far. Agents evaluate on test
 data, so what is chosen by this figure makes it optimistic: the reason to stop and the best version say so.
 """
@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from covey.shared.numerics.measures import Measure, main_measure
+from covey.shared.numerics.measures import Measure
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.stop import Stop
 from covey.shared.strategies.base import ClientId
@@ -95,11 +95,10 @@ def _history(saved: Saved) -> History:
 
 def measure_of(scenario: Scenario) -> Measure:
     """The measure by which evaluations of a scenario are compared."""
-    regression = scenario.task.classes is None
-    stop = scenario.rounds.stop
+    task, stop = scenario.task, scenario.rounds.stop
     if stop is not None:
-        return stop.measure(regression=regression)
-    return main_measure(regression=regression)
+        return stop.measure(task.main_measure, regression=task.classes is None)
+    return task.main_measure
 
 
 def value_of(evaluation: Figures, measure: Measure) -> float | None:

@@ -32,7 +32,14 @@ Figures = dict[str, Any]  # of one agent, by mode
 Truth = Mapping[ClientId, int]  # the true cluster of each agent
 UNKNOWN_SAMPLES = (0, 0)  # of an agent whose status never came
 NO_AGENTS: Mapping[str, Any] = {"agents": 0}  # the averages over no agent
-FIGURES: tuple[str, ...] = ("accuracy", "f1", "loss", "mse")  # columns of the table of agents
+FIGURES: tuple[str, ...] = (
+    "accuracy",
+    "f1",
+    "recall",
+    "auc",
+    "loss",
+    "mse",
+)  # columns of the table of agents
 
 
 def per_agent(run: Run) -> dict[ClientId, Figures]:
@@ -83,6 +90,7 @@ class RunResult:
     stale: Mapping[ClientId, int] = field(default_factory=dict)  # see `_stale`
     failures: Mapping[ClientId, Figures] = field(default_factory=dict)  # see `RunState`
     fell_back: Mapping[ClientId, Figures] = field(default_factory=dict)  # see `RunState.fallen`
+    measure: str | None = None  # what models were chosen by; None: the usual one
     at_home: Sequence[ClientId] = ()  # agents that use the served model after fine-tuning
 
     def to_json(self) -> dict[str, Any]:
@@ -95,6 +103,7 @@ class RunResult:
             "failures",
             "fell_back",
             "origin",
+            "measure",
             "at_home",
         ):
             if not document[key]:
@@ -154,6 +163,7 @@ def result_of(run: Run, truth: Truth | None) -> RunResult:
         stale=_stale(run, federated),
         failures=_failures(run),
         fell_back=dict(sorted(run.facts.fallen.items())),
+        measure=scenario.task.measure,
         at_home=[
             client
             for client, modes in sorted(run.facts.evaluation.items())

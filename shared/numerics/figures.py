@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from covey.shared.numerics.metrics import accuracy, macro_f1
+from covey.shared.numerics.metrics import accuracy, macro_auc, macro_f1, macro_recall
 
 Float64 = npt.NDArray[np.float64]
 Float32 = npt.NDArray[np.float32]
@@ -28,7 +28,8 @@ def classification_figures(truth: Classes, probabilities: Float64) -> Figures:
         probabilities: (n, classes); each row sums to 1.
 
     Returns:
-        n, correct (a count), accuracy, f1 (macro) and loss (mean cross-entropy).
+        n, correct (a count), accuracy, f1 and recall (macro), loss (mean cross-entropy), and auc (macro) unless all samples
+        are of one class.
     """
     count = len(truth)
     samples = np.arange(count)
@@ -36,11 +37,14 @@ def classification_figures(truth: Classes, probabilities: Float64) -> Figures:
     of_true_class = probabilities[samples, truth]
     cross_entropy = -np.mean(np.log(np.maximum(of_true_class, SMALLEST)))
     correct = np.count_nonzero(predicted == truth)
+    auc = macro_auc(truth, probabilities)
     return {
         "n": count,
         "correct": int(correct),
         "accuracy": accuracy(truth, predicted),
         "f1": macro_f1(truth, predicted),
+        "recall": macro_recall(truth, predicted),
+        **({} if auc is None else {"auc": auc}),
         "loss": float(cross_entropy),
     }
 
@@ -91,12 +95,25 @@ def baseline_figures(train: npt.NDArray[Any], truth: npt.NDArray[Any]) -> Figure
     return classification_figures(truth, np.tile(shares, (len(truth), 1)))
 
 
-def errors(truth: npt.NDArray[Any], outputs: Float64) -> Float64:
-    """The error of each sample (n,): squared, or of class probabilities (n, classes) 1 for a wrong class and 0 for the right one."""
+def errors(truth: npt.NDArray[Any], outputs: Float64, measure: str = "") -> Float64:
+    """The error of each sample (n,), whose mean a model that is better by a measure makes smaller.
+
+    Args:
+        truth: targets (n,): class indices int64, or values float32.
+        outputs: values (n, 1), or probabilities (n, classes).
+        measure: of values: mae gives absolute errors, any other squared ones. Of classes: accuracy gives 1 for a wrong class
+            and 0 for the right one; recall and f1 the same with equal weight for each class; auc and loss the cross-entropy.
+    """
     if truth.dtype.kind == "f":
         distances: Float64 = outputs.ravel() - truth
-        return distances**2
+        return np.abs(distances) if measure == "mae" else distances**2
+    if measure in ("auc", "loss"):
+        entropies: Float64 = -np.log(np.maximum(outputs[np.arange(len(truth)), truth], SMALLEST))
+        return entropies
     wrong: Float64 = (outputs.argmax(axis=1) != truth).astype(np.float64)
+    if measure in ("recall", "f1"):
+        _, place, counts = np.unique(truth, return_inverse=True, return_counts=True)
+        wrong *= len(truth) / (len(counts) * counts[place])
     return wrong
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-MeasureName = Literal["accuracy", "f1", "loss", "mse", "rmse", "mae", "r2"]
+MeasureName = Literal["accuracy", "f1", "recall", "auc", "loss", "mse", "rmse", "mae", "r2"]
 PERCENT = 100.0
 TARGET_UNITS = "in units of the target"
 
@@ -77,6 +77,8 @@ MEASURES: Mapping[str, Measure] = {
     for measure in (
         ACCURACY,
         Measure("f1", "macro F1", "in %", scale=PERCENT, most=1.0, decimals=2),
+        Measure("recall", "macro recall", "in %", scale=PERCENT, most=1.0, decimals=2),
+        Measure("auc", "AUC", "", most=1.0, decimals=3),
         Measure("loss", "loss", "", lower_is_better=True, decimals=4),
         Measure("mse", "MSE", "in squared units of the target", lower_is_better=True),
         RMSE,
@@ -84,7 +86,7 @@ MEASURES: Mapping[str, Measure] = {
         Measure("r2", "R2", "", most=1.0),
     )
 }
-OF_CLASSIFICATION: tuple[MeasureName, ...] = ("accuracy", "f1", "loss")
+OF_CLASSIFICATION: tuple[MeasureName, ...] = ("accuracy", "f1", "recall", "auc", "loss")
 SHOWN_OF_REGRESSION: tuple[MeasureName, ...] = ("rmse", "mae", "r2")
 OF_REGRESSION: tuple[MeasureName, ...] = (*SHOWN_OF_REGRESSION, "mse", "loss")
 
@@ -99,10 +101,10 @@ def is_regression(task: Mapping[str, Any]) -> bool:
     return task.get("classes") is None
 
 
-def shown_measure(figures: Mapping[str, Any]) -> Measure | None:
-    """The first of accuracy, RMSE and MSE that these figures have; None if they have none of them."""
-    for name in ("accuracy", "rmse", "mse"):
-        if name in figures:
+def shown_measure(figures: Mapping[str, Any], wanted: str | None = None) -> Measure | None:
+    """The first of these that the figures have: the wanted measure, accuracy, RMSE and MSE; None if they have none of them."""
+    for name in (wanted, "accuracy", "rmse", "mse"):
+        if name is not None and name in figures:
             return MEASURES[name]
     return None
 

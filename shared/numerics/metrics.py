@@ -44,6 +44,41 @@ def macro_f1(truth: Classes, predicted: Classes) -> float:
     return math.fsum(scores) / len(scores)
 
 
+def macro_recall(truth: Classes, predicted: Classes) -> float:
+    """The mean over the classes that occur in truth of the share of their samples that was predicted.
+
+    Raises ValueError for no samples.
+    """
+    _check_lengths(truth, predicted)
+    return float(
+        np.mean([np.mean(predicted[truth == label] == label) for label in np.unique(truth)])
+    )
+
+
+def macro_auc(truth: Classes, scores: npt.NDArray[np.float64]) -> float | None:
+    """The mean over the classes of the area under the ROC curve of one class against the rest.
+
+    The area is the share of pairs of a sample of the class and another sample in which the first has the higher score;
+    a tie counts half (Mann and Whitney 1947).
+
+    Args:
+        truth: class indices (n,).
+        scores: (n, classes).
+
+    Returns:
+        None if all samples are of one class.
+    """
+    areas = []
+    for label in np.unique(truth):
+        is_label = truth == label
+        others = np.sort(scores[~is_label, label])
+        if len(others):
+            own = scores[is_label, label]
+            below = np.searchsorted(others, own) + np.searchsorted(others, own, "right")
+            areas.append(float(np.mean(below)) / (2 * len(others)))
+    return math.fsum(areas) / len(areas) if areas else None
+
+
 def micro(values: Sequence[float], amounts: Sequence[float]) -> float:
     """The mean over clients weighted by their amounts of data, not scikit-learn's "micro".
 

@@ -13,7 +13,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema
 
-from covey.shared.numerics.measures import MEASURES, OF_CLASSIFICATION, OF_REGRESSION, main_measure
+from covey.shared.numerics.measures import MEASURES, OF_CLASSIFICATION, OF_REGRESSION, Measure
 from covey.shared.numerics.split import Role
 from covey.shared.plain_name import as_section
 from covey.shared.scenario.partition import PartitionOrFile
@@ -22,7 +22,7 @@ from covey.shared.strategies.registry import AnyStrategy
 from covey.shared.wire.framing import Name
 
 Metric = Literal["last", "server", "delivered", "tuned", "global", "newcomers"]
-Measured = Literal["accuracy", "f1", "rmse", "mae", "r2", "mse"]
+Measured = Literal["accuracy", "f1", "recall", "auc", "rmse", "mae", "r2", "mse"]
 JsonSchema = dict[str, Any]
 
 
@@ -159,8 +159,8 @@ class Compare(Section):
     )
     measure: Measured | None = Field(
         None,
-        description="Kind of figure that is compared and that target and published are of: accuracy or f1 of classes; "
-        "rmse, mae, r2 or mse of a regression. null: accuracy, or rmse for a regression.",
+        description="Kind of figure that is compared and that target and published are of: accuracy, f1, recall or auc "
+        "of classes; rmse, mae, r2 or mse of a regression. null: task.measure.",
     )
     target: float | None = Field(
         None,
@@ -204,11 +204,9 @@ class Compare(Section):
             )
         return self
 
-    def check_measure(self, *, regression: bool) -> None:
-        """Raise ValueError if the measure is not one of the task, or a target cannot be one of its figures."""
-        measure = main_measure(regression=regression)
-        if self.measure is not None:
-            measure = MEASURES[self.measure]
+    def check_measure(self, usual: Measure, *, regression: bool) -> None:
+        """Raise ValueError if the measure is not one of the task, whose usual one is given, or a target cannot be its figure."""
+        measure = usual if self.measure is None else MEASURES[self.measure]
         possible = OF_REGRESSION if regression else OF_CLASSIFICATION
         if measure.name not in possible:
             task = "a regression" if regression else "a classification"

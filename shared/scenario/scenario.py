@@ -165,7 +165,7 @@ class Scenario(Section):
     @model_validator(mode="after")
     def _check_measure(self) -> Self:
         if self.compare is not None:
-            self.compare.check_measure(regression=self.task.classes is None)
+            self.compare.check_measure(self.task.main_measure, regression=self.task.classes is None)
         return self
 
     @model_validator(mode="after")
@@ -173,7 +173,7 @@ class Scenario(Section):
         stop = self.rounds.stop
         if stop is None:
             return self
-        stop.measure(regression=self.task.classes is None)
+        stop.measure(self.task.main_measure, regression=self.task.classes is None)
         if self.evaluation.every == 0:
             raise ValueError(
                 "rounds.stop needs evaluations between rounds; set evaluation.every, for example to 1"

@@ -12,7 +12,6 @@ from covey.shared.numerics.measures import (
     OF_REGRESSION,
     Measure,
     MeasureName,
-    main_measure,
 )
 from covey.shared.scenario.section import Section
 
@@ -22,8 +21,8 @@ class Stop(Section):
 
     metric: MeasureName | None = Field(
         None,
-        description="The figure of mode E-server to watch, as its median over the agents: accuracy, f1 or loss; for a "
-        "regression rmse, mae, mse, r2 or loss. null: accuracy, or rmse for a regression.",
+        description="The figure of mode E-server to watch, as its median over the agents: accuracy, f1, recall, auc or loss; for a "
+        "regression rmse, mae, mse, r2 or loss. null: task.measure.",
     )
     target: float | None = Field(
         None,
@@ -48,15 +47,13 @@ class Stop(Section):
             raise ValueError("rounds.stop has no condition; set target, patience or both")
         return self
 
-    def measure(self, *, regression: bool) -> Measure:
-        """The figure to watch.
+    def measure(self, usual: Measure, *, regression: bool) -> Measure:
+        """The figure to watch; `usual` is that of the task.
 
         Raises:
             ValueError: it is no figure of the task, or no model reaches the target.
         """
-        measure = main_measure(regression=regression)
-        if self.metric is not None:
-            measure = MEASURES[self.metric]
+        measure = usual if self.metric is None else MEASURES[self.metric]
         possible = OF_REGRESSION if regression else OF_CLASSIFICATION
         if measure.name not in possible:
             names = ", ".join(possible)

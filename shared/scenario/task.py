@@ -18,6 +18,14 @@ from pydantic import (
 
 from covey.shared import json_text
 from covey.shared.numerics.kinship import MIN_CELL
+from covey.shared.numerics.measures import (
+    MEASURES,
+    OF_CLASSIFICATION,
+    OF_REGRESSION,
+    Measure,
+    MeasureName,
+    main_measure,
+)
 from covey.shared.numerics.split import Role
 from covey.shared.plain_name import OrItsName
 from covey.shared.scenario.base import Base
@@ -168,6 +176,12 @@ class Task(Section):
         "federated, where agents send sums before round 0 and use the means and deviations of the whole fleet. The "
         "default sends nothing.",
     )
+    measure: MeasureName | None = Field(
+        None,
+        description="What models are chosen by: the best version, rounds.stop, what a device delivers, and a device's check "
+        "before it uses another model. Classes: accuracy, f1, recall (macro), auc or loss; values: rmse, mae, mse, r2 or loss. "
+        "null: accuracy, or rmse.",
+    )
     label_prior: Literal["auto", "on", "off"] = Field(
         "auto",
         description="Whether each agent adds the logarithm of its own shares of the classes to the outputs of a model, in "
@@ -301,6 +315,11 @@ class Task(Section):
         for name, category in self.categories.items():
             if wrong := wrong_vocabulary(name, category):
                 raise ValueError(wrong)
+        of_task = OF_REGRESSION if self.classes is None else OF_CLASSIFICATION
+        if self.measure is not None and self.measure not in of_task:
+            raise ValueError(
+                f"measure is {self.measure}, and the task has {', '.join(of_task)}; choose one of them"
+            )
         if self.label_prior == "on" and self.classes is None:
             raise ValueError("label_prior is for classes; remove it from a regression")
         if self.target_scale != "none" and self.classes is not None:
@@ -400,6 +419,13 @@ class Task(Section):
         if self.target_scale == "federated":
             keys.append("target_scale")
         return tuple(keys)
+
+    @property
+    def main_measure(self) -> Measure:
+        """What models are chosen by."""
+        if self.measure is not None:
+            return MEASURES[self.measure]
+        return main_measure(regression=self.classes is None)
 
     @property
     def outputs(self) -> int:
