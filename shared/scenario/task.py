@@ -178,7 +178,7 @@ class Task(Section):
     )
     measure: MeasureName | None = Field(
         None,
-        description="What models are chosen by: the best version, rounds.stop, what a device delivers, and a device's check "
+        description="The measure by which models are chosen: the best version, rounds.stop, what a device delivers, and a device's check "
         "before it uses another model. Classes: accuracy, f1, recall (macro), auc or loss; values: rmse, mae, mse, r2 or loss. "
         "null: accuracy, or rmse.",
     )
@@ -422,7 +422,7 @@ class Task(Section):
 
     @property
     def main_measure(self) -> Measure:
-        """What models are chosen by."""
+        """The measure by which models are chosen."""
         if self.measure is not None:
             return MEASURES[self.measure]
         return main_measure(regression=self.classes is None)
