@@ -213,6 +213,8 @@ def test_an_evaluation_has_all_modes_the_last_only_after_training() -> None:
         "correct": int(np.sum(local.y == 0)),
         "accuracy": pytest.approx(np.mean(local.y == 0)),
         "f1": pytest.approx(content.numbers["server"]["f1"]),
+        "recall": 0.5,
+        "auc": 0.5,
         "loss": pytest.approx(np.log(4)),
     }
     assert content.numbers["tuned"]["accuracy"] > content.numbers["server"]["accuracy"]
