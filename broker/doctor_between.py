@@ -106,7 +106,7 @@ def _summary(groups: Sequence[Sequence[str]]) -> Finding:
             CHECK,
             "ok",
             f"one broker, or bridged ones: all {addresses} addresses share live and retained messages",
-            "agents may use any of them; name one to the coordinator",
+            "agents may use any of them; give all of them to `coordinator run --cluster`",
         )
     if len(groups) == addresses:
         return Finding(

@@ -46,6 +46,14 @@ Shards = Annotated[
         show_default=False,
     ),
 ]
+Cluster = Annotated[
+    bool,
+    typer.Option(
+        "--cluster",
+        help="the addresses of --broker lead to one cluster that shares retained messages (`broker doctor` finds out): "
+        "go to the next one when one cannot be reached",
+    ),
+]
 Embedded = Annotated[
     bool,
     typer.Option(
@@ -85,7 +93,7 @@ Track = Annotated[
 ]
 
 # An option that was typed leaves these others without effect, and why.
-BROKER_OPTIONS = ("broker", "ca", "cert", "key", "insecure", "credentials")
+BROKER_OPTIONS = ("broker", "ca", "cert", "key", "insecure", "credentials", "cluster")
 CONTRADICTIONS = (
     (
         "in_process",

@@ -17,6 +17,7 @@ from covey.coordinator.cli.options import (
     BROKER_OF_A_RUN,
     Aggregators,
     AuditKey,
+    Cluster,
     Embedded,
     InProcess,
     ScenarioFile,
@@ -61,6 +62,7 @@ def run(
         Path | None, typer.Option("--out", help="the run's folder  [default: runs/<name>]")
     ] = None,
     connection: Connection,
+    cluster: Cluster = False,
     shard: Shards = None,
     embedded: Embedded = False,
     aggregators: Aggregators = False,
@@ -138,6 +140,7 @@ def run(
         origin,
         AllowedCode.parse(allow),
         tuple(several_brokers(connection, shard)),
+        cluster,
         aggregators,
     )
     observing: AbstractContextManager[Observer]

@@ -84,6 +84,11 @@ async def _run(
     if options.aggregators:
         check_aggregators(scenario)
     urls = addresses(scenario, options)
+    if options.cluster and (len(urls) < 2 or scenario.fleet is not None):
+        raise UserError(
+            f"--cluster: expected several addresses of --broker, and a scenario for devices; got {len(urls)} "
+            f"addresses and {'a' if scenario.fleet is not None else 'no'} section `fleet`"
+        )
     scenario = fitted(scenario, urls)
     key = None
     if options.audit_key is not None:
@@ -105,7 +110,7 @@ async def _run(
         this, first = await _new_or_resumed(scenario, options, setup, key, origin, resume=resume)
         # simulated agents keep nothing through a power cut either: they do the work again
         this.spool.durable = fleet is None
-        link = await _connect(stack, brokers.coordinator, scenario.federation)
+        link = await _connect(stack, brokers.coordinator, scenario.federation, options.cluster)
         service = Service(this, link, observer=observer, aggregators=options.aggregators)
         _serve_metrics(stack, options, service)
         # From here on a signal stops the service, which ends in order, and no longer cancels the task.
@@ -213,11 +218,13 @@ async def _new_or_resumed(
     return this, ()
 
 
-async def _connect(stack: AsyncExitStack, urls: Sequence[BrokerUrl], federation: str) -> Link:
+async def _connect(
+    stack: AsyncExitStack, urls: Sequence[BrokerUrl], federation: str, cluster: bool
+) -> Link:
     """The coordinator's link to the broker, or to all of them, with a client id that no other coordinator has."""
     suffix = uuid.uuid4().hex[:CLIENT_DIGITS]
     client_id = f"covey-{federation}-coordinator-{suffix}"
-    return await connected(stack, urls, Topics(federation), client_id, will=True)
+    return await connected(stack, urls, Topics(federation), client_id, will=True, cluster=cluster)
 
 
 def _serve_metrics(stack: AsyncExitStack, options: Options, service: Service) -> None:

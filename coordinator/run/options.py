@@ -25,4 +25,5 @@ class Options:
     # never kept in the run's folder: --resume asks the command line again
     allowed: AllowedCode = NO_CODE
     brokers: tuple[BrokerUrl, ...] = ()  # several; they replace `broker` and those of the scenario
+    cluster: bool = False  # they are addresses of one broker, which are tried in turn
     aggregators: bool = False  # reports may come as sums of `coordinator aggregate`

@@ -32,6 +32,7 @@ async def connected(
     client_id: str,
     *,
     will: bool = False,
+    cluster: bool = False,
 ) -> Link:
     """A link that is open for as long as the stack is.
 
@@ -40,14 +41,15 @@ async def connected(
         urls: the brokers, by their numbers.
         topics: of the federation.
         client_id: the MQTT client id; with several brokers, each gets its number after it.
+        cluster: the addresses lead to one broker, and are tried in turn.
         will: each broker publishes that the coordinator is offline if the link dies.
 
     Raises:
         UserError: an address cannot be used.
     """
     last = last_will(topics) if will else None
-    if len(urls) == 1:
-        return await stack.enter_async_context(MqttLink(urls[0], client_id=client_id, will=last))
+    if len(urls) == 1 or cluster:
+        return await stack.enter_async_context(MqttLink(urls, client_id=client_id, will=last))
     links: list[Link] = []
     for number, url in enumerate(urls):
         # two addresses may lead to one broker by mistake: the connections must not end each other there

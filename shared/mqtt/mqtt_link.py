@@ -262,7 +262,7 @@ class MqttLink:
                 lasted_s = loop.time() - started if end.connected else 0.0
                 self._failover.ended(lasted_s)
                 least_s = self.url.profile.connect_every_s
-                await self._rest(max(self._backoff.delay(lasted_s), least_s))
+                await self._rest(max(self._backoff.delay(lasted_s, refused=end.refused), least_s))
         finally:
             self._inbox.close()
 

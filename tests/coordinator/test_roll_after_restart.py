@@ -103,3 +103,34 @@ def test_orders_with_work_are_not_postponed_and_the_newest_accepted_come_first(
     assert waiting.take() == ["newest", "old"]
     waiting.drop("new")
     assert waiting.take() == []
+
+
+def test_a_fleet_trains_again_within_ten_seconds_of_its_brokers_return(tmp_path: Path) -> None:
+    away_s = 300.0
+    scene = scenario("fedavg", rounds={"count": 200, "participation": 1.0, "start_agents": 8})
+
+    async def program() -> tuple[float, int]:
+        loop, folds = asyncio.get_running_loop(), asyncio.Queue[float]()
+
+        def observe(notice: Notice) -> None:
+            if isinstance(notice, PhaseFolded):
+                folds.put_nowait(loop.time())
+
+        broker = MemoryBroker(seed=3)
+        fleet = Fleet(tmp_path, scene, rules(scene), broker, clients(scene=scene))
+        fleet.pool.takes_s = 1.0
+        async with fleet, asyncio.TaskGroup() as group:
+            serving = group.create_task(fleet.serve(observer=observe))
+            await asyncio.sleep(3.0)
+            broker.restart(away_s=away_s)
+            await asyncio.sleep(away_s)
+            while not folds.empty():
+                folds.get_nowait()
+            stood_s = await folds.get() - broker.back_at
+            online = len(broker.clients)
+            serving.cancel()
+        return stood_s, online
+
+    stood_s, online = clock.run(program())
+    assert stood_s < 10
+    assert online == 9

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,10 @@ from typer.testing import CliRunner
 from covey.agent.cli.program import app as agent
 from covey.broker.programs.embedded import EmbeddedBroker
 from covey.coordinator.cli.program import app as coordinator
+from covey.coordinator.commands.run import run
+from covey.coordinator.record.notices import ignore
+from covey.coordinator.run.options import Options
+from covey.coordinator.serve.connect import connected
 from covey.shared.cli import Connection
 from covey.shared.errors import UserError
 from covey.shared.mqtt.backoff import Backoff
@@ -18,6 +23,8 @@ from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.failover import BRIEF_S, Failover
 from covey.shared.mqtt.link import Down, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
+from covey.shared.wire.topics import Topics
+from tests.kit.small_run import scenario
 from tests.processes import free_ports
 
 A, B, C = (BrokerUrl(host) for host in "abc")
@@ -76,6 +83,26 @@ async def test_a_link_goes_to_the_second_broker_when_the_first_is_killed() -> No
             assert isinstance(up, Up)
             assert up.broker == str(second.url)
             assert await link.publish("t", b"x")
+
+
+async def test_a_coordinator_of_a_cluster_goes_to_the_next_of_its_addresses() -> None:
+    dead, *_ = free_ports(1)
+    async with EmbeddedBroker() as node, AsyncExitStack() as stack, asyncio.timeout(30):
+        urls = [BrokerUrl("127.0.0.1", dead), node.url]
+        link = await connected(stack, urls, Topics("default"), "c", will=True, cluster=True)
+        assert isinstance(await anext(link.incoming()), Down)
+        assert await anext(link.incoming()) == Up()
+
+
+@pytest.mark.parametrize("several", [["mqtt://a"], ["mqtt://a", "mqtt://b"]])
+def test_a_cluster_has_several_addresses_and_no_simulated_fleet(
+    several: list[str], tmp_path: Path
+) -> None:
+    fleet = {"fleet": {"agents": 8}} if len(several) > 1 else {}
+    urls = tuple(map(BrokerUrl.parse, several))
+    options = Options(tmp_path, brokers=urls, cluster=True)
+    with pytest.raises(UserError, match=f"got {len(several)} addresses"):
+        asyncio.run(run(scenario("fedavg", **fleet), options, ignore))
 
 
 async def test_each_broker_that_is_out_of_reach_is_named_once() -> None:

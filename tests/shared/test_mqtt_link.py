@@ -19,9 +19,16 @@ from tests.processes import free_ports
 
 def test_waits_double_up_to_a_bound_and_start_afresh_after_a_calm_connection() -> None:
     backoff = Backoff(first_s=1, max_s=8, calm_s=60, uniform=lambda low, high: 1.0)
-    assert [backoff.delay() for _ in range(6)] == [1, 2, 4, 8, 8, 8]
+    assert [backoff.delay(refused=True) for _ in range(6)] == [1, 2, 4, 8, 8, 8]
     assert backoff.delay(lasted_s=59) == 8
     assert backoff.delay(lasted_s=60) == 1
+
+
+def test_while_no_broker_answers_the_waits_stay_short_and_a_competitor_is_not_forgotten() -> None:
+    backoff = Backoff(first_s=1, max_s=30, uniform=lambda low, high: 1.0)
+    assert [backoff.delay(lasted_s=0.5) for _ in range(4)] == [1, 2, 4, 8]
+    assert [backoff.delay() for _ in range(5)] == [1, 2, 4, 5, 5]
+    assert backoff.delay(lasted_s=0.5) == 16
 
 
 def test_chance_spreads_the_waits_by_half() -> None:
