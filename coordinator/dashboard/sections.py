@@ -6,6 +6,7 @@ and reasons come from others.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -116,6 +117,12 @@ def _tiles(state: DashboardState) -> list[Tile]:
     clusters = len(state.sizes)
     sent, received = (points[-1][1] if points else 0 for points in (state.sent, state.received))
     reasons = sorted(state.refusals.items(), key=lambda item: -item[1])
+    ends = Counter(one.end for one in state.sums)
+    members = sum(one.reported for one in state.sums if one.is_sum)
+    failed = [f"{count} {end}" for end, count in sorted(ends.items()) if end != "sum"]
+    sums = Tile(
+        "secure sums", str(ends["sum"]), ", ".join([f"of {counted(members, 'agent')}", *failed])
+    )
     return [
         Tile(
             f"mean {state.measure_title}",
@@ -136,6 +143,7 @@ def _tiles(state: DashboardState) -> list[Tile]:
             str(state.faults.refused),
             ", ".join([f"{reason} {count}" for reason, count in reasons]) or "none",
         ),
+        *([sums] if state.sums else []),
     ]
 
 

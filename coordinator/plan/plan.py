@@ -7,12 +7,14 @@ CFL may split, and a client that learns may act otherwise than a constant one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from covey.coordinator.plan.cost import PhaseCost, merged
 from covey.coordinator.plan.dry_run import EVALUATION, DryRun
 from covey.coordinator.plan.seconds import BrokerSeconds, broker_seconds
+from covey.coordinator.plan.sums import SumsPlan, has_updates, sums_of_round, with_sums
 from covey.shared.mqtt.profiles import PROFILES, UNLIMITED
 from covey.shared.numerics.split import Part
 from covey.shared.numerics.vectors import BLOCK
@@ -39,6 +41,7 @@ class Plan:
     disk_bytes: int  # of the coordinator, at most at a time
     parts: tuple[Part, ...] = ()  # of the model; empty where all of it travels
     brokers: tuple[BrokerSeconds, ...] = ()  # of managed brokers that limit their clients' rates
+    sums: SumsPlan | None = None  # without secure sums
 
     @property
     def down_bytes(self) -> int:
@@ -73,6 +76,8 @@ class Plan:
             traffic = _both_ways(phase.down_bytes, phase.up_bytes)
             times = "once" if phase.times == 1 else f"{phase.times} times"
             rows.append((f"{phase.name}, {times}", f"{phase.invited} agents, each {traffic}"))
+        if self.sums is not None:
+            rows += self.sums.rows()
         return [
             *rows,
             ("a round, all agents", _both_ways(self.round_down_bytes, self.round_up_bytes)),
@@ -111,10 +116,14 @@ def plan(scenario: Scenario, setup: Setup, agents: int | None = None) -> Plan:
     for of_one_round in rounds:
         phases += of_one_round
     phases += dry.preparation()
+    sums = _sums(scenario, dry, phases)
+    if sums is not None:
+        phases = [one for phase in phases for one in _with_sums(dry, phase, sums)]
+        last_round = [one for phase in last_round for one in _with_sums(dry, phase, sums)]
     phases.append(dry.evaluation())
     kinds = merged(phases)
     models = len(dry.strategy.clusters(dry.state))
-    sums = 0 if dry.strategy.individual else models
+    held = 0 if dry.strategy.individual else models
     values = setup.layout.size
     return Plan(
         method=str(getattr(dry.strategy, "name", "")),
@@ -125,7 +134,7 @@ def plan(scenario: Scenario, setup: Setup, agents: int | None = None) -> Plan:
         phases=tuple(kinds),
         round_down_bytes=sum(phase.total_down for phase in last_round),
         round_up_bytes=sum(phase.total_up for phase in last_round),
-        memory_bytes=_memory_bytes(values, models, sums),
+        memory_bytes=_memory_bytes(values, models, held),
         disk_bytes=dry.disk_bytes(kinds),
         parts=() if setup.split is None else setup.split.parts(),
         brokers=tuple(
@@ -133,7 +142,21 @@ def plan(scenario: Scenario, setup: Setup, agents: int | None = None) -> Plan:
             for profile in PROFILES
             if profile.messages_per_s < UNLIMITED
         ),
+        sums=sums,
     )
+
+
+def _sums(scenario: Scenario, dry: DryRun, phases: Sequence[PhaseCost]) -> SumsPlan | None:
+    """The secure sums of the last round, if the scenario has any."""
+    if scenario.privacy is None or scenario.privacy.secure is None:
+        return None
+    [*_, last] = [phase for phase in phases if has_updates(dry.strategy, phase)]
+    clusters = len(set(dry.strategy.assignment(dry.state).values())) or 1
+    return sums_of_round(scenario.privacy.secure, last.invited, clusters, last.up_values)
+
+
+def _with_sums(dry: DryRun, phase: PhaseCost, sums: SumsPlan) -> list[PhaseCost]:
+    return with_sums(phase, sums, dry.prices) if has_updates(dry.strategy, phase) else [phase]
 
 
 def _agents_of(scenario: Scenario) -> int:

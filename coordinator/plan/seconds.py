@@ -186,7 +186,7 @@ def work_s(scenario: Scenario, phase: str, bench: Benchmark) -> float:
     """Seconds of work of one device in a phase."""
     training = scenario.training
     evaluation = scenario.evaluation
-    if phase == MOMENTS:
+    if phase == MOMENTS or phase.startswith("secure-"):
         return 0.0
     if phase != EVALUATE:
         return _epochs_s(bench, training.epochs, training.batch)

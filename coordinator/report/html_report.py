@@ -158,7 +158,8 @@ def _section(title: str, run: Curves, facts: RunFacts) -> Section:
     """The tables of a run, and where it comes from."""
     decisions = html_tables.decisions_table(facts.record)
     clusters = html_tables.clusters_table(facts, run.measure)
-    tables = [table for table in (decisions, clusters) if table is not None]
+    sums = html_tables.sums_table(facts.record)
+    tables = [table for table in (decisions, clusters, sums) if table is not None]
     tables.append(html_tables.agents_table(facts, run.measure))
     tables.append(html_tables.traffic_table(run.result))
     tables.append(html_tables.incidents_table(facts, run.result))

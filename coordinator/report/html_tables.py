@@ -9,7 +9,7 @@ from typing import Any
 
 from covey.coordinator.report.explanations import MODES, MODES_OF_AGENTS
 from covey.coordinator.report.run_facts import RunFacts
-from covey.coordinator.view.lines import phase_line
+from covey.coordinator.view.lines import SumLine, phase_line
 from covey.coordinator.view.table import NONE, Column, Table, columns_of, numbers
 from covey.shared.numerics.measures import MEASURES, Measure
 
@@ -186,6 +186,30 @@ def decisions_table(record: Sequence[Row]) -> Table | None:
         return None
     columns = [Column("round", is_number=True), Column("finding or decision")]
     return Table("Decisions", columns, [[str(number), text] for text, number in rounds.items()])
+
+
+def sums_table(record: Sequence[Row]) -> Table | None:
+    """How the secure sums of each round ended, for all groups of one cluster with the same end; None without such sums."""
+    found: dict[tuple[str, str, str, str], list[SumLine]] = {}
+    for row in record:
+        if row["event"] == "phase":
+            line = phase_line(row)
+            for one in line.sums:
+                key = (str(line.round), one.cluster, one.end, one.why)
+                found.setdefault(key, []).append(one)
+    if not found:
+        return None
+    titles = ("round", "cluster", "end", "why", "groups", "reported", "missing")
+    rows = [
+        [
+            *key,
+            str(len(lines)),
+            str(sum(one.reported for one in lines)),
+            str(sum(one.missing for one in lines)),
+        ]
+        for key, lines in found.items()
+    ]
+    return Table("Secure sums", columns_of(titles), rows, is_long=True)
 
 
 # -- traffic and trouble ---------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections import Counter
 from typing import Self
 
 from rich.console import Console
@@ -145,6 +146,8 @@ class ProgressBar:
             words.append(f"{line.diverged} diverged")
         if line.sizes:
             words.append(f"clusters {sizes_text(line.sizes)}")
+        ends = Counter(one.end for one in line.sums)
+        words += [f"{count} x {end}" for end, count in sorted(ends.items())]
         spent = epsilons(phase.privacy)
         if spent:
             words.append(spent)

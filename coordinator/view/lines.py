@@ -30,6 +30,21 @@ AFTER_A_ROUND = ("stopped", "lost lines", "fell_back")
 
 
 @dataclass(frozen=True)
+class SumLine:
+    """How the secure sum of one group ended."""
+
+    cluster: str
+    reported: int
+    missing: int
+    end: str  # sum, void or passed over
+    why: str
+
+    @property
+    def is_sum(self) -> bool:
+        return self.end == "sum"
+
+
+@dataclass(frozen=True)
 class PhaseLine:
     """A phase that was folded."""
 
@@ -49,6 +64,7 @@ class PhaseLine:
     traffic: Mapping[str, int] = field(default_factory=dict)  # totals of the run so far
     warnings: tuple[str, ...] = ()
     decisions: tuple[str, ...] = ()
+    sums: tuple[SumLine, ...] = ()
 
     @property
     def round(self) -> int:
@@ -124,6 +140,7 @@ def phase_line(row: Row) -> PhaseLine:
         traffic=_counts(row.get("traffic")),
         warnings=_sentences(row, WARNING),
         decisions=_sentences(row, DECISION),
+        sums=_sums(row),
     )
 
 
@@ -180,6 +197,21 @@ def _event(row: Row) -> EventLine | None:
     if kind in AFTER_A_ROUND:
         return EventLine(kind, done, sentences[kind])
     return EventLine(kind, done + 1, sentences[kind])
+
+
+def _sums(row: Row) -> tuple[SumLine, ...]:
+    groups = _mapping(row.get("notes")).get("secure")
+    return tuple(
+        SumLine(
+            cluster=_text(one.get("cluster")),
+            reported=_length(one.get("reported")),
+            missing=_length(one.get("missing")),
+            end=_text(one.get("end")),
+            why=_text(one.get("why")),
+        )
+        for one in (groups if isinstance(groups, list) else ())
+        if isinstance(one, Mapping)
+    )
 
 
 def _sentences(row: Row, kind: str) -> tuple[str, ...]:

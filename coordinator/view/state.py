@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from covey.coordinator.view.lines import DECISION, WARNING, EventLine, Line, PhaseLine
+from covey.coordinator.view.lines import DECISION, WARNING, EventLine, Line, PhaseLine, SumLine
 from covey.shared.numerics.measures import ACCURACY, is_regression, main_measure
 from covey.shared.wire.documents import CoordinatorStatus, RosterMessage
 
@@ -126,6 +126,7 @@ class DashboardState:
     received: Points
     sizes: Mapping[str, int]
     moved: int  # agents that changed their cluster in the newest phase
+    sums: Sequence[SumLine] = ()  # the newest secure sums, one for each group
     fleet: Fleet = field(default_factory=Fleet)
     faults: Faults = field(default_factory=Faults)
     refusals: Mapping[str, int] = field(default_factory=dict)
@@ -178,6 +179,7 @@ def dashboard_state(sources: Sources) -> DashboardState:
         received=_totals({line.rounds: line.received for line in phases}),
         sizes=newest.sizes if newest is not None else {},
         moved=newest.moved if newest is not None else 0,
+        sums=next((line.sums for line in reversed(phases) if line.sums), ()),
         fleet=fleet,
         faults=_faults(phases, events, sources.roster),
         refusals=refusals,
@@ -425,6 +427,15 @@ def _newest_events(lines: Sequence[Line], over_select: float) -> list[EventLine]
         if line.reported < needed:
             text = f"{line.phase}: closed with {line.reported} of {invited} reports"
             events.append(EventLine("missing", line.round, text))
+        events += [
+            EventLine(
+                "void",
+                line.round,
+                f"secure sums: a group of cluster {one.cluster or '?'} is {one.end}: {one.why}",
+            )
+            for one in line.sums
+            if not one.is_sum
+        ]
         for kind, texts in ((WARNING, line.warnings), (DECISION, line.decisions)):
             for text in texts:
                 if text not in known:

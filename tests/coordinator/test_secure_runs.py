@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,9 +16,14 @@ from pydantic import ValidationError
 
 from covey.agent.kept.secure_folder import STATE, SecureFolder
 from covey.agent.policy import PrivacyDemand
+from covey.coordinator.dashboard.sections import sections
 from covey.coordinator.fold.private_sums import epsilon
+from covey.coordinator.plan.plan import plan
+from covey.coordinator.report.html_tables import sums_table
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import Driver
+from covey.coordinator.view.lines import reduced
+from covey.coordinator.view.state import RunPlan, Sources, dashboard_state
 from covey.shared.errors import PublicError
 from covey.shared.secure.agent import OwnersPolicy
 from covey.shared.secure.integers import Total, total_of
@@ -127,9 +133,9 @@ def test_the_votes_of_kin_under_secure_sums_are_those_without(
     watch = Watch.of(monkeypatch)
     votes = []
     none: dict[str, Any] = {}
-    for sections in (none, {"privacy": {"secure": {"clip": 100.0, "cap": 1000}}}):
-        folder, plan = tmp_path / str(len(sections)), test_strategy_kin.scene(4, **sections)
-        run = test_strategy_kin.complete(folder, test_strategy_kin.swapped, plan)
+    for changes in (none, {"privacy": {"secure": {"clip": 100.0, "cap": 1000}}}):
+        folder, kin = tmp_path / str(len(changes)), test_strategy_kin.scene(4, **changes)
+        run = test_strategy_kin.complete(folder, test_strategy_kin.swapped, kin)
         assert run.state.basis == "inputs"
         votes.append(run.strategy.shown(run.state).notes["votes"]["inputs"])
     assert watch.check(tmp_path / "1") >= 5
@@ -289,6 +295,57 @@ def test_no_report_of_a_secure_run_has_an_update_in_the_clear(tmp_path: Path) ->
     # masked integers are uniform; small updates would lie at both ends alone
     counts, _ = np.histogram(masked, bins=8, range=(0, 2**32))
     assert counts.min() > 0.6 * masked.size / 8
+
+
+# -- before a run and after it ----------------------------------------------------------------------------------------
+
+
+def test_the_plan_has_the_bytes_of_the_phases_of_a_sum(tmp_path: Path) -> None:
+    sent: dict[str, list[int]] = {}
+    fetched: dict[str, list[int]] = {}
+
+    class Weighed(Failing):
+        def work(self, run: Run, client: ClientId, order: OrderMessage) -> ReportContent:
+            report = super().work(run, client, order)
+            assert order.work is not None
+            name = order.work.phase
+            sent.setdefault(name, []).append(len(report.to_bytes()))
+            fetched.setdefault(name, []).append(sum(ref.size for ref in order.work.models))
+            return report
+
+    this = scene(rounds={"count": 1})
+    start = small_run.setup(this)
+    run = Run.start(tmp_path, this, start, small_run.rules(this), "in-process", 0.0)
+    Driver(run, Weighed({})).complete(samples_of(small_run.clients()))
+    packets = 150  # bytes for each content
+    found = plan(this, start, 8)
+    for phase in found.phases[:-1]:
+        assert phase.up_bytes == pytest.approx(np.mean(sent[phase.name]), abs=packets + 50)
+        # the model of the round is fetched before the join, and once
+        down = np.mean(fetched[phase.name])
+        assert phase.down_bytes == pytest.approx(down, abs=3 * packets + 50)
+    assert found.sums is not None
+    assert (found.sums.members, found.sums.threshold, found.sums.messages) == (8, 5, 8)
+    assert "0.005 if 10% are gone" in dict(found.rows())["chance of a void"]
+
+
+def test_how_the_sum_of_each_group_ended_is_shown_to_people(tmp_path: Path) -> None:
+    run_with(tmp_path, {("secure-unmask", 0): 5}, times=secured.ASKED_FOR_ANSWERS)
+    why = "3 members answered, 5 must"
+    table = sums_table(rows(tmp_path))
+    assert table is not None
+    assert [row[:4] for row in table.rows] == [
+        ["1", "0", "passed over", why],
+        ["2", "0", "sum", ""],
+        ["3", "0", "sum", ""],
+    ]
+    shown = [line for line in map(reduced, rows(tmp_path)) if line is not None]
+    state = dashboard_state(Sources(RunPlan("r", "fedavg", 3, 8), lines=shown))
+    assert [line.text for line in state.events if "secure sums" in line.text] == [
+        f"secure sums: a group of cluster 0 is passed over: {why}"
+    ]
+    tiles = re.sub("<[^>]*>", " ", sections(state)["tiles"]).split()
+    assert tiles[-6:] == ["secure", "sums", "1", "of", "8", "agents"]
 
 
 # -- noise -------------------------------------------------------------------------------------------------------------
