@@ -16,6 +16,7 @@ from tests.simulator.plan import KINDS, PACES, Plan, plan
 from tests.simulator.shrink import shrunk
 from tests.simulator.world import History, play
 
+SECURE_ENDS = ("secure sum", "secure void", "secure passed over")
 REPORT_S = 60.0  # between two lines about the progress
 
 
@@ -104,7 +105,11 @@ def campaign(options: argparse.Namespace) -> int:
     )
     print(", ".join(f"{pace}: {count}" for pace, count in sorted(played.items())))
     print(", ".join(f"{kind}: {struck[kind]}" for kind in options.kinds))
+    ends = {end: struck[end] for end in ("attacked sum", *SECURE_ENDS)}
+    if any(ends.values()):
+        print(", ".join(f"{end}: {count}" for end, count in ends.items()))
     missed = [kind for kind in options.kinds if not struck[kind]]
+    missed += ["attacked sum"] * (any(ends.values()) and not ends["attacked sum"])
     if missed:
         print(f"never injected: {', '.join(missed)}; expected each kind at least once")
     return bool(failures or missed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from unittest.mock import patch
@@ -13,6 +13,8 @@ from covey.coordinator.serve.aggregators import Aggregators, AggregatorSeen
 from covey.coordinator.serve.desk import Desk
 from covey.shared import files
 from covey.shared.mqtt.link import Message
+from covey.shared.secure.coordinator import SecureSum, SumState
+from covey.shared.secure.derivation import Stream, name_of_list, self_key
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.documents import CoordinatorStatus
 from covey.shared.wire.messages import Work
@@ -37,6 +39,9 @@ FOUND = {
             Fault("full disk", at=4.1, lasts=5.7),
             Fault("power cut of coordinator", at=1.3, lasts=1.5, target=43),
         ),
+    ),
+    "masks of the missing": Plan(
+        0, "fedavg", "hasty", 1, False, (Fault("kill agent", at=3, lasts=60),), secure=True
     ),
     "synced files": Plan(
         0, "fedavg", "hasty", 1, False, (Fault("power cut of coordinator", at=3, lasts=5),)
@@ -72,12 +77,25 @@ def without(fix: str) -> Iterator[None]:
         case "synced files":  # programs write, and do not wait for the disk
             with patch.object(files, "sync", lambda path: None):
                 yield
+        case (
+            "masks of the missing"
+        ):  # a sum keeps the masks that reporters share with missing members
+            with patch.object(SecureSum, "_masks", _masks_of_reporters):
+                yield
         case _:
             yield
 
 
 def _orders_under_the_lock(desk: Desk, clients: Iterable[ClientId]) -> list[SendOrder]:
     return [desk.run.order_of(client) for client in clients]
+
+
+def _masks_of_reporters(
+    machine: SecureSum, state: SumState, secrets: Mapping[int, bytes]
+) -> tuple[Stream, ...]:
+    named = name_of_list(state.listing)
+    keys = [self_key(secrets[place], named, place) for place in state.reported]
+    return tuple(Stream(1, key).opposite for key in keys)
 
 
 class _OfAnyRun:

@@ -4,6 +4,8 @@
 - A report that its agent knows to be accepted is folded, unless its step is void or the report was taken back by name.
 - A report counts for the models, settings and round that it came from, and for no other.
 - The fold of a step has the bytes that its reports give without broker, spool, sums and restarts.
+- The secure sum of a group is that of the integers of those whom the record has as reported; else it is void or passed
+  over, with a reason.
 - Checkpoints, rounds, steps, incarnations, orders and roll calls never go back.
 """
 
@@ -11,18 +13,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
 from covey.coordinator.checks import read_report
 from covey.coordinator.run.run import Run
+from covey.shared.secure.integers import total_of
+from covey.shared.secure.masks import Integers
+from covey.shared.strategies import secured
 from covey.shared.strategies.base import ClientId, Phase, Report, Reports
 from covey.shared.wire.documents import CoordinatorStatus
 from covey.shared.wire.messages import OrderMessage, ReportContent, Work
+from tests.simulator.plan import EVENTS
 
 
 class BrokenError(AssertionError):
@@ -53,6 +62,62 @@ class Lineage:
             {step: dict(reports) for step, reports in self.accepted.items()},
             dict(self.promised),
         )
+
+
+@dataclass
+class Sums:
+    """Watches the secure sums of a history, whose integers it gets from the agents.
+
+    Args:
+        fail: gets each sum that is wrong.
+        struck: counts faults of the history, and here the sums that they met.
+    """
+
+    fail: Callable[[Exception], None]
+    struck: Counter[str]
+    made: dict[ClientId, dict[str, Integers]] = field(default_factory=dict)  # by start
+    opened: Integers | None = None
+    faults: int = 0  # before the present sums
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Look at each sum that a coordinator opens, and at each end."""
+        ended, boxes = secured._ended, secured.Secured._boxes
+
+        def opened(integers: Integers, *about: Any) -> Any:
+            self.opened = integers.copy()
+            return total_of(integers, *about)
+
+        def over(one: Mapping[str, Any], end: str, why: str = "") -> dict[str, Any]:
+            self.struck[f"secure {end}"] += 1
+            self.struck["attacked sum"] += sum(map(self.struck.__getitem__, EVENTS)) > self.faults
+            opened, self.opened = (
+                self.opened,
+                None,
+            )  # honest agents make no sum that is out of range
+            if opened is not None and not self._is_plain(opened, one["reported"]):
+                self.fail(BrokenError(f"a secure sum is not that of {one['reported']}"))
+            if end != "sum" and not why:
+                self.fail(BrokenError(f"a secure sum is {end} without a reason"))
+            return ended(one, end, why)
+
+        def begun(method: secured.Secured, *about: Any) -> Any:
+            self.faults = sum(map(self.struck.__getitem__, EVENTS))
+            return boxes(method, *about)
+
+        with (
+            patch.object(secured, "total_of", opened),
+            patch.object(secured, "_ended", over),
+            patch.object(secured.Secured, "_boxes", begun),
+        ):
+            yield
+
+    def _is_plain(self, opened: Integers, reported: Sequence[ClientId]) -> bool:
+        """Whether a sum is that of what these agents made from one start."""
+        of_each = [self.made.get(agent, {}) for agent in reported]
+        starts = set.intersection(*map(set, of_each))
+        sums = (np.sum([made[one] for made in of_each], axis=0, dtype=np.uint32) for one in starts)
+        return any(np.array_equal(one, opened) for one in sums)
 
 
 class Judge:

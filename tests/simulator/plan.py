@@ -40,6 +40,7 @@ WHO = ("", "coordinator", "agent-0", "agent-1", "aggregator")  # pairs that a ha
 
 AGENTS = 4
 ROUNDS = 2
+SECURE_SHARE = 0.3  # of the histories whose method can be summed under masks
 DEADLINE_S = 20.0  # where there is hurry
 NEVER_S = 36_000.0
 
@@ -83,10 +84,11 @@ class Plan:
     shards: int
     aggregators: bool
     faults: tuple[Fault, ...]
+    secure: bool = False  # under secure sums, of all agents
 
     @property
     def scene(self) -> Scenario:
-        return scene_of(self.method, self.pace)
+        return scene_of(self.method, self.pace, self.secure)
 
     @property
     def end(self) -> float:
@@ -110,6 +112,8 @@ class Plan:
             yield replace(self, aggregators=False)
         if self.shards > 1:
             yield replace(self, shards=1)
+        if self.secure:
+            yield replace(self, secure=False)
         if self.method != "fedavg":
             yield replace(self, method="fedavg")
         for number, fault in enumerate(self.faults):
@@ -128,8 +132,12 @@ def _plainer(fault: Fault) -> Iterator[Fault]:
 
 
 @cache
-def scene_of(method: str, pace: Pace) -> Scenario:
-    """The scenario of a history. Raises ValueError where the method has no buffered rounds."""
+def scene_of(method: str, pace: Pace, secure: bool = False) -> Scenario:
+    """The scenario of a history. Raises ValueError where the method has no buffered rounds, or no secure sums."""
+    if secure:
+        privacy = {"secure": {"clip": 10.0, "cap": 100}}
+        rounds = {"count": ROUNDS, "participation": 1.0, "start_agents": AGENTS}
+        return small_run.scenario(method, rounds=rounds, privacy=privacy)
     if pace == "buffered":
         buffered = {
             "buffer": 2,
@@ -141,7 +149,7 @@ def scene_of(method: str, pace: Pace) -> Scenario:
         return small_run.buffered(
             method, rounds=buffered, fleet={"agents": AGENTS, "durations": None}
         )
-    rounds: dict[str, float] = {"count": ROUNDS, "participation": 1.0, "start_agents": AGENTS}
+    rounds = {"count": ROUNDS, "participation": 1.0, "start_agents": AGENTS}
     if pace == "hasty":
         rounds |= {"count": ROUNDS + 1, "participation": 0.5}
     return small_run.scenario(method, rounds=rounds)
@@ -175,10 +183,19 @@ def may_be_buffered(method: str) -> bool:
 
 
 @cache
-def may_be_summed(method: str, pace: Pace) -> bool:
+def may_be_secure(method: str) -> bool:
+    try:
+        scene_of(method, "patient", secure=True)
+    except ValueError:
+        return False
+    return True
+
+
+@cache
+def may_be_summed(method: str, pace: Pace, secure: bool) -> bool:
     """Whether the coordinator accepts `--aggregators`."""
     try:
-        check_aggregators(scene_of(method, pace))
+        check_aggregators(scene_of(method, pace, secure))
     except UserError:
         return False
     return True
@@ -199,8 +216,9 @@ def plan(
     likes_aggregators = draw.random() < 1 / 2
     faults = tuple(_fault(draw, draw.choice(kinds)) for _ in range(draw.randint(1, 5)))
     needs = any(fault.kind in NEEDS_AGGREGATORS for fault in faults)
-    aggregators = (likes_aggregators or needs) and may_be_summed(method, pace)
-    return Plan(seed, method, pace, shards, aggregators, faults)
+    secure = pace != "buffered" and draw.random() < SECURE_SHARE and may_be_secure(method)
+    aggregators = (likes_aggregators or needs) and may_be_summed(method, pace, secure)
+    return Plan(seed, method, pace, shards, aggregators, faults, secure)
 
 
 def _fault(draw: random.Random, kind: str) -> Fault:

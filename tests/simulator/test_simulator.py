@@ -38,6 +38,7 @@ def test_a_fault_that_the_product_once_had_is_found_where_its_fix_is_taken_out(f
         "live aggregators": "stand-still",
         "newest coordinator": "stand-still",
         "free reader": "waits for its disk",
+        "masks of the missing": "is not that of",
         "synced files": "stand-still",
     }
     assert expected[fix] in found

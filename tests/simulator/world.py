@@ -18,6 +18,7 @@ from typing import Any, cast
 
 from covey.agent.device.identity import Identity
 from covey.agent.device.service import Agent
+from covey.agent.kept.secure_folder import SecureFolder
 from covey.agent.worker.memory_file import DiskFull, MemoryDamaged, load_memory, save_memory
 from covey.coordinator.aggregate.service import AggregatorService
 from covey.coordinator.aggregate.service import last_will as aggregator_will
@@ -34,6 +35,9 @@ from covey.shared.errors import UserError
 from covey.shared.files import obstacle, write_atomically
 from covey.shared.mqtt.shards import shard_of
 from covey.shared.numerics.vectors import Layout
+from covey.shared.secure.masks import Integers
+from covey.shared.secure.primitives import Token
+from covey.shared.secure.simulated import simulated_identity
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire import frames
 from covey.shared.wire.documents import CoordinatorStatus
@@ -44,7 +48,7 @@ from tests.kit.local_clients import LocalClients
 from tests.kit.small_fleet import Numpy
 from tests.kit.small_run import clients, fingerprint, in_process, local_for, setup
 from tests.simulator.disk import Disk, Disks, State
-from tests.simulator.judge import BrokenError, Judge, rounds_ended, rounds_of, watched
+from tests.simulator.judge import BrokenError, Judge, Sums, rounds_ended, rounds_of, watched
 from tests.simulator.life import OWNER, DeadError, Life
 from tests.simulator.loop import SeededLoop, Uncontended, one_seed
 from tests.simulator.network import FaultyBroker
@@ -79,12 +83,32 @@ class History:
         return hashlib.sha256("\n".join(self.story).encode()).hexdigest()
 
 
+class Seeded(SecureFolder):
+    """The secure sums of an agent, whose secrets follow from the seed and whose integers are looked at."""
+
+    def __init__(self, place: Path, client: ClientId, token: Token, sums: Sums) -> None:
+        super().__init__(place, simulated_identity(3, client), simulated=True)
+        self._secrets, self._made = token, sums.made.setdefault(client, {})
+
+    @property
+    def token(self) -> Token:
+        return self._secrets
+
+    def save_vector(self, name: str, vector: Integers) -> None:
+        if not name.endswith("-masked"):
+            self._made[name] = vector.copy()
+        super().save_vector(name, vector)
+
+
 class Workers(Numpy):
     """The agents' workers: numpy, in this process, with seeded durations."""
 
-    def __init__(self, people: Mapping[ClientId, Trainer], plan: Plan, judge: Judge) -> None:
+    def __init__(
+        self, people: Mapping[ClientId, Trainer], plan: Plan, judge: Judge, sums: Sums
+    ) -> None:
         super().__init__(people)
         self._judge, self._is_patient = judge, plan.pace == "patient"
+        self._sums, self._token = sums, random.Random(f"secrets {plan.seed}").randbytes  # noqa: S311
         self._durations = random.Random(f"durations {plan.seed}")  # noqa: S311
 
     async def call(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
@@ -102,6 +126,9 @@ class Workers(Numpy):
             if not why:
                 raise
             return {"disk_full": why}
+
+    def _secure(self, job: frames.Job) -> SecureFolder:
+        return Seeded(Path(job["secure"]), job["client"], self._token, self._sums)
 
     def _perform(self, job: frames.Job) -> frames.Job:
         """Like the worker's own, with a learner in numpy."""
@@ -121,7 +148,9 @@ class Workers(Numpy):
         clock = asyncio.get_running_loop().time
         failed = None
         try:
-            report, kept = execute_order(order, models, local, memory, client=client, clock=clock)
+            report, kept = execute_order(
+                order, models, local, memory, client=client, clock=clock, secure=self._secure(job)
+            )
         except UserError as error:
             failed, kept = str(error), memory
             report = ReportContent.failed(order, client, failed)
@@ -151,7 +180,8 @@ class World:
         self.ended: asyncio.Future[Run] = loop.create_future()
         self.judge = Judge(self._fail)
         self.people = clients(AGENTS, plan.scene)
-        self.pool = Workers(self.people, plan, self.judge)
+        self.sums = Sums(self._fail, history.struck)
+        self.pool = Workers(self.people, plan, self.judge, self.sums)
         self.disks = Disks(base)
         self.brokers = [
             FaultyBroker(
@@ -550,11 +580,13 @@ class World:
                 return  # the record does not name reports that a fold could not read
             expected = fingerprint(replayed(self._base / "replay", run))
         else:
-            calm_rounds, expected = calm(self.plan.method, self.plan.pace)
+            calm_rounds, expected = calm(self.plan.method, self.plan.pace, self.plan.secure)
             # some methods need their memory to take part, and a report that rots after its agent has read it
             # again is refused: its round ends without it
             leaves_out = self.history.struck["rotten memory"] + self.history.struck["rotten report"]
-            if (self.plan.pace == "hasty" or leaves_out) and these != calm_rounds:
+            # a sum is passed over where an agent has answered for its start before
+            may_differ = self.plan.pace == "hasty" or self.plan.secure or leaves_out
+            if may_differ and these != calm_rounds:
                 return
         if fingerprint(run) != expected:
             raise BrokenError("the bytes are not those of the calm run")
@@ -565,10 +597,12 @@ def _has_lost_memory(folder: Path) -> bool:
 
 
 @cache
-def calm(method: str, pace: Pace) -> tuple[list[tuple[int, str, tuple[str, ...]]], list[bytes]]:
+def calm(
+    method: str, pace: Pace, secure: bool
+) -> tuple[list[tuple[int, str, tuple[str, ...]]], list[bytes]]:
     """The phases and the bytes of a method's run in one process, without any fault."""
     with tempfile.TemporaryDirectory() as folder:
-        scene = scene_of(method, pace)
+        scene = scene_of(method, pace, secure)
         run = in_process(Path(folder), scene, clients(AGENTS, scene))
         return rounds_of(Path(folder)), fingerprint(run)
 
@@ -593,7 +627,7 @@ def play(plan: Plan) -> History:
     """Play a plan to its end, and judge it."""
     history = History()
     if plan.pace != "buffered":
-        calm(plan.method, plan.pace)  # outside of the virtual time
+        calm(plan.method, plan.pace, plan.secure)  # outside of the virtual time
     memory = Path("/dev/shm")
     place = memory if memory.is_dir() else None
     loop = SeededLoop(plan.seed, pauses=any(fault.kind in OBSTACLES for fault in plan.faults))
@@ -606,7 +640,7 @@ def play(plan: Plan) -> History:
 
         async def program() -> None:
             world = World(Path(folder), plan, history, loop)
-            with world.disks.watched():
+            with world.disks.watched(), world.sums.watched():
                 run = await world.whole()
             world.compare(run)
 

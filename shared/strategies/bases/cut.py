@@ -33,7 +33,6 @@ from covey.shared.numerics.clustering import (
     cut_between,
 )
 from covey.shared.numerics.vectors import Vector
-from covey.shared.privacy.settings import SecureSettings
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import (
     ENTRY,
@@ -415,7 +414,7 @@ class Gated(HardClustered[T], Generic[T]):
 class ClusteredOnce(Gated[G], Generic[G]):
     """Cuts a tree where the cards find a shift."""
 
-    sealed: ClassVar[Sealed | None] = Sealed(clear=(SIGNATURE, ENTRY))
+    sealed: ClassVar[Sealed | None] = Sealed(clear=(SIGNATURE, ENTRY, VOTE))
 
     unset: ClassVar[tuple[str, ...]] = ("server", "vote")
 
@@ -492,9 +491,7 @@ class ClusteredOnce(Gated[G], Generic[G]):
             return super().refuses(settings)
         if self.individual:
             return "vote: auto compares averages, and it compares single models; leave vote out"
-        if isinstance(settings, Server | SecureSettings) or (
-            isinstance(settings, Average) and settings.single
-        ):
+        if isinstance(settings, Server) or (isinstance(settings, Average) and settings.single):
             return "agents take their own model off an average to vote, which only a plain mean allows (vote: auto)"
         return super().refuses(settings)
 
