@@ -94,18 +94,24 @@ class Method(_WrittenFlat):
         {},
         description="task.share, keep and freeze for this method, in place of those of the task, for example {keep: [fc3]}.",
     )
+    local_last: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="The share of the rounds, the last ones, in which agents train alone and send nothing: "
+        "these rounds are left out, and their epochs are added to evaluation.tune_epochs. Mode E-tuned measures the outcome. 0.33: the last third.",
+    )
     metric: Metric | None = Field(
         None,
         description="Figure of this method that is compared, for example global for a single model. null: compare.metric.",
     )
 
     @model_serializer(mode="wrap")
-    def _split_only_where_it_is_set(
-        self, serialize: SerializerFunctionWrapHandler
-    ) -> dict[str, Any]:
+    def _only_what_is_set(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         settings: dict[str, Any] = serialize(self)
-        if not self.split:
-            settings.pop("split", None)
+        for name in ("split", "local_last"):
+            if not getattr(self, name):
+                settings.pop(name, None)
         return settings
 
 

@@ -32,8 +32,10 @@ from covey.shared.strategies.fedprox import FedProx
 from covey.shared.strategies.fedrep import FedRep
 from covey.shared.strategies.fedsgd import FedSgd
 from covey.shared.strategies.fedsoft import FedSoft
+from covey.shared.strategies.feroma import Feroma
 from covey.shared.strategies.fesem import Fesem
 from covey.shared.strategies.fesem_ma import FesemMa
+from covey.shared.strategies.flux import Flux
 from covey.shared.strategies.fuzzy import Fuzzy
 from covey.shared.strategies.given import Given
 from covey.shared.strategies.ifca import Ifca
@@ -60,8 +62,10 @@ BuiltIn = Annotated[
     | FedRep
     | FedSgd
     | FedSoft
+    | Feroma
     | Fesem
     | FesemMa
+    | Flux
     | Fuzzy
     | Given
     | Ifca

@@ -250,6 +250,7 @@ BY_SAMPLES = {
     "fedrep",
     "fedrep-fedper",
     "fedsoft",
+    "feroma",
 } | {*("fuzzy", "given", "ifca", "kin", "lg", "pacfl", "perfedavg")}
 
 
