@@ -31,6 +31,10 @@ def layout_of_task(task: Task) -> Layout:
     Raises:
         PublicError: the model is neither `linear` nor `mlp`, or its options are wrong.
     """
+    if task.model.adapters is not None:
+        raise PublicError(
+            "task.model.adapters: the learner of this device (numpy) has none; start the agent with --learner torch"
+        )
     inputs = math.prod(task.features)
     hidden = _hidden_widths(task)
     names = _layer_names(task.model.name, len(hidden) + 1)

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from covey.agent.data.scaling import target_scale_of
 from covey.agent.kept.model_file import ModelFile, read_model
 from covey.agent.learning import SAME_VERSION
+from covey.agent.training.adapters import merged
 from covey.agent.training.input_scaling import InputScaling
 from covey.agent.training.models import build, check_claims, layout_of, tensors_of
 from covey.shared.cli import ProgramFormat
@@ -114,7 +115,7 @@ def export(model: Path, out: Path, allowed: AllowedCode = NO_CODE) -> None:
 
 
 def load(model: Path, allowed: AllowedCode = NO_CODE) -> tuple[Task, nn.Module]:
-    """The task in a model's file, and its module with the weights.
+    """The task in a model's file, and its module with the weights, adapters merged into them.
 
     Raises:
         UserError: the file is not a model's, it mixes several models, or its tensors are not those of its model.
@@ -126,7 +127,7 @@ def load(model: Path, allowed: AllowedCode = NO_CODE) -> tuple[Task, nn.Module]:
             f"{model}: it mixes the outputs of {len(file.models)} models, and a program has one; "
             "export the clusters' models of the run instead"
         )
-    return file.task, module_of(file, 0, allowed)
+    return file.task, merged(module_of(file, 0, allowed))
 
 
 def _pt2(program: torch.export.ExportedProgram, task: Task) -> bytes:

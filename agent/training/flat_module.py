@@ -127,6 +127,14 @@ class FlatModule:
             for module in modules:
                 module.training = True
 
+    def parts(self, mask: Mask) -> list[Tensor]:
+        """The values of a mask (d,) for each parameter, in its shape, on the device."""
+        trainable = list(self._layout.spans())[: self._layout.trainable]
+        return [
+            torch.from_numpy(mask[span]).view(entry.shape).to(self.state.device)
+            for entry, span in trainable
+        ]
+
     def vector(self) -> Vector:
         """A copy of the state (d,) float32, on the CPU."""
         return cast(Vector, self.state.cpu().numpy().copy())

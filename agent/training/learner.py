@@ -352,10 +352,11 @@ class TorchLocal(DataOfLocal):
         net.train()
         sgd = Sgd(net, self._training, correction, trained, velocity)
         private.spend(steps)
+        fixed = None if trained is None else net.parts(~trained)
         with net.seeded(self._rng):
             for _ in range(steps):
                 inputs, targets = self._gathered(torch.from_numpy(private.sample()))
-                gradients = private.gradients(partial(self._summed_loss, targets), inputs)
+                gradients = private.gradients(partial(self._summed_loss, targets), inputs, fixed)
                 for view, gradient in zip(net.gradients, gradients, strict=True):
                     view.copy_(gradient)
                 sgd.step()

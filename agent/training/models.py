@@ -15,6 +15,7 @@ from torch import nn
 from covey.agent.kept.model_file import ModelFile, read_weights
 from covey.agent.learning import SAME_VERSION
 from covey.agent.own_code import resolve
+from covey.agent.training.adapters import adapted
 from covey.agent.training.architectures import BUILT_IN, Headed
 from covey.shared import json_text
 from covey.shared.consent import NO_CODE, AllowedCode
@@ -24,6 +25,7 @@ from covey.shared.model_files import SUFFIX, model_file
 from covey.shared.numerics.split import Role, Split
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.numerics.vectors import Tensor as Entry
+from covey.shared.scenario.adapters import A, B
 from covey.shared.scenario.base import Base, check_size, with_tensors
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.task import Task
@@ -31,6 +33,7 @@ from covey.shared.seeds import entropy
 
 TRAINED: tuple[Role, ...] = ("share", "keep")
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+SPREAD_OF_B = 0.01  # of the adapters of all initial models but the first
 MAX_SEED = 2**63 - 1  # of torch's generator
 EXPECTED_INIT = "expected an .npz file with the float32 array theta0, one that `agent model` wrote, or a trained model of a run"
 
@@ -142,6 +145,8 @@ def initial(
     module = build(task, seed, allowed)
     layout = layout_of(module)
     tensors = tensors_of(module)
+    if start:  # models that start equal never separate
+        _draw_adapters(tensors, entropy(seed, "adapters", start))
     arrays = {entry.name: tensors[entry.name].detach().numpy() for entry in layout.tensors}
     vector = layout.vector(arrays)
     if task.base is not None and start == 0:
@@ -160,6 +165,15 @@ def initial(
     return vector, layout
 
 
+def _draw_adapters(tensors: Mapping[str, torch.Tensor], seed: int) -> None:
+    """Values for the matrices B of adapters, which are zero otherwise."""
+    draws = torch.Generator().manual_seed(seed & MAX_SEED)
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            if name.rpartition(".")[2] == B:
+                tensor.normal_(std=SPREAD_OF_B, generator=draws)
+
+
 def headed(module: nn.Module, clusters: int) -> Headed:
     """Return the module if it has a projection head for this number of clusters. Raises PublicError otherwise."""
     if not isinstance(module, Headed):
@@ -176,6 +190,14 @@ def headed(module: nn.Module, clusters: int) -> Headed:
 
 def _built(builder: Builder, task: Task) -> Any:
     """The builder's result for the task. The UserError names the model and its options."""
+    model = task.model
+    made = _without_adapters(builder, task)
+    if model.adapters is None or not isinstance(made, nn.Module):
+        return made
+    return adapted(made, model.adapters)
+
+
+def _without_adapters(builder: Builder, task: Task) -> Any:
     model = task.model
     try:
         if builder in BUILT_IN.values() and "head" in model.options:
@@ -321,12 +343,13 @@ def _on_base(base: Base, start: Vector, layout: Layout, task: Task) -> Vector:
 def _trained_tensors(task: Task, layout: Layout) -> set[str]:
     """The tensors that a file of weights may lack: a base without its head serves to train a head on.
 
-    They begin at random, if the task names which tensors train (`share`, `keep`, `freeze`).
+    They begin at random, if the task names which tensors train (`share`, `keep`, `freeze`). So do adapters.
     """
     if not (task.share or task.keep or task.freeze):
         return set()
     split = Split.by_patterns(layout, task.share, task.keep, task.freeze)
-    return {one.name for role in TRAINED for one in split.tensors(role)}
+    adapters = {one.name for one in layout.tensors if one.name.rpartition(".")[2] in (A, B)}
+    return adapters | {one.name for role in TRAINED for one in split.tensors(role)}
 
 
 def _stored_array(path: str) -> tuple[str, np.ndarray[Any, Any]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
@@ -26,6 +26,7 @@ from covey.shared.errors import PublicError
 from covey.shared.extras import install
 from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import Budget, LocalPrivacy
+from covey.shared.scenario.adapters import B
 from covey.shared.strategies.base import SampleIndices, Training
 
 INSTALL = f"privacy.local trains with Opacus, which is not installed here: {install('privacy')}"
@@ -170,18 +171,27 @@ class PrivateSgd:
         """SampleIndices of a Poisson sample: each example with the sampling rate, independently. May be empty."""
         return np.flatnonzero(self._noise.uniform(self._examples) < self.rate)
 
-    def gradients(self, loss: Callable[[Tensor], Tensor], inputs: Tensor) -> list[Tensor]:
+    def gradients(
+        self,
+        loss: Callable[[Tensor], Tensor],
+        inputs: Tensor,
+        fixed: Sequence[Tensor] | None = None,
+    ) -> list[Tensor]:
         """For each parameter the noised sum of clipped gradients, divided by the expected size of a batch.
 
         Args:
             loss: the summed loss () from the outputs for `inputs`.
             inputs: (B, *features); B may be 0, which gives noise alone.
+            fixed: for each parameter, which of its values do not train (bool): they do not count in the norm of a gradient.
+                None: all train.
         """
         optimizer = self._optimizer
         if len(inputs):
             optimizer.zero_grad(set_to_none=True)
             with _without_warnings():  # torch remarks that data needs no gradient
                 loss(self._module(inputs)).backward()  # type: ignore[no-untyped-call]
+            for parameter, mask in zip(self._parameters, fixed or (), strict=bool(fixed)):
+                parameter.grad_sample.masked_fill_(mask, 0)  # type: ignore[attr-defined]
             optimizer.clip_and_accumulate()
             sums = [parameter.summed_grad for parameter in self._parameters]  # type: ignore[attr-defined]
         else:
@@ -220,6 +230,11 @@ def _without_warnings() -> Iterator[None]:
 
 def _check_layers(module: nn.Module) -> None:
     """Raises PublicError for layers that mix the examples of a batch, and for those that Opacus does not know."""
+    if any(name.rpartition(".")[2] == B for name, _ in module.named_parameters()):
+        raise PublicError(
+            "privacy.local: adapters have no gradient of each example; remove task.model.adapters and train the head alone "
+            "(task.share), or remove privacy.local"
+        )
     for name, layer in module.named_modules():
         if isinstance(layer, BATCH_NORMS):
             raise PublicError(

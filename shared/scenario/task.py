@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, Self
 
@@ -28,6 +29,7 @@ from covey.shared.numerics.measures import (
 )
 from covey.shared.numerics.split import Role
 from covey.shared.plain_name import OrItsName
+from covey.shared.scenario.adapters import Adapters
 from covey.shared.scenario.base import Base
 from covey.shared.scenario.columns import (
     MAX_COLUMNS,
@@ -68,6 +70,19 @@ class Model(Section):
         {},
         description="Keyword arguments of the model, for example {hidden: 64}. Empty: the model's own defaults.",
     )
+    adapters: Adapters | None = Field(
+        None,
+        description="Low-rank adapters (LoRA) of layers, such as {rank: 4, alpha: 8}. Without share, keep and freeze they alone "
+        "train and travel; add the head with share: ['*.lora_b', fc3]. null: none.",
+    )
+
+    @model_serializer(mode="wrap")
+    def _adapters_only_where_they_are_set(
+        self, serialize: SerializerFunctionWrapHandler
+    ) -> dict[str, Any]:
+        """A task without adapters keeps the digest that its runs have stored."""
+        settings: dict[str, Any] = serialize(self)
+        return {key: value for key, value in settings.items() if value or key != "adapters"}
 
 
 class Standardise(Section):
@@ -270,6 +285,17 @@ class Task(Section):
                 f"{channels} for features {list(features)}"
             )
         return value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _share_adapters(cls, data: Any) -> Any:
+        """Adapters alone travel, if the task does not divide its model in another way."""
+        model = data.get("model") if isinstance(data, Mapping) else None
+        adapters = model.get("adapters") if isinstance(model, Mapping) else None
+        if not isinstance(adapters, Mapping) or any(data.get(key) for key in SPLIT):
+            return data
+        both = bool(adapters.get("train_a"))
+        return {**data, "share": Adapters(train_a=both).trained}
 
     @model_validator(mode="after")
     def _check_base(self) -> Self:

@@ -74,6 +74,22 @@ def test_with_hardly_any_noise_and_a_wide_clip_a_full_batch_is_plain_gradient_de
     assert np.allclose(private.train(start).end, plain.train(start).end, atol=1e-5)
 
 
+def test_frozen_values_do_not_count_in_the_norm_of_a_gradient() -> None:
+    """Clipping what trains alone moves a shared head by the whole norm, whatever the gradient of the frozen body is."""
+    privacy = LocalPrivacy(noise_multiplier=1e-9, max_grad_norm=0.01)
+    local, start = local_of(privacy, batch=60, epochs=1, lr=1.0)
+    _, layout = initial(TASK, 3)
+    head = np.zeros(start.size, bool)
+    head[layout.span_of("fc2")[0]] = head[layout.span_of("fc2")[1]] = True
+    moved = local.train(start, trained=head).end - start
+    plain, _ = local_of(None, batch=60, epochs=1, lr=1.0)
+    gradients = []
+    for row in range(60):
+        gradient = plain.gradient(start, rows=np.array([row])) * head
+        gradients.append(gradient * min(1.0, 0.01 / float(np.linalg.norm(gradient))))
+    assert np.allclose(moved, -np.mean(gradients, axis=0), atol=1e-6)
+
+
 def test_each_examples_gradient_is_shortened_to_the_norm() -> None:
     """A batch of n examples moves the model by at most lr * norm, however long their gradients are."""
     privacy = LocalPrivacy(noise_multiplier=1e-9, max_grad_norm=0.01)
