@@ -37,7 +37,7 @@ def prepared(data: Dataset, task: Task) -> Dataset:
 
 
 def inputs(raw: Array, words: Words, task: Task) -> Float32:
-    """Numbers with missing cells filled in, and an input per word of each category.
+    """Numbers with missing cells filled in, flags of these cells, and an input per word of each category.
 
     Args:
         raw: (n, columns, ...) float32 in the order of `task.columns`: numbers, indices into the column's words, or seconds
@@ -62,6 +62,8 @@ def inputs(raw: Array, words: Words, task: Task) -> Float32:
                 found.append(circular(values))
             case "number":
                 found.append(_filled(values, column, task)[:, None])
+                if column.flagged:
+                    found.append(np.isnan(values)[:, None].astype(np.float32))
     return np.ascontiguousarray(np.concatenate(found, axis=1), np.float32)
 
 

@@ -181,7 +181,7 @@ def _scale(reports: Sequence[Numbers], place: int, settings: Aggregation) -> Sca
 
 
 def _per_input(columns: Sequence[TableColumn], scales: Sequence[Scale]) -> dict[str, list[float]]:
-    """Means and deviations per input of the model. Those of words stay 0 or 1: they are not standardised."""
+    """Means and deviations per input of the model. Those of words and flags stay 0 or 1: they are not standardised."""
     remaining = iter(scales)
     means: list[float] = []
     stds: list[float] = []
@@ -189,7 +189,9 @@ def _per_input(columns: Sequence[TableColumn], scales: Sequence[Scale]) -> dict[
         mean, std = NOTHING
         if column.kind == "number":
             mean, std = next(remaining)
-        for _ in range(column.width):
+        for place in range(column.width):
+            if place > 0:
+                mean, std = NOTHING
             means.append(mean)
             stds.append(std)
     return {"mean": means, "std": stds}

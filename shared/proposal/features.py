@@ -32,6 +32,10 @@ class Features:
     warnings: list[str] = field(default_factory=list)
     missing: int = 0  # cells of the features
     incomplete: list[str] = field(default_factory=list)  # features with missing cells
+    optional: dict[str, str] = field(
+        default_factory=dict
+    )  # name -> which devices have no value in it
+    flags: list[str] = field(default_factory=list)  # numbers among these
 
     @property
     def names_are_plain(self) -> bool:
@@ -86,6 +90,10 @@ def _add(column: FleetColumn, found: Features) -> None:
     found.missing += column.missing
     if column.missing:
         found.incomplete.append(column.name)
+    if column.without_values:
+        found.optional[column.name] = some(column.without_values)
+        if column.kinds == ("number",):
+            found.flags.append(column.name)
     if column.kinds == ("word",):
         found.categories[column.name] = _category(column)
     if column.kinds == ("time",):
@@ -108,8 +116,8 @@ def _category(column: FleetColumn) -> Category:
 
 def _unsuited(column: FleetColumn) -> str:
     """Why a column is no feature; empty if it can be one."""
-    if column.absent:
-        return f"missing on {some(column.absent)}"
+    if column.is_rare:
+        return f"missing on {some(column.without_values)}"
     if not _is_plain(column.name):
         return "its name has no characters, too many, or unusual ones"
     if not column.kinds:

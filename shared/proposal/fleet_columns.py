@@ -24,6 +24,16 @@ class FleetColumn:
         return tuple({facts.kind: None for facts in self.facts if facts.kind != "empty"})
 
     @property
+    def without_values(self) -> tuple[str, ...]:
+        """The devices without the column, and those on which it is empty."""
+        return (*self.absent, *[one for one, facts in self.by_device if facts.kind == "empty"])
+
+    @property
+    def is_rare(self) -> bool:
+        """Whether most devices lack the column."""
+        return len(self.absent) > len(self.holders)
+
+    @property
     def cells(self) -> int:
         """Rows of all devices that have the column."""
         return sum(facts.cells for facts in self.facts)

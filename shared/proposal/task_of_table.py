@@ -38,7 +38,9 @@ def table_task(devices: Sequence[DataDescription], wish: str | None, proposal: P
                 f"{device.source}: {rows_text} with another number of cells than the header"
             )
     proposal.warnings += [*target.warnings, *features.warnings]
-    inputs = width_of(table_columns(features.columns, features.categories, features.times))
+    inputs = width_of(
+        table_columns(features.columns, features.categories, features.times, features.flags)
+    )
     rows = sum(device.samples for device in devices)
     task: dict[str, Choice] = {}
     task["features"] = Choice((inputs,), _why_inputs(features, inputs))
@@ -59,6 +61,14 @@ def table_task(devices: Sequence[DataDescription], wish: str | None, proposal: P
         task["target_scale"] = Choice(
             "federated",
             "the model learns better on standardised values; figures keep the data's units",
+        )
+    if features.optional:
+        lacking = "; ".join(f"{name} on {where}" for name, where in features.optional.items())
+        task["optional"] = Choice(tuple(features.optional), f"missing: {lacking}")
+    if features.flags:
+        task["flags"] = Choice(
+            tuple(features.flags),
+            "a second input is 1 where the cell is missing, as on a device without the sensor",
         )
     if features.categories:
         task["categories"] = _categories(features)
@@ -87,9 +97,7 @@ def _why_inputs(features: Features, inputs: int) -> str:
     count = len(features.columns)
     if inputs == count:
         return f"inputs of the model: {counted(count, 'column')} of numbers"
-    return (
-        f"inputs of the model, from {counted(count, 'column')}: words and times give several each"
-    )
+    return f"inputs of the model, from {counted(count, 'column')}: words, times and flags give several each"
 
 
 def ignored_columns(features: Features) -> Choice:
@@ -135,14 +143,17 @@ def _categories(features: Features) -> Choice:
 
 
 def _impute(features: Features) -> Choice:
-    if not features.missing:
+    if not features.missing and not features.optional:
         return Choice(
             "none", "no cell is missing; write mean if cells may be missing on other devices"
         )
+    missing = (
+        f"{counted(features.missing, 'missing cell')} (in {some(features.incomplete)})"
+        if features.missing
+        else "columns that devices lack"
+    )
     return Choice(
-        "mean",
-        f"{counted(features.missing, 'missing cell')} (in {some(features.incomplete)}): numbers get the fleet's "
-        "mean, a missing word counts as another word",
+        "mean", f"{missing}: numbers get the fleet's mean, a missing word counts as another word"
     )
 
 
@@ -172,13 +183,13 @@ def _name_differences(
 def _absence(column: FleetColumn) -> str:
     """Which devices lack a column, or if they are most, which ones have it."""
     lack, have = column.absent, column.holders
-    if len(lack) > len(have):
-        return f"{some(have)}: a column {column.name!r}, which {counted(len(lack), 'other device')} lack; it is not used"
+    if column.is_rare:
+        return (
+            f"{some(have)}: a column {column.name!r}, which {counted(len(lack), 'other device')} lack; it is not used. To use it, "
+            "move it from task.ignore to task.columns and task.optional, and set impute"
+        )
     verb = "has" if len(have) == 1 else "have"
-    return (
-        f"{some(lack)}: no column {column.name!r}, which {counted(len(have), 'other device')} {verb}; it is not used. To use it, "
-        "move it from task.ignore to task.columns and task.optional, and set impute"
-    )
+    return f"{some(lack)}: no column {column.name!r}, which {counted(len(have), 'other device')} {verb}"
 
 
 def _name_orders(devices: Sequence[DataDescription], proposal: Proposal) -> None:

@@ -153,26 +153,34 @@ class TableColumn:
     kind: Literal["number", "category", "time"] = "number"
     words: tuple[str, ...] = ()  # of a category: the values that have an input
     room: int = 0  # of a category: inputs without the one for all other values
+    flagged: bool = False  # of a number: a second input is 1 where the cell is missing
 
     @property
     def width(self) -> int:
-        """Inputs of the model: one for a number; for a category one per value and one for all others; four for a time."""
+        """Inputs of the model: one for a number, two with a flag; for a category one per value and one for all others; four for
+        a time."""
         match self.kind:
             case "category":
                 return self.room + 1
             case "time":
                 return TIME_INPUTS
-        return 1
+        return 1 + self.flagged
 
 
 def table_columns(
-    names: Sequence[str], categories: Mapping[str, Category], times: Sequence[str]
+    names: Sequence[str],
+    categories: Mapping[str, Category],
+    times: Sequence[str],
+    flags: Sequence[str] = (),
 ) -> tuple[TableColumn, ...]:
     """The feature columns of a task, in its order."""
     found: list[TableColumn] = []
     for name in names:
         if name in times:
             found.append(TableColumn(name, "time"))
+            continue
+        if name in flags:
+            found.append(TableColumn(name, flagged=True))
             continue
         found.append(_column(name, categories.get(name)))
     return tuple(found)
@@ -200,7 +208,7 @@ def wrong_names(columns: Sequence[str], roles: Mapping[str, Sequence[str]]) -> I
 
     Args:
         columns: `task.columns`.
-        roles: names of columns by key. Those of `categories`, `impute` and `times` must be among the columns, those of
+        roles: names of columns by key. Those of `categories`, `flags`, `impute`, `optional` and `times` must be among the columns, those of
             all other keys must not.
     """
     if twice := repeated(columns):
@@ -208,7 +216,7 @@ def wrong_names(columns: Sequence[str], roles: Mapping[str, Sequence[str]]) -> I
     for key, names in roles.items():
         inside = set(names) & set(columns)
         outside = set(names) - set(columns)
-        if key in ("categories", "impute", "optional", "times"):
+        if key in ("categories", "flags", "impute", "optional", "times"):
             if outside:
                 yield f"{key}: {sorted(outside)} are not in columns; add them or correct the names"
         elif inside:

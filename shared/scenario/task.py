@@ -141,6 +141,12 @@ class Task(Section):
         description="Columns among task.columns that a device may lack, such as those of a sensor that not every device has: all "
         "their cells then count as missing, and impute replaces them. Any other column that is not there keeps a device out.",
     )
+    flags: tuple[ColumnName, ...] = Field(
+        (),
+        max_length=MAX_COLUMNS,
+        description="Columns of numbers among task.columns with a second input, right after their own, that is 1 where the cell "
+        "is missing and 0 elsewhere: a device without a sensor then differs from one that measures the mean.",
+    )
     categories: dict[ColumnName, Category] = Field(
         {},
         max_length=MAX_COLUMNS,
@@ -310,6 +316,7 @@ class Task(Section):
             "categories": tuple(self.categories),
             "times": self.times,
             "optional": self.optional,
+            "flags": self.flags,
             "impute": tuple(self.impute) if isinstance(self.impute, dict) else (),
         }
         if self.target is not None:
@@ -321,6 +328,10 @@ class Task(Section):
         both = {*self.times} & {*self.categories, *roles["impute"]}
         if both:
             raise ValueError(f"times: {sorted(both)} have another role too; remove one of them")
+        if words := {*self.flags} & {*self.times, *self.categories}:
+            raise ValueError(
+                f"flags: {sorted(words)} are not numbers; a missing word or time has inputs of its own: remove them"
+            )
         is_image = len(self.features) == IMAGE_AXES and self.features[0] in IMAGE_CHANNELS
         if self.resize != "none" and not is_image:
             raise ValueError(
@@ -351,7 +362,7 @@ class Task(Section):
         if self.target_scale != "none" and self.classes is not None:
             raise ValueError("target_scale is for a regression; remove it, or remove classes")
         if not self.columns:
-            for key in ("impute", "optional", "window", "test"):
+            for key in ("impute", "optional", "flags", "window", "test"):
                 if getattr(self, key) != Task.model_fields[key].default:
                     raise ValueError(f"{key} works on named columns; list the features in columns")
             return self
@@ -379,7 +390,7 @@ class Task(Section):
     def _with_valid_pixels(self) -> Self:
         """The task itself, whose columns are pixels. ValueError for keys that pixels cannot have, and for another number of them."""
         shape = list(self.features)
-        for key in ("impute", "optional", "categories", "times", "window"):
+        for key in ("impute", "optional", "flags", "categories", "times", "window"):
             if getattr(self, key) != Task.model_fields[key].default:
                 raise ValueError(
                     f"{key} is for columns of different meaning, and features {shape} make the columns pixels of one "
@@ -405,7 +416,7 @@ class Task(Section):
     @property
     def table_columns(self) -> tuple[TableColumn, ...]:
         """The feature columns of a table, in the order of the model's inputs; empty if the task names none."""
-        return table_columns(self.columns, self.categories, self.times)
+        return table_columns(self.columns, self.categories, self.times, self.flags)
 
     @property
     def number_columns(self) -> int:

@@ -11,6 +11,7 @@ import pytest
 
 from covey.agent.data.check import load_local
 from covey.agent.data.proposal_data import describe
+from covey.agent.data.unlabelled import load_unlabelled
 from covey.shared.errors import UserError
 from covey.shared.proposal.choices import Proposal
 from covey.shared.proposal.description import ColumnFacts, DataDescription, read_description
@@ -208,7 +209,9 @@ def test_devices_that_differ_are_named_and_share_what_they_have(tmp_path: Path) 
     )
     proposal = proposed(first, other, third)
     task = task_of(proposal)
-    assert (task["columns"], task["ignore"]) == (("x",), ("w", "z"))
+    assert (task["columns"], task["ignore"]) == (("x", "z"), ("w",))
+    assert (task["optional"], task["flags"], task["impute"]) == (("z",), ("z",), "mean")
+    assert task["features"] == (3,)
     assert task["classes"] == ("bad", "ok", "worn")
     differences = "\n".join(proposal.differences)
     assert f"{third}: no column 'z'" in differences
@@ -250,6 +253,41 @@ def test_an_absence_names_the_fewer_devices(tmp_path: Path) -> None:
     both = f"{absent}\n{present}"
     assert f"{first}: a column 'c', which 3 other devices lack" in both
     assert f"{first}: no column 'b', which 3 other devices have" in both
+
+
+SKY = {0.0: "blue", 0.5: "red"}
+
+
+def test_a_sensor_without_values_on_a_device_gets_a_flag_and_that_device_fits(
+    tmp_path: Path,
+) -> None:
+    """The first device has the column and no value in it, the second one not even the column; words need no flag."""
+    values = numbers(20, step=0.5)
+    sources = [
+        table(tmp_path, "0.csv", "a,rain,sky,y", *(f"{v},NA,{SKY[v % 1]},{v * 2}" for v in values)),
+        table(tmp_path, "1.csv", "a,y", *(f"{v},{v * 2 + 0.25}" for v in values)),
+        table(
+            tmp_path,
+            "2.csv",
+            "a,rain,sky,y",
+            *(f"{v},{v / 2},{SKY[v % 1]},{v * 2}" for v in values),
+        ),
+        table(
+            tmp_path,
+            "3.csv",
+            "a,rain,sky,y",
+            *(f"{v},{v / 4},{SKY[v % 1]},{v * 2}" for v in values),
+        ),
+    ]
+    proposal = proposed(*sources)
+    task = task_of(proposal)
+    assert (task["columns"], task["optional"]) == (("a", "rain", "sky"), ("rain", "sky"))
+    assert task["flags"] == ("rain",)
+    scene = checked(proposal)
+    for source in sources:
+        assert load_local(source, None, scene.task).features.shape == (16, 3)
+    lacks = load_unlabelled(Path(sources[1]), scene.task)
+    assert np.isnan(lacks.data.features[:, 1]).all()
 
 
 def test_columns_that_name_the_device_are_no_inputs_and_are_named(tmp_path: Path) -> None:

@@ -49,6 +49,14 @@ def test_missing_numbers_are_filled_in_and_words_become_inputs(tmp_path: Path, n
     ]
 
 
+def test_a_flag_is_an_input_that_is_1_where_the_number_is_missing(tmp_path: Path) -> None:
+    flagged = task(features=(6,), flags=("age",))
+    data = prepared(load(written(tmp_path, HEADER, *ROWS), task=flagged), flagged)
+    assert data.features[:, :2].tolist() == [[30, 0], [40, 1], [50, 0], [60, 0]]
+    with pytest.raises(ValidationError, match="flags: \\['colour'\\] are not numbers"):
+        task(features=(6,), flags=("colour",))
+
+
 def test_columns_that_impute_does_not_name_must_be_complete(tmp_path: Path) -> None:
     path = written(tmp_path, HEADER, *ROWS)
     with pytest.raises(DataError, match=r"row 4 \(line 5\), column 'weight': the cell is empty"):

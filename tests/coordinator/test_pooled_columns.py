@@ -61,6 +61,13 @@ def test_the_fleets_statistics_are_those_of_all_rows() -> None:
     assert resolved(task(), found).asks_fleet_for == ()
 
 
+def test_flags_are_not_standardised() -> None:
+    flagged = task(features=(7,), flags=("age", "weight"))
+    found = pooled_statistics([ONE, TWO, THREE], flagged, MEAN)
+    assert found["mean"] == [40.0, 0, 0, 0, 0, 70.0, 0]
+    assert found["std"][1] == found["std"][-1] == 1
+
+
 def test_they_are_the_same_for_any_order_of_the_reports() -> None:
     for settings in (MEAN, MEDIAN):
         found = [
