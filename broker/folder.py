@@ -3,6 +3,7 @@
 address                                    where users find the broker
 ca.pem  ca.key  server.pem  server.key     certificates and keys of the authority and of the broker
 fleet.key                                  signs the entries of agents for secure sums; may lie offline
+expelled.json                              serials of expelled entries, and their signed list, by federation
 passwords                                  who may connect, in the format of mosquitto_passwd
 members.json                               each user's role and federation
 users/coordinator.pem  users/pi-7.pem      credentials, for `--credentials` of every program that connects
@@ -30,6 +31,7 @@ from covey.broker.access import members, passwords
 from covey.broker.access.acl import ANY, Role
 from covey.broker.access.members import Entry
 from covey.broker.programs.options import Options
+from covey.shared import json_text
 from covey.shared.audit import AuditLog
 from covey.shared.errors import UserError
 from covey.shared.extras import install
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
 PASSWORD_BYTES = 24
 KEY_BYTES = 32  # of a device's signing key
 FLEET_KEY = "fleet.key"
+EXPELLED = "expelled.json"
+RENEW_DAYS = 30  # that an entry is still valid when it is signed again
 RETAINED = "retained"  # the folder in it with the messages that the broker keeps
 SERVER_DAYS = 90
 AUTHORITY_DAYS = 3650
@@ -260,6 +264,7 @@ class BrokerFolder:
                 raise UserError(
                     f"{COORDINATOR}: no such agent; replace the coordinator's credentials with `broker rotate {COORDINATOR}`"
                 )
+            self._expel_entries(gone)
             hashes = passwords.read(self.passwords)
             entries = self.entries()
             for user in gone:
@@ -272,6 +277,87 @@ class BrokerFolder:
                 self.file(user).unlink(missing_ok=True)
                 log.append("expel", user=user)
         return gone
+
+    def sign(self) -> list[Path]:
+        """Sign what waits for the fleet key: entries that end soon, and lists of expelled entries. A folder without a key gets one.
+
+        Returns:
+            The credentials files that have changed; their passwords are as before.
+
+        Raises:
+            UserError: the fleet key lies elsewhere.
+        """
+        from covey.shared.secure import fleet_key
+
+        with self._changing() as log:
+            owners = [user for user in sorted(self.entries()) if self._keys_of(user)]
+            if not (self.folder / FLEET_KEY).exists() and not owners:
+                secret = fleet_key.new_secret()
+                write_private(self.folder / FLEET_KEY, f"{secret.hex()}\n".encode())
+            self._sign_expelled(self._fleet_secret("what waits for it"))
+            files = [self.file(user) for user in owners if self._signed_again(user)]
+            log.append("sign", files=[file.name for file in files])
+        return files
+
+    def expelled(self) -> dict[str, tuple[list[int], bytes]]:
+        """Serials of expelled entries by federation, and their signed list; empty: it waits for the fleet key."""
+        try:
+            found = json_text.loads((self.folder / EXPELLED).read_text())
+        except FileNotFoundError:
+            return {}
+        return {name: (serials, bytes.fromhex(text)) for name, (serials, text) in found.items()}
+
+    def _keep_expelled(self, expelled: Mapping[str, tuple[list[int], bytes]]) -> None:
+        found = {name: (serials, signed.hex()) for name, (serials, signed) in expelled.items()}
+        write_private(self.folder / EXPELLED, json_text.dumps(found).encode())
+
+    def _expel_entries(self, users: Mapping[str, Entry]) -> None:
+        """Keep the serials of users who go; their list is signed by `sign`."""
+        expelled = self.expelled()
+        for user, known in users.items():
+            if self._keys_of(user):
+                from covey.shared.secure import messages
+
+                entry = messages.Entry.from_bytes(credentials.read(self.file(user)).entry)
+                serials, _ = expelled.get(known.federation, ([], b""))
+                expelled[known.federation] = ([*serials, entry.serial], b"")
+        if expelled:
+            self._keep_expelled(expelled)
+
+    def _sign_expelled(self, secret: bytes) -> None:
+        from covey.shared.secure import fleet_key
+
+        now_ms = int(time.time() * 1000)
+        signed = {
+            name: (serials, before or fleet_key.signed_list(secret, name, serials, now_ms))
+            for name, (serials, before) in self.expelled().items()
+        }
+        if signed:
+            self._keep_expelled(signed)
+
+    def _signed_again(self, user: str) -> bool:
+        """Whether a user's credentials got a new entry, or a new list of expelled ones."""
+        from covey.shared.secure import messages
+
+        own, known = credentials.read(self.file(user)), self.entries()[user]
+        entry, fleet = own.entry, own.fleet
+        if messages.Entry.from_bytes(entry).until < time.time() + RENEW_DAYS * 86_400:
+            entry, fleet = self._entry(user, known.federation, self._keys_of(user)[user])
+        _, expelled = self.expelled().get(known.federation, ([], b""))
+        if (entry, expelled) == (own.entry, own.expelled):
+            return False
+        text = credentials.render(
+            user,
+            BrokerUrl.parse(own.broker),
+            (self.folder / "ca.pem").read_text(),
+            role=own.role,
+            federation=own.federation,
+            entry=entry,
+            fleet=fleet,
+            expelled=expelled,
+        )
+        write_private(self.file(user), text.encode())
+        return True
 
     def renew(self, days: int = SERVER_DAYS, hosts: Sequence[str] = ()) -> datetime.datetime:
         """Replace the broker's certificate and key, by the same authority. Users' credentials stay valid.
@@ -365,16 +451,20 @@ class BrokerFolder:
         """A user's entry for secure sums, and the public fleet key. Raises UserError where the fleet key lies elsewhere."""
         from covey.shared.secure import fleet_key
 
-        path = self.folder / FLEET_KEY
-        try:
-            secret = bytes.fromhex(path.read_text())
-        except FileNotFoundError:
-            raise UserError(
-                f"{path}: the fleet key is not here; bring it back to sign the entry of {user}, or omit --key"
-            ) from None
+        secret = self._fleet_secret(f"the entry of {user}, or omit --key")
         now_ms = int(time.time() * 1000)
         entry = fleet_key.signed_entry(secret, federation, user, key, now_ms, fleet_key.ENTRY_DAYS)
         return entry, fleet_key.public_fleet_key(secret)
+
+    def _fleet_secret(self, what: str) -> bytes:
+        """The secret of the fleet key. Raises UserError, with what it should sign, where it lies elsewhere."""
+        path = self.folder / FLEET_KEY
+        try:
+            return bytes.fromhex(path.read_text())
+        except FileNotFoundError:
+            raise UserError(
+                f"{path}: the fleet key is not here; bring it back to sign {what}"
+            ) from None
 
     def _add(
         self, users: Sequence[str], role: Role, federation: str, keys: Mapping[str, bytes] = {}
@@ -394,9 +484,10 @@ class BrokerFolder:
         files = []
         for user in users:
             password = secrets.token_urlsafe(PASSWORD_BYTES)
-            entry, fleet = b"", b""
+            entry, fleet, expelled = b"", b"", b""
             if user in keys:
                 entry, fleet = self._entry(user, federation, keys[user])
+                _, expelled = self.expelled().get(federation, ([], b""))
             text = credentials.render(
                 user,
                 replace(self.url, user=user, password=password),
@@ -405,6 +496,7 @@ class BrokerFolder:
                 federation="" if federation == ANY else federation,
                 entry=entry,
                 fleet=fleet,
+                expelled=expelled,
             )
             file = self.file(user)
             write_private(file, text.encode())

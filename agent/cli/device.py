@@ -121,7 +121,7 @@ def _take_entry(folder: Path, file: Path) -> None:
     if own.entry:
         from covey.agent.kept.secure_folder import SecureFolder
 
-        SecureFolder.take_entry(folder, own.entry, own.fleet)
+        SecureFolder.take_entry(folder, own.entry, own.fleet, own.expelled)
 
 
 @commands.command()

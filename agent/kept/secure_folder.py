@@ -22,6 +22,7 @@ from covey.shared.secure.primitives import KEY_BYTES, Token, hashed
 
 STATE = "state"
 SIGNING_KEY, ENTRY, FLEET = "signing.key", "entry", "fleet.pub"  # of a device: `agent keys`
+EXPELLED = "expelled"
 ENDING = ".words"
 
 
@@ -56,7 +57,12 @@ class SecureFolder:
             )
         except FileNotFoundError:
             return None
-        return cls(folder, Identity(entry, secret, fleet), policy)
+        device = cls(folder, Identity(entry, secret, fleet), policy)
+        if (folder / EXPELLED).exists():
+            step = device.agent.new_expelled(device.state(), (folder / EXPELLED).read_bytes())
+            if step.syncs:
+                device.save(step.state)
+        return device
 
     @staticmethod
     def signing_key(folder: Path) -> bytes:
@@ -70,9 +76,11 @@ class SecureFolder:
         return primitives.signing_key(path.read_bytes())
 
     @staticmethod
-    def take_entry(folder: Path, entry: bytes, fleet: bytes) -> None:
-        """Keep the entry of this device's credentials, and the key of its fleet."""
+    def take_entry(folder: Path, entry: bytes, fleet: bytes, expelled: bytes = b"") -> None:
+        """Keep the entry of this device's credentials, the key of its fleet, and the list of expelled entries."""
         make_folder(folder)
+        if expelled:
+            write_atomically(folder / EXPELLED, expelled)
         write_atomically(folder / FLEET, fleet)
         write_atomically(folder / ENTRY, entry)
 

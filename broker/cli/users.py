@@ -111,6 +111,20 @@ def expel(names: Names, home: HomeFolder = HOME) -> None:
     """Revoke agents' credentials. A running broker ends their connections and informs the coordinator."""
     own = BrokerFolder(home)
     _publish_offline(own, own.expel_all(names), EXPELLED)
+    if any(not signed for _, signed in own.expelled().values()):
+        show(
+            "note: run `broker sign` where the fleet key is, so that other devices refuse secure sums with these agents"
+        )
+
+
+@commands.command()
+def sign(home: HomeFolder = HOME) -> None:
+    """Sign with the fleet key: entries for secure sums that end within 30 days, and the list of expelled ones.
+
+    A folder without a fleet key gets one. Prints the credentials files that have changed: copy them to their devices.
+    """
+    for file in BrokerFolder(home).sign():
+        print(file)
 
 
 @commands.command()

@@ -32,6 +32,7 @@ class Credentials:
     ca: str  # the path of the file itself
     entry: bytes = b""  # for secure sums, signed by the fleet key; empty if the file has none
     fleet: bytes = b""  # the fleet key, public
+    expelled: bytes = b""  # the list of expelled entries, signed by the fleet key
 
     def __repr__(self) -> str:
         return f"Credentials({self.id!r}, role={self.role!r}, federation={self.federation!r})"
@@ -46,6 +47,7 @@ def render(
     federation: str = "",
     entry: bytes = b"",
     fleet: bytes = b"",
+    expelled: bytes = b"",
 ) -> str:
     """The text of a credentials file. It contains the password.
 
@@ -57,6 +59,7 @@ def render(
         federation: empty: the user may take part in any.
         entry: for secure sums; empty: none.
         fleet: the public fleet key, with an entry.
+        expelled: the list of expelled entries, with an entry; empty: none.
     """
     about = {"id": name, "broker": url.with_password()}
     if role:
@@ -65,6 +68,8 @@ def render(
         about["federation"] = federation
     if entry:
         about |= {"entry": entry.hex(), "fleet": fleet.hex()}
+    if expelled:
+        about["expelled"] = expelled.hex()
     heading = json_text.dumps(about, indent=1)
     return f"{heading}\n{authority}"
 
@@ -99,6 +104,7 @@ def _parsed(file: Path) -> Credentials:
         ca=str(file),
         entry=bytes.fromhex(about.get("entry", "")),
         fleet=bytes.fromhex(about.get("fleet", "")),
+        expelled=bytes.fromhex(about.get("expelled", "")),
     )
     BrokerUrl.parse(credentials.broker)
     optional = [name for name in (credentials.role, credentials.federation) if name]

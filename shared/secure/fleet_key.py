@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Collection
 
-from covey.shared.secure.derivation import signed_of_entry
-from covey.shared.secure.messages import Entry
+from covey.shared.secure.derivation import signed_of_entry, signed_of_expelled
+from covey.shared.secure.messages import Entry, Expelled
 from covey.shared.secure.primitives import KEY_BYTES, signature, signing_key
 
 ENTRY_DAYS = 90
@@ -42,6 +43,24 @@ def signed_entry(
     )
     signed = signature(fleet_secret, signed_of_entry(entry))
     return entry.model_copy(update={"signature": signed}).to_bytes()
+
+
+def signed_list(
+    fleet_secret: bytes, federation: str, serials: Collection[int], now_ms: int
+) -> bytes:
+    """The list of a federation's expelled entries. A later one has all serials of those before.
+
+    Args:
+        fleet_secret: of the fleet key.
+        federation: whose entries they are.
+        serials: of the entries.
+        now_ms: Unix time in milliseconds; the version of the list.
+    """
+    expelled = Expelled(
+        federation=federation, version=now_ms, serials=sorted(serials), signature=bytes(64)
+    )
+    signed = signature(fleet_secret, signed_of_expelled(expelled))
+    return expelled.model_copy(update={"signature": signed}).to_bytes()
 
 
 def key_of_entry(content: bytes) -> bytes:

@@ -83,6 +83,7 @@ MASKED = "masked"
 HEAD = "head"
 MOST_WORDS = 1 << 18  # of a message in a report
 TWO_EXAMPLES = 2  # of a report that shows whether a method weighs by examples
+MOST_LISTS = 8  # of expelled entries, that members of a sum show one another
 MOST_VOIDS = 5  # in one round; then it is passed over
 ASKED_FOR_ANSWERS = 3  # times, each with a deadline; then a sum is passed over
 LENGTH_BYTES = 4
@@ -366,13 +367,15 @@ class Secured(Strategy[Any]):
         """Draw groups among those whose boxes came, and make their terms."""
         entries: dict[ClientId, bytes] = {}
         members: dict[ClientId, Member] = {}
+        lists: set[bytes] = set()  # the coordinator cannot know which of them is true
         for client, report in reports:
             try:
-                entry, box = _shown_box(bytes_of(report.vectors[WORDS]))
+                entry, expelled, box = _shown_box(bytes_of(report.vectors[WORDS]))
             except DecodeError:
                 continue
             if Entry.from_bytes(entry).agent == client:
                 entries[client] = entry
+                lists |= {expelled} if len(lists) < MOST_LISTS else set()
                 members[client] = Member(agent=client, entry=name_of_entry(entry), box=box)
         own = self._phase(state)
         alike: dict[tuple[Any, ...], list[ClientId]] = {}
@@ -397,7 +400,7 @@ class Secured(Strategy[Any]):
             secure["honest"] = min((group.honest for group in sizes), default=0)
         for chosen in drawn:
             if group := self._group(len(chosen), secure["honest"]):
-                self._add_sum(state, secure, group, chosen, members, entries)
+                self._add_sum(state, secure, group, chosen, members, entries, sorted(lists))
         if not secure["sums"] or secure["voids"] >= MOST_VOIDS:
             return self._void(state, [_ended({}, "void", "too few agents for a sum")])
         return _with(state, {**secure, "stage": "join"})
@@ -410,6 +413,7 @@ class Secured(Strategy[Any]):
         chosen: list[ClientId],
         members: Mapping[ClientId, Member],
         entries: Mapping[ClientId, bytes],
+        expelled: list[bytes],
     ) -> None:
         own = self._phase(state)
         training = self.training.in_round(secure["round"], self.rounds)
@@ -454,7 +458,7 @@ class Secured(Strategy[Any]):
         )
         secure[f"{number}-terms"] = words_of(terms.to_bytes())
         secure[f"{number}-entries"] = words_of(
-            msgpack.packb([entries[client] for client in chosen])
+            msgpack.packb([[entries[client] for client in chosen], expelled])
         )
         secure[f"{number}-records"] = words_of(msgpack.packb([]))
 
@@ -630,12 +634,12 @@ def _sum_of(
     return 0, None
 
 
-def _shown_box(content: bytes) -> tuple[bytes, Box]:
-    """The entry and the box in a report. Raises DecodeError."""
+def _shown_box(content: bytes) -> tuple[bytes, bytes, Box]:
+    """The entry in a report, the list of expelled ones that its agent knows, and the box. Raises DecodeError."""
     try:
-        entry, number, key, signature = msgpack.unpackb(content)
+        entry, expelled, number, key, signature = msgpack.unpackb(content)
         Entry.from_bytes(entry)
-        return entry, Box(number=number, key=key, signature=signature)
+        return entry, bytes(expelled), Box(number=number, key=key, signature=signature)
     except DecodeError:
         raise
     except Exception as error:
@@ -652,7 +656,7 @@ class Collected:
 
     @classmethod
     def of(cls, secure: Secure, number: int) -> Collected:
-        entries = msgpack.unpackb(bytes_of(secure[f"{number}-entries"]))
+        entries, _ = msgpack.unpackb(bytes_of(secure[f"{number}-entries"]))
         keys = [Entry.from_bytes(entry).key for entry in entries]
         machine = co.SecureSum(bytes_of(secure[f"{number}-terms"]), keys)
         packed = msgpack.unpackb(bytes_of(secure[f"{number}-records"]))
@@ -777,13 +781,18 @@ def _perform_box(device: SecureDevice) -> Report:
     (shown,) = step.then
     assert isinstance(shown, at.ShowBox)  # noqa: S101 - it shows a box and nothing else
     box = shown.box
-    content = msgpack.packb([device.agent.identity.entry, box.number, box.key, box.signature])
+    known = [device.agent.identity.entry, step.state.expelled]
+    content = msgpack.packb([*known, box.number, box.key, box.signature])
     return Report({WORDS: cast(Vector, words_of(content))}, examples=1)
 
 
 def _perform_join(method: Strategy[Any], job: Job, device: SecureDevice) -> Report:
     *models, terms, entries = job.models
-    contents = msgpack.unpackb(bytes_of(entries))
+    contents, lists = msgpack.unpackb(bytes_of(entries))
+    for content in filter(None, lists):
+        newer = device.agent.new_expelled(device.state(), content)
+        if newer.syncs:  # else it is an old one, or not signed by the fleet key
+            device.save(newer.state)
     known = {name_of_entry(entry): entry for entry in contents}
     begun = start_of_work(method, job.training, job.seed, job.round, job.numbers, models)
     step = device.agent.offered(

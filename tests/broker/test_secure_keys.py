@@ -16,8 +16,8 @@ from covey.broker.folder import FLEET_KEY, BrokerFolder
 from covey.shared.errors import UserError
 from covey.shared.mqtt import credentials
 from covey.shared.secure.agent import OwnersPolicy
-from covey.shared.secure.derivation import signed_of_entry
-from covey.shared.secure.messages import Entry
+from covey.shared.secure.derivation import signed_of_entry, signed_of_expelled
+from covey.shared.secure.messages import Entry, Expelled
 from covey.shared.secure.primitives import is_signed
 
 
@@ -89,3 +89,61 @@ def test_a_key_is_for_one_user_of_one_federation(
     with pytest.raises(UserError, match="--key"):
         home.enroll_all(users, federation=federation, key=key)
     assert set(home.entries()) == {"coordinator"}
+
+
+def test_other_devices_get_the_signed_list_of_expelled_entries(
+    tmp_path: Path, home: BrokerFolder
+) -> None:
+    for number, name in enumerate(("pi-7", "pi-8")):
+        home.enroll_all([name], key=bytes([number]) * 32)
+    gone, password = (credentials.read(home.file(name)) for name in ("pi-7", "pi-8"))
+    home.expel("pi-7")
+    made = CliRunner().invoke(broker, ["sign", "--home", str(home.folder)])
+    assert made.output == f"{home.file('pi-8')}\n"
+    own = credentials.read(home.file("pi-8"))
+    assert (own.broker, own.entry) == (password.broker, password.entry)
+    expelled = Expelled.from_bytes(own.expelled)
+    assert expelled.serials == [Entry.from_bytes(gone.entry).serial]
+    assert is_signed(own.fleet, expelled.signature, signed_of_expelled(expelled))
+    SecureFolder.signing_key(tmp_path)
+    SecureFolder.take_entry(tmp_path, own.entry, own.fleet, own.expelled)
+    device = SecureFolder.of_device(tmp_path, OwnersPolicy())
+    assert device is not None
+    assert device.state().expelled == own.expelled
+    assert home.sign() == []
+    home.enroll_all(["pi-9"], key=bytes(32))
+    assert credentials.read(home.file("pi-9")).expelled == own.expelled
+
+
+def test_a_list_waits_for_a_fleet_key_that_lies_elsewhere(home: BrokerFolder) -> None:
+    for number, name in enumerate(("pi-7", "pi-8")):
+        home.enroll_all([name], key=bytes([number]) * 32)
+    (home.folder / FLEET_KEY).rename(home.folder / "offline")
+    said = CliRunner().invoke(broker, ["expel", "pi-7", "--home", str(home.folder)])
+    assert "run `broker sign` where the fleet key is" in said.output
+    with pytest.raises(UserError, match="bring it back to sign what waits for it"):
+        home.sign()
+    (home.folder / "offline").rename(home.folder / FLEET_KEY)
+    assert home.sign() == [home.file("pi-8")]
+
+
+def test_an_entry_that_ends_soon_is_signed_again(
+    home: BrokerFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home.enroll_all(["pi-7"], key=bytes(range(32)))
+    before = Entry.from_bytes(credentials.read(home.file("pi-7")).entry)
+    assert home.sign() == []
+    later = time.time() + 70 * 86_400
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert home.sign() == [home.file("pi-7")]
+    after = Entry.from_bytes(credentials.read(home.file("pi-7")).entry)
+    assert after.key == before.key
+    assert after.until - before.until == pytest.approx(70 * 86_400, abs=2)
+
+
+def test_an_old_folder_without_a_fleet_key_gets_one(home: BrokerFolder) -> None:
+    (home.folder / FLEET_KEY).unlink()
+    home.enroll("pi-7")
+    assert home.sign() == []
+    assert (home.folder / FLEET_KEY).stat().st_mode & 0o077 == 0
+    home.enroll_all(["pi-8"], key=bytes(32))

@@ -26,18 +26,20 @@ from covey.coordinator.view.lines import reduced
 from covey.coordinator.view.state import RunPlan, Sources, dashboard_state
 from covey.shared.errors import PublicError
 from covey.shared.secure.agent import OwnersPolicy
+from covey.shared.secure.fleet_key import signed_list
 from covey.shared.secure.integers import Total, total_of
 from covey.shared.secure.masks import Integers
 from covey.shared.secure.messages import Entry
 from covey.shared.secure.parameters import Scale
-from covey.shared.secure.simulated import simulated_identity
+from covey.shared.secure.primitives import hashed, number
+from covey.shared.secure.simulated import FEDERATION, simulated_identity
 from covey.shared.strategies import secured
 from covey.shared.strategies.base import COUNTED, ClientId
 from covey.shared.strategies.registry import BUILT_IN
 from covey.shared.wire.messages import OrderMessage, ReportContent
 from tests.agent.orders import work
 from tests.kit import small_run
-from tests.kit.local_clients import LocalClients
+from tests.kit.local_clients import LocalClients, secure_folder
 from tests.kit.small_fleet import over_the_wire
 from tests.kit.small_run import fingerprint, in_process, samples_of, scenario
 from tests.shared import test_strategy_kin
@@ -295,6 +297,28 @@ def test_no_report_of_a_secure_run_has_an_update_in_the_clear(tmp_path: Path) ->
     # masked integers are uniform; small updates would lie at both ends alone
     counts, _ = np.histogram(masked, bins=8, range=(0, 2**32))
     assert counts.min() > 0.6 * masked.size / 8
+
+
+def test_members_show_one_another_the_list_of_expelled_entries_and_believe_the_fleet_key_alone(
+    tmp_path: Path,
+) -> None:
+    this = scene(rounds={"count": 1})
+    fleet, liar = hashed("simulated fleet", number(this.seed)), bytes(32)
+    lists = {
+        "agent-0": signed_list(fleet, FEDERATION, [5], now_ms=1),
+        "agent-1": signed_list(fleet, FEDERATION, [5, 6], now_ms=2),
+        "agent-2": signed_list(liar, FEDERATION, [7], now_ms=9),
+    }
+    for agent in map("agent-{}".format, range(8)):
+        folder = secure_folder(tmp_path / "agents" / agent / "secure", this, agent)
+        assert folder is not None
+        folder.save(folder.state().changed(expelled=lists.get(agent, b"")))
+    in_process(tmp_path, this)
+    assert ends(tmp_path) == [["sum"]]
+    for agent in ("agent-0", "agent-1", "agent-7"):
+        folder = secure_folder(tmp_path / "agents" / agent / "secure", this, agent)
+        assert folder is not None
+        assert folder.state().expelled == lists["agent-1"]
 
 
 # -- before a run and after it ----------------------------------------------------------------------------------------
