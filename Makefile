@@ -19,12 +19,14 @@ test: $(READY) mosquitto chromium ## everything: format, lint, types, then all t
 	@$(MAKE) --no-print-directory check
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-QUICK := -n 2 -m 'not processes and not broker' tests/shared tests/agent tests/coordinator tests/broker
-quick: $(READY) ## the tests that start no process and no broker, in a few minutes
-	$(BIN)/python -m pytest $(QUICK)
+ALONE := -n 2 -m 'not processes and not broker'
+quick: $(READY) ## the tests of pure decisions: methods, messages, engine, sessions; a minute
+	$(BIN)/python -m pytest $(ALONE) tests/shared tests/secure tests/broker \
+		tests/coordinator/test_rounds*.py tests/agent/test_session*.py
 
-coverage: $(READY) ## the same tests, and the share of lines that they run, by module
-	$(BIN)/python -m pytest $(QUICK) --cov covey --cov-report term:skip-covered
+coverage: $(READY) ## all tests that start no process and no broker, and the share of lines that they run
+	$(BIN)/python -m pytest $(ALONE) tests/shared tests/secure tests/agent tests/coordinator tests/broker \
+		--cov covey --cov-report term:skip-covered
 
 docs: $(READY) ## the documentation site, built offline with warnings as errors: site/index.html
 	$(BIN)/python scripts/docs_site.py
