@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +22,12 @@ OUTPUTS_BYTES = 32 << 20  # of a process, for outputs that are kept
 LEAST_ROWS = 16
 
 Rows = npt.NDArray[np.int64]
-Outputs = npt.NDArray[np.float32]
-Key = tuple[bytes, bytes, int]  # what makes inputs of rows and outputs of inputs, a model, a set
+Outputs = npt.NDArray[Any]  # (n, ...) floating point
+Key = tuple[bytes | int, ...]  # what makes inputs of rows and outputs of inputs, a model, a set
 
 
 class KeptOutputs:
-    """Outputs of models on sets of rows, the newest as far as there is room."""
+    """Outputs of layers on rows, the newest as far as there is room."""
 
     def __init__(self, room_bytes: int = OUTPUTS_BYTES) -> None:
         self._room_bytes = room_bytes
@@ -34,7 +35,7 @@ class KeptOutputs:
         self._bytes = 0  # of all that are kept
 
     def __repr__(self) -> str:
-        return f"<KeptOutputs: {len(self._kept)} sets of rows, {self._bytes} bytes>"
+        return f"<KeptOutputs: {len(self._kept)} outputs, {self._bytes} bytes>"
 
     def get(self, key: Key, compute: Callable[[], Outputs]) -> Outputs:
         """The outputs of this key, computed if they are not kept."""

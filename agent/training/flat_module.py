@@ -55,7 +55,7 @@ class FlatModule:
         for layer in module.modules():
             if isinstance(layer, BATCH_NORMS):
                 self.has_batch_norm = True
-            if _may_draw(layer):
+            if may_draw(layer):
                 self.draws_random_numbers = True
         self._tie(layout)
 
@@ -151,7 +151,7 @@ class FlatModule:
             yield
 
 
-def _may_draw(layer: nn.Module) -> bool:
+def may_draw(layer: nn.Module) -> bool:
     """Whether a layer may draw random numbers: dropout does, and a user's own layer might."""
     kind = type(layer)
     if not kind.__module__.startswith(KNOWN_MODULES):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from covey.agent.data import Dataset
 from covey.agent.data.dataset import Array
 from covey.agent.data.local import CHUNK, NO_CORRECTION, DataOfLocal, Float32, chunks
+from covey.agent.data.shared_tests import KeptOutputs
 from covey.agent.kept.privacy_account import DeviceAccount
 from covey.agent.policy import NO_CODE_RULES, Rules
 from covey.agent.training.architectures import BUILT_IN
 from covey.agent.training.augment import augmentation_for, augmentation_of_training
 from covey.agent.training.compute_device import choose_device, prepare_device
 from covey.agent.training.flat_module import SEEDS, FlatModule
+from covey.agent.training.frozen_layers import FEATURES_BYTES, Features, frozen_layers
 from covey.agent.training.input_scaling import InputScaling
 from covey.agent.training.models import build, headed
 from covey.agent.training.objective import (
@@ -52,6 +54,7 @@ from covey.shared.strategies.base import (
     Training,
     TrainingResult,
 )
+from covey.shared.wire.messages import digest
 
 if TYPE_CHECKING:
     from covey.agent.training.private_sgd import PrivateSgd
@@ -74,6 +77,7 @@ class Nets:
     """
 
     def __init__(self) -> None:
+        self.features = KeptOutputs(FEATURES_BYTES)  # of frozen layers
         self._key: _Key | None = None  # of `_kept`
         self._kept: FlatModule | None = None  # None before the first built-in model
 
@@ -157,7 +161,9 @@ class TorchLocal(DataOfLocal):
     ) -> None:
         self.device = rules.device(training.device, choose_device)
         self._device = prepare_device(self.device)
-        self._net = (nets or Nets()).net(task, layout, self._device, rules.allowed)
+        nets = nets or Nets()
+        self._net = nets.net(task, layout, self._device, rules.allowed)
+        self._features = nets.features
         super().__init__(dataset, task, training, rng, rules, skips_single=self._net.has_batch_norm)
         self._rng = rng
         self._layout = layout
@@ -320,11 +326,19 @@ class TorchLocal(DataOfLocal):
         weights = self._weights(weights)
         net = self._net
         net.load(start)
+        features = None
+        if contrast is None and trained is not None and steps is None:
+            features = self._frozen_features(start)
         sgd = Sgd(net, self._training, correction, trained, velocity)
         objective = self._objective(contrast)
+        gathered = self._gathered
+        if features is not None:
+            head, kept = features
+            objective = supervised(head, self._loss)
+            gathered = partial(self._gathered_of, kept)
         losses: list[Tensor] = []
         with net.training(trained), net.seeded(self._rng):
-            batches = chain.from_iterable(self._epoch(weights) for _ in range(epochs))
+            batches = chain.from_iterable(self._epoch(weights, gathered) for _ in range(epochs))
             for inputs, targets, weight in islice(batches, steps):
                 net.gradient.zero_()
                 loss = objective(inputs, targets, weight)
@@ -362,8 +376,54 @@ class TorchLocal(DataOfLocal):
                 sgd.step()
         return TrainingResult(net.vector(), steps, 0.0, sgd.velocity)
 
-    def _epoch(self, weights: Float32 | None) -> Iterator[Batch]:
-        """The batches of one epoch in a fresh order; a short last batch is kept, unless batch norm cannot take it."""
+    def _frozen_features(self, model: Vector) -> tuple[nn.Module, Features] | None:
+        """The layers that may train, and their inputs for each training sample (n_i, ...).
+
+        None if all layers may train, images change from epoch to epoch, or the inputs take too much memory or are too
+        large for float16.
+        """
+        if self._training.augment != "none":
+            return None
+        layers = frozen_layers(self._net.module, self._task, self._layout)
+        if layers is None:
+            return None
+        self._net.module.eval()
+        raw = self._samples["train"].features
+        with torch.inference_mode():
+            first = layers.body(self._scaled(torch.from_numpy(raw[:1])))
+        if first.numel() * self.examples * np.float16().nbytes > FEATURES_BYTES:
+            return None
+
+        def compute() -> Features:
+            with torch.inference_mode():
+                found = [layers.body(inputs).half().cpu().numpy() for inputs in self._inputs(raw)]
+            return np.concatenate(found)
+
+        values = np.concatenate([model[span] for span in layers.values])
+        settings = f"{self.device} {self._task.model_dump_json()}"
+        key = (
+            digest(settings.encode()),
+            digest(values.data),
+            digest(np.ascontiguousarray(raw).data),
+        )
+        features = self._features.get(key, compute)
+        return (layers.head, features) if np.isfinite(features).all() else None
+
+    def _gathered_of(self, features: Features, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """The outputs of frozen layers and the targets of training samples, on the device."""
+        chosen = torch.from_numpy(features).index_select(0, rows).to(self._device, torch.float32)
+        targets = torch.from_numpy(self._samples["train"].targets).index_select(0, rows)
+        return chosen, targets.to(self._device)
+
+    def _epoch(
+        self, weights: Float32 | None, gathered: Callable[[Tensor], tuple[Tensor, Tensor]]
+    ) -> Iterator[Batch]:
+        """The batches of one epoch in a fresh order; a short last batch is kept, unless batch norm cannot take it.
+
+        Args:
+            weights: of the samples (n_i,); None: all alike.
+            gathered: inputs and targets of some training samples, on the device.
+        """
         size = self._training.batch
         all_weights = None
         if weights is not None:
@@ -371,7 +431,7 @@ class TorchLocal(DataOfLocal):
         order = torch.from_numpy(self._batching.order())
         # gathering many batches at once costs less than gathering each
         for rows in _chunks(order, size * GATHERED_BATCHES):
-            inputs, targets = self._gathered(rows)
+            inputs, targets = gathered(rows)
             input_batches = _chunks(inputs, size)
             target_batches = _chunks(targets, size)
             weight_batches: Sequence[Tensor | None] = [None] * len(input_batches)
