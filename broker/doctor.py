@@ -253,7 +253,7 @@ class Doctor:
         if link.profile.unusable:
             raise CheckFailed(link.profile.unusable)
         if isinstance(first, Down):
-            return Finding("limits", "note", "none named", "no harm: the broker has no MQTT 5")
+            return Finding("limits", "ok", "none named: the broker has no MQTT 5")
         found = link.profile
         named = []
         if found.payload_bytes < UNLIMITED - HEAD_BYTES:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from covey.broker.access.acl import id_of
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt import credentials
 from covey.shared.mqtt.broker_url import BrokerUrl, Tls
@@ -62,7 +63,7 @@ async def publish(folder: BrokerFolder, agents: Mapping[str, str], why: str) -> 
 async def _publish(url: BrokerUrl, agents: Mapping[str, str], why: str) -> str:
     topics = {}
     for name, federation in agents.items():
-        topics[Topics(federation).status(name)] = name
+        topics[Topics(federation).status(id_of(name))] = id_of(name)
     sessions = dict.fromkeys(topics, UNKNOWN)
     async with MqttLink(url, client_id=f"covey-expulsion-{id(topics):x}") as link:
         problem = await _connect(link)

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from covey.broker.access import members, passwords
-from covey.broker.access.acl import ANY, Role
+from covey.broker.access.acl import ANY, Role, id_of, is_user
 from covey.broker.access.members import Entry
 from covey.broker.programs.options import Options
 from covey.shared import json_text
@@ -211,6 +211,8 @@ class BrokerFolder:
         Returns:
             Their credentials files, in the order of the users.
 
+        A name that another federation has becomes the user `name@federation`, whose device has the same id.
+
         Raises:
             UserError: an invalid name, an invalid federation, or a user who is enrolled already.
         """
@@ -225,8 +227,16 @@ class BrokerFolder:
             )
         with self._changing() as log:
             known = passwords.read(self.passwords)
+            entries = self.entries()
+            of_others = {
+                user
+                for user in users
+                if user in entries and ANY not in (federation, entries[user].federation)
+                if entries[user].federation != federation
+            }
+            users = [f"{user}@{federation}" if user in of_others else user for user in users]
             for user in users:
-                if user in known:
+                if user in known or not is_user(user):
                     raise UserError(
                         f"{user} is enrolled already, with the credentials {self.file(user)}; replace them with "
                         f"`broker rotate {user}` or revoke them with `broker expel {user}`"
@@ -486,10 +496,10 @@ class BrokerFolder:
             password = secrets.token_urlsafe(PASSWORD_BYTES)
             entry, fleet, expelled = b"", b"", b""
             if user in keys:
-                entry, fleet = self._entry(user, federation, keys[user])
+                entry, fleet = self._entry(id_of(user), federation, keys[user])
                 _, expelled = self.expelled().get(federation, ([], b""))
             text = credentials.render(
-                user,
+                id_of(user),
                 replace(self.url, user=user, password=password),
                 authority,
                 role=role,

@@ -29,7 +29,10 @@ UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 DASHBOARD = DEPLOY / "grafana" / "dashboards" / "covey.json"
 ALERTS = DEPLOY / "alerts.yml"
 OF_REGRESSION = "covey_rmse"  # exported by runs of a regression
-OF_SHARDS = "covey_shard_up"  # exported by runs with several brokers
+OF_BROKERS = {  # exported by runs with several brokers, and with TLS
+    "covey_shard_up",
+    "covey_certificate_expires_seconds",
+}
 EXAMPLES = "/opt/covey/examples/"
 HIGHEST_EXPOSURE = 3.0  # of `systemd-analyze security`; 10 is a unit without any protection
 PROGRAMS = {"agent", "broker", "coordinator"}
@@ -164,9 +167,9 @@ def test_every_metric_of_the_dashboard_is_exported(tmp_path: Path) -> None:
 
 def test_every_alert_is_about_exported_metrics_and_names_what_to_do(tmp_path: Path) -> None:
     _, found = clock.run(watched(tmp_path))
-    exported = {name for _, samples in found for name, _ in samples} | {OF_SHARDS}
+    exported = {name for _, samples in found for name, _ in samples} | OF_BROKERS
     (group,) = yaml.safe_load(ALERTS.read_text())["groups"]
-    assert len(group["rules"]) == 9
+    assert len(group["rules"]) == 10
     for rule in group["rules"]:
         metrics = set(re.findall(r"\b(?:covey_\w+|up)\b", rule["expr"]))
         assert metrics <= exported | {"up"}, rule["alert"]

@@ -45,7 +45,7 @@ STAIRS = {
         "embedded",
         "programs",
         "folder doctor",
-        "expulsion shards doctor_between",
+        "expulsion shards doctor_between seen",
         "cli",
     ],
     "coordinator": [

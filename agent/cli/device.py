@@ -13,6 +13,7 @@ import typer
 from typer.main import get_command
 
 from covey.agent.cli.options import (
+    DEFAULT_FEDERATION,
     AgentId,
     Data,
     Device,
@@ -64,7 +65,7 @@ def start(
     name: AgentId = None,
     federation: Annotated[
         str, typer.Option(help="the fleet that the agent belongs to", envvar="COVEY_FEDERATION")
-    ] = "default",
+    ] = DEFAULT_FEDERATION,
     label: Label = None,
     state: StateFolder = None,
     keep_warm: Annotated[
@@ -100,7 +101,7 @@ def start(
     check_name("--federation", federation)
     urls = connection.urls(agent)
     source = {"data": resolve_data(data), "label": label}
-    identity = Identity(agent, federation, source, state_folder(state, agent))
+    identity = Identity(agent, federation, source, state_folder(state, agent, federation))
     rules = Rules(policy.effective(device), AllowedCode.parse(allow), learner_name(learner))
     keep = models.keep()
     if connection.credentials is not None:

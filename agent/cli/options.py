@@ -38,6 +38,7 @@ Device = Annotated[
         show_default=False,
     ),
 ]
+DEFAULT_FEDERATION = "default"
 AgentId = Annotated[
     str | None,
     typer.Option("--id", help="the agent's id  [default: the host's name]", envvar="COVEY_ID"),
@@ -45,7 +46,8 @@ AgentId = Annotated[
 StateFolder = Annotated[
     Path | None,
     typer.Option(
-        help="folder for the agent's state  [default: covey/ID in XDG_STATE_HOME or ~/.local/state]",
+        help="folder for the agent's state  [default: covey/ID in XDG_STATE_HOME or ~/.local/state, covey/ID@FEDERATION "
+        "in a federation that is not `default`]",
         envvar="COVEY_STATE",
     ),
 ]
@@ -239,12 +241,16 @@ def agent_id(
     return agent
 
 
-def state_folder(given: Path | None, agent: str) -> Path:
-    """Where an agent keeps its state: the folder given, or one below XDG_STATE_HOME, if that is absolute."""
+def state_folder(given: Path | None, agent: str, federation: str = DEFAULT_FEDERATION) -> Path:
+    """Where an agent keeps its state: the folder given, or one below XDG_STATE_HOME, if that is absolute.
+
+    Agents of one id in two federations on one machine have two folders.
+    """
     states = Path(os.environ.get("XDG_STATE_HOME", ""))
     if not states.is_absolute():
         states = Path("~/.local/state").expanduser()
-    return given or states / "covey" / agent
+    name = agent if federation == DEFAULT_FEDERATION else f"{agent}@{federation}"
+    return given or states / "covey" / name
 
 
 @dataclass(frozen=True)

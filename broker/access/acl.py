@@ -1,6 +1,7 @@
 """Who may use which topic, as data: rendered as a file for Mosquitto, evaluated by the embedded broker.
 
-A user has a role in a federation. If only names are known (a password file of your own, client certificates), the user
+A user has a role in a federation. An agent's user has the name of its id; where two federations have agents of one id,
+the second one's is `id@federation`. If only names are known (a password file of your own, client certificates), the user
 `coordinator` is the coordinator and every other user is the agent of that name, in any federation. An open broker has
 neither users nor rules.
 """
@@ -41,12 +42,22 @@ class Rule:
     """Permission for one action on the topics that a pattern matches."""
 
     action: Action
-    pattern: str  # a topic filter: `%u` stands for the user's name, `%f` for its federation
+    pattern: str  # a topic filter: `%u` stands for the user's id, `%f` for its federation
 
     def filter_for(self, user: str, federation: str) -> str:
         """The topic filter for this user. Names are inserted as they are: check them with `is_name` first."""
         of_federation = self.pattern.replace("%f", federation)
-        return of_federation.replace("%u", user)
+        return of_federation.replace("%u", id_of(user))
+
+
+def id_of(user: str) -> str:
+    """The id of a user, as it is in topics."""
+    return user.partition("@")[0]
+
+
+def is_user(text: str) -> bool:
+    """Whether this is the name of a user: an id, or an id with its federation."""
+    return all(map(is_name, text.split("@", 1)))
 
 
 # An agent may write to two topics, both exact: with more it could fill the broker with retained messages, which Mosquitto
@@ -103,7 +114,7 @@ def member_of(user: str, members: Members | None) -> Member | None:
 
     None for an unknown user, and for a name that is no valid id: put into a pattern, it could widen the user's rules.
     """
-    if not is_name(user):
+    if not is_user(user):
         return None
     if members is not None:
         return members.get(user)
@@ -145,7 +156,7 @@ def render(members: Members | None = None) -> str:
     sharing = None if largest is None else Member("agent", largest)
     sections = []
     for user, member in sorted(members.items()):
-        if member == sharing:
+        if member == sharing and "@" not in user:
             continue
         denied = [] if largest is None else _denied(user, member, largest)
         sections.append(_user_lines(user, member, denied))
@@ -167,7 +178,7 @@ def _denied(user: str, member: Member, federation: str) -> list[str]:
     """The filters that the shared patterns of a federation would allow this user beyond its own rules."""
     found: list[str] = []
     for rule in AGENT_RULES:
-        pattern = rule.filter_for(user, federation)
+        pattern = rule.filter_for("%u", federation).replace("%u", user)  # as Mosquitto does
         if any(_covers(own, pattern) for own in _patterns(user, member, rule.action)):
             continue
         if pattern not in found:

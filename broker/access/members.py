@@ -9,10 +9,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, RootModel, ValidationError
 
-from covey.broker.access.acl import ANY, Member, Role
+from covey.broker.access.acl import ANY, Member, Role, is_user
 from covey.shared.errors import UserError
 from covey.shared.files import write_private
-from covey.shared.wire.framing import Name
 from covey.shared.wire.topics import is_name
 
 
@@ -32,7 +31,13 @@ class Entry(BaseModel):
     since: str = ""  # when the password was made: UTC in ISO 8601, to the second
 
 
-class _File(RootModel[dict[Name, Entry]]):
+def _user(text: str) -> str:
+    if not is_user(text):
+        raise ValueError("expected the name of a user")
+    return text
+
+
+class _File(RootModel[dict[Annotated[str, AfterValidator(_user)], Entry]]):
     """The whole file: an entry for each user."""
 
 

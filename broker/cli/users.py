@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.table import Table
@@ -23,10 +25,16 @@ from covey.shared.mqtt.credentials import COORDINATOR
 from covey.shared.terminal import Terminal
 from covey.shared.wire.documents import EXPELLED, ROTATED
 
+if TYPE_CHECKING:
+    from covey.broker.seen import Seen
+
 commands = command_group()
 HOME = Path("broker-home")
 HomeFolder = Annotated[Path, typer.Option("--home", help="the broker's folder")]
 Names = Annotated[list[str], typer.Argument(help="names of the users; for an agent, its id")]
+MaybeNames = Annotated[
+    list[str] | None, typer.Argument(help="names of the users; for an agent, its id")
+]
 EnrolledRole = Literal["agent", "coordinator", "observer", "aggregator"]
 
 
@@ -56,7 +64,16 @@ def init(
 
 @commands.command()
 def enroll(
-    names: Names,
+    names: MaybeNames = None,
+    *,
+    csv: Annotated[
+        Path | None,
+        typer.Option(
+            help="a table of the agents, instead of names: column `id`, and `federation` or `key` where they differ from the "
+            "options",
+            show_default=False,
+        ),
+    ] = None,
     homes: Annotated[
         list[Path] | None,
         typer.Option(
@@ -102,7 +119,11 @@ def enroll(
         raise UserError(
             f"--key {key}: expected the 64 digits that `agent keys` prints on the device"
         ) from None
-    for file in shards.enroll_all(folders, names, role, federation, shard, signing_key):
+    wanted = shards.Wanted(tuple(names or ()), role, federation, signing_key)
+    if (csv is None) == (not names):
+        raise UserError("expected names of users, or --csv with a table of them")
+    groups = [wanted] if csv is None else shards.read_table(csv, wanted)
+    for file in shards.enroll_all(folders, groups, shard):
         print(file)
 
 
@@ -159,25 +180,57 @@ def renew(
 
 
 @commands.command("list")
-def list_users(home: HomeFolder = HOME, as_json: Json = False) -> None:
-    """List users with role, federation and age of their credentials, and the certificates' expiry dates."""
+def list_users(
+    home: HomeFolder = HOME,
+    online: Annotated[
+        bool,
+        typer.Option(
+            "--online/--offline",
+            help="ask the broker which agents are online, and when each was heard last",
+        ),
+    ] = True,
+    as_json: Json = False,
+) -> None:
+    """List users with role, federation, age of their credentials and whether they are online, and the certificates' dates."""
     own = BrokerFolder(home)
     entries, certificates = own.entries(), own.certificates()
+    found: dict[str, Seen] = {}
+    if online:
+        from covey.broker.seen import seen
+
+        try:
+            found = asyncio.run(seen(own))
+        except UserError as error:
+            show(f"note: {error}")
     if as_json:
-        users = {name: entry.model_dump() for name, entry in sorted(entries.items())}
+        users = {
+            name: entry.model_dump() | (asdict(found[name]) if name in found else {})
+            for name, entry in sorted(entries.items())
+        }
         print(json_text.dumps({"users": users, "certificates": certificates}, indent=1))
         return
-    table = Table("user", "role", "federation", "credentials of")
+    table = Table("user", "role", "federation", "credentials of", "online", "last seen")
     for name, entry in sorted(entries.items()):
         table.add_row(
             name,
             entry.role,
             "any" if entry.federation == ANY else entry.federation,
             entry.since or "–",
+            *_presence(found.get(name)),
         )
     Terminal().print(table)
     for name, until in certificates.items():
         print(f"{name} is valid until {until}")
+
+
+def _presence(seen: Seen | None) -> tuple[str, str]:
+    if seen is None:
+        return "–", "–"
+    last = "–"
+    if seen.last is not None:
+        local = datetime.fromtimestamp(seen.last).astimezone()
+        last = local.isoformat(timespec="seconds")
+    return ("yes" if seen.online else "no"), last
 
 
 def _publish_offline(home: BrokerFolder, users: Mapping[str, Entry], why: str) -> None:

@@ -82,6 +82,9 @@ class PrometheusCollector(Collector):
         if service.shards_up:
             up = {shard: float(up) for shard, up in service.shards_up.items()}
             yield self._by("covey_shard_up", "1 if one of several brokers is up", "shard", up)
+        if service.certificates:
+            text = "when the certificate of a broker expires, as Unix time"
+            yield self._by("covey_certificate_expires_seconds", text, "shard", service.certificates)
         with suppress(OSError):  # the folder was moved away, or its disk is gone
             free = shutil.disk_usage(service.run.folder).free
             yield self._one("covey_disk_free_bytes", "free on the disk of the run's folder", free)

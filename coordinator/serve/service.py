@@ -182,6 +182,15 @@ class Service:
         return self.desk.own_status.state
 
     @property
+    def certificates(self) -> dict[int, float]:
+        """When the certificate of each broker expires, in seconds since 1970, by its number; empty without TLS."""
+        until = {
+            shard: getattr(link, "certificate_until", None)
+            for shard, link in enumerate(self._shards)
+        }
+        return {shard: at for shard, at in until.items() if at is not None}
+
+    @property
     def shards_up(self) -> dict[int, bool]:
         """Whether each of several brokers is connected, by its number; empty if there is one broker."""
         placement = self.desk.placement

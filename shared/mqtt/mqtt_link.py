@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -122,6 +123,9 @@ class MqttLink:
         self._acknowledgements: Acknowledgements | None = None  # of that client's messages
         self._pace: Pace | None = None  # of that client's connection
         self._profile = self.url.profile  # of the newest connection
+        self.certificate_until: float | None = (
+            None  # seconds since 1970; None: no TLS, or not verified
+        )
         self._calls: set[asyncio.Task[Any]] = set()  # exchanges that wait for the broker
         self._stop = asyncio.Event()  # set once, when the link is closed
         self._full = asyncio.Event()  # set while the inbox is too full for a connection
@@ -306,6 +310,7 @@ class MqttLink:
         if self._profile.unusable:
             await _goodbye(client)
             return _End(f"{self.url}: {self._profile.unusable}", refused=True)
+        self.certificate_until = _certificate_until(client)
         self._rise(client)
         why = await self._watch(client)
         self._client = None
@@ -468,6 +473,17 @@ def _connack_of(client: aiomqtt.Client) -> dict[str, Any]:
 
     client._client.on_connect = on_connect
     return found
+
+
+def _certificate_until(client: aiomqtt.Client) -> float | None:
+    """When the broker's certificate expires, in seconds since 1970; None without one that was verified."""
+    connection: Any = client._client.socket()
+    connection = getattr(connection, "_socket", connection)  # what paho's websocket wraps
+    if not isinstance(connection, ssl.SSLSocket):
+        return None
+    certificate = connection.getpeercert() or {}
+    until = certificate.get("notAfter")
+    return ssl.cert_time_to_seconds(until) if isinstance(until, str) else None
 
 
 def _check_id(client_id: str, broker: BrokerUrl) -> None:

@@ -81,7 +81,9 @@ def test_an_agents_state_is_below_xdg_state_home(monkeypatch: pytest.MonkeyPatch
     assert state_folder(None, "pi") == home
     monkeypatch.setenv("XDG_STATE_HOME", "/srv/state")
     assert state_folder(None, "pi") == Path("/srv/state/covey/pi")
-    assert state_folder(Path("/mine"), "pi") == Path("/mine")
+    assert state_folder(None, "pi", "default") == Path("/srv/state/covey/pi")
+    assert state_folder(None, "pi", "north") == Path("/srv/state/covey/pi@north")
+    assert state_folder(Path("/mine"), "pi", "north") == Path("/mine")
 
 
 def test_start_refuses_wrong_options_before_it_connects(tmp_path: Path) -> None:

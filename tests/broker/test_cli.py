@@ -48,7 +48,7 @@ def test_the_doctor_passes_the_embedded_broker_and_measures_it(
     result = doctor(app, ["doctor", broker_url("embedded"), "--json"])
     assert result.exit_code == 0, result.output
     findings = {finding["check"]: finding for finding in json.loads(result.stdout)}
-    assert len(findings) == 11
+    assert len(findings) == 13
     assert {finding["state"] for finding in findings.values()} == {"ok"}
     assert findings["largest payload"]["value"] == 8 << 20
     assert findings["throughput"]["value"] > 1

@@ -17,12 +17,15 @@ from typer.testing import CliRunner, Result
 
 from covey.agent.cli.program import app as agent
 from covey.agent.device.identity import Identity
-from covey.broker.access import passwords
-from covey.broker.access.acl import allows
+from covey.broker.access import members, passwords
+from covey.broker.access.acl import allows, render
 from covey.broker.access.authority import expiry, hosts_of
+from covey.broker.access.members import Entry
 from covey.broker.cli.program import app
 from covey.broker.folder import AUDIT_OWNER, BrokerFolder
 from covey.broker.programs.options import Options
+from covey.broker.seen import Seen, retained
+from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.cli.program import app as coordinator
 from covey.shared.audit import verify
 from covey.shared.errors import UserError
@@ -30,6 +33,9 @@ from covey.shared.mqtt import credentials
 from covey.shared.mqtt.broker_url import BrokerUrl, Tls
 from covey.shared.mqtt.link import Down, Message
 from covey.shared.mqtt.mqtt_link import MqttLink
+from covey.shared.wire.documents import AgentStatus, RosterMessage
+from covey.shared.wire.topics import Topics
+from tests import clock
 from tests.conformance.test_links import down, message, up
 from tests.processes import ROOT, free_port, needs_mosquitto, until
 
@@ -94,6 +100,8 @@ async def test_a_running_broker_accepts_enrolled_users_and_disconnects_expelled_
             MqttLink(url_of(file), client_id="p") as pi,
         ):
             await up(owner, pi)
+            certificate = (home.folder / "server.pem").read_bytes()
+            assert owner.certificate_until == expiry(certificate).timestamp()
             await pi.subscribe([ORDER])
             await owner.publish(ORDER, b"work")
             assert await message(pi) == Message(ORDER, b"work")
@@ -343,6 +351,101 @@ def test_list_shows_roles_and_when_certificates_expire(home: BrokerFolder) -> No
     assert listed["users"]["coordinator"]["federation"] == "+"
     assert set(listed["certificates"]) == {"server.pem", "ca.pem"}
     assert "observer" in typed("list", "--home", home.folder).stdout
+
+
+@clock.virtual(within_s=60)
+async def test_the_list_shows_who_is_online_and_when_the_coordinator_heard_each_last() -> None:
+    broker = MemoryBroker()
+    entries = {
+        "pi-7": Entry(federation="f"),
+        "pi-7@g": Entry(federation="g"),
+        "pi-8": Entry(federation="f"),
+        "watch": Entry(role="observer", federation="f"),
+    }
+    roster = RosterMessage(agents={"pi-7": {"online": True, "seen": 1e9}, "stranger": {}})
+    broker.retained.keep(Topics("f").roster, roster.to_bytes())
+    for federation, online in (("f", True), ("g", False)):
+        status = AgentStatus(agent="pi-7", session="s", online=online)
+        broker.retained.keep(Topics(federation).status("pi-7"), status.to_bytes())
+    broker.retained.keep(Topics("f").status("pi-8"), b"nonsense")
+    async with broker.link("c") as link:
+        await up(link)
+        found = await retained(link, entries)
+    assert found == {"pi-7": Seen(True, 1e9), "pi-7@g": Seen(False, None)}
+
+
+def test_a_list_of_a_broker_that_does_not_run_shows_the_users_and_a_note(
+    home: BrokerFolder,
+) -> None:
+    done = typed("list", "--home", home.folder)
+    assert done.exit_code == 0
+    assert "who is online is unknown" in done.stderr
+    assert "last seen" in done.stdout
+
+
+def test_a_table_enrolls_agents_with_federations_and_keys(
+    home: BrokerFolder, tmp_path: Path
+) -> None:
+    table = tmp_path / "fleet.csv"
+    table.write_text("id,federation,key\npi-1,north,\npi-2,,\npi-1,south,\n")
+    done = typed("enroll", "--csv", table, "--home", home.folder)
+    assert done.exit_code == 0, done.output
+    assert len(done.stdout.split()) == 3
+    federations = {name: entry.federation for name, entry in home.entries().items()}
+    assert federations == {
+        "coordinator": "+",
+        "pi-1": "north",
+        "pi-2": "default",
+        "pi-1@south": "south",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("name\npi-1\n", "a column `id`"),
+        ("", "no rows"),
+        ("id,colour\npi-1,red\n", "a column `id`"),
+        ("id\npi-1\npi-1\n", "pi-1 twice"),
+        ("id,key\npi-1,xyz\n", "line 2: expected the 64 digits"),
+        ("id\n/etc\n", "invalid id"),
+    ],
+)
+def test_a_table_with_a_mistake_enrolls_no_agent(
+    text: str, words: str, home: BrokerFolder, tmp_path: Path
+) -> None:
+    table = tmp_path / "fleet.csv"
+    table.write_text(text)
+    done = typed("enroll", "--csv", table, "--home", home.folder)
+    assert done.exit_code == 2
+    assert words in done.stderr
+    assert set(home.entries()) == {"coordinator"}
+
+
+def test_devices_of_one_id_in_two_federations_have_users_and_rights_of_their_own(
+    home: BrokerFolder,
+) -> None:
+    home.enroll("pi-7", federation="north")
+    file = home.enroll("pi-7", federation="south")
+    own = credentials.read(file)
+    assert (own.id, own.federation, BrokerUrl.parse(own.broker).user) == (
+        "pi-7",
+        "south",
+        "pi-7@south",
+    )
+    rights = members.read(home.members)
+    for federation, other in (("north", "south"), ("south", "north")):
+        user = "pi-7" if federation == "north" else "pi-7@south"
+        assert allows(user, "write", Topics(federation).status("pi-7"), rights)
+        assert not allows(user, "write", Topics(other).status("pi-7"), rights)
+    rules = render(rights)
+    assert "user pi-7@south\ntopic deny covey/north/agents/pi-7@south/status\n" in rules
+    assert "topic write covey/south/agents/pi-7/status\n" in rules
+    with pytest.raises(UserError, match="enrolled already"):
+        home.enroll("pi-7", federation="south")
+    home.rotate("pi-7@south")
+    home.expel("pi-7@south")
+    assert set(home.entries()) == {"coordinator", "pi-7"}
 
 
 @pytest.mark.parametrize("user", ["pi-7", "coordinator"])

@@ -1,0 +1,101 @@
+"""Which agents of a broker are online, and when the coordinator heard each of them last, as the broker retains it."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from covey.broker.access.acl import ANY, id_of
+from covey.broker.access.members import Entry
+from covey.broker.folder import BrokerFolder
+from covey.shared.errors import DecodeError, UserError
+from covey.shared.mqtt import credentials
+from covey.shared.mqtt.broker_url import BrokerUrl, Tls
+from covey.shared.mqtt.credentials import COORDINATOR
+from covey.shared.mqtt.link import Down, Link, Message, Up
+from covey.shared.mqtt.mqtt_link import MqttLink
+from covey.shared.wire.documents import AgentStatus
+from covey.shared.wire.roster_view import RosterView
+from covey.shared.wire.topics import AgentTopic, Topics
+
+CONNECT_S = 5.0
+QUIET_S = 1.0  # then the broker has sent all that it retains
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What others know of an agent."""
+
+    online: bool
+    last: (
+        float | None
+    )  # when its newest message came, in seconds since 1970; None: no coordinator heard it
+
+
+async def seen(folder: BrokerFolder) -> dict[str, Seen]:
+    """The agents that have been connected, by user.
+
+    Raises:
+        UserError: the broker cannot be reached.
+    """
+    own = credentials.read(folder.file(COORDINATOR))
+    url = BrokerUrl.parse(own.broker, Tls(ca=Path(own.ca)))
+    async with MqttLink(url, client_id=f"covey-list-{uuid.uuid4().hex[:8]}") as link:
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                first = await anext(link.incoming())
+        except TimeoutError:
+            first = Down("no answer")
+        if not isinstance(first, Up):
+            why = first.why if isinstance(first, Down) else "no answer"
+            raise UserError(f"{why}: who is online is unknown")
+        return await retained(link, folder.entries())
+
+
+async def retained(link: Link, entries: Mapping[str, Entry]) -> dict[str, Seen]:
+    """What a broker retains of these users, over a link that is up."""
+    users = {
+        (entry.federation, id_of(name)): name
+        for name, entry in entries.items()
+        if entry.role == "agent" and entry.federation != ANY
+    }
+    rosters = {federation: RosterView() for federation, _ in users}
+    found: dict[str, Seen] = {}
+    await link.subscribe(
+        [
+            *[Topics(federation).roster for federation in rosters],
+            *[Topics(federation).status(agent) for federation, agent in users],
+        ]
+    )
+    incoming = link.incoming()
+    while True:
+        try:
+            async with asyncio.timeout(QUIET_S):
+                item = await anext(incoming)
+        except (TimeoutError, StopAsyncIteration):
+            break
+        if not isinstance(item, Message):
+            continue
+        federation = item.topic.split("/")[1]
+        topics, roster = Topics(federation), rosters[federation]
+        try:
+            place = topics.parse(item.topic)
+            if isinstance(place, AgentTopic):
+                online = AgentStatus.from_bytes(item.payload).online
+                found[users[federation, place.agent]] = Seen(online, None)
+                continue
+            roster.take(topics, item.topic, item.payload)
+        except DecodeError:
+            continue  # others may have written it
+        if item.topic == topics.roster and (further := roster.further_topics(topics)):
+            await link.subscribe(further)
+    for federation, roster in rosters.items():
+        rows = {} if roster.message is None else roster.message.agents
+        for agent, row in rows.items():
+            user = users.get((federation, agent), "")
+            if user in found:
+                found[user] = Seen(found[user].online, row.get("seen"))
+    return found
