@@ -352,7 +352,7 @@ class BrokerFolder:
         own, known = credentials.read(self.file(user)), self.entries()[user]
         entry, fleet = own.entry, own.fleet
         if messages.Entry.from_bytes(entry).until < time.time() + RENEW_DAYS * 86_400:
-            entry, fleet = self._entry(user, known.federation, self._keys_of(user)[user])
+            entry, fleet = self._entry(id_of(user), known.federation, self._keys_of(user)[user])
         _, expelled = self.expelled().get(known.federation, ([], b""))
         if (entry, expelled) == (own.entry, own.expelled):
             return False

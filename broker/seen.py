@@ -56,7 +56,7 @@ async def seen(folder: BrokerFolder) -> dict[str, Seen]:
 
 
 async def retained(link: Link, entries: Mapping[str, Entry]) -> dict[str, Seen]:
-    """What a broker retains of these users, over a link that is up."""
+    """The state of these users that a broker retains, over a link that is up."""
     users = {
         (entry.federation, id_of(name)): name
         for name, entry in entries.items()

@@ -190,6 +190,19 @@ def test_every_alert_is_about_exported_metrics_and_names_what_to_do(tmp_path: Pa
     assert f"./alerts.yml:{loaded}:ro" in compose()["services"]["prometheus"]["volumes"]
 
 
+@pytest.mark.skipif(shutil.which("logrotate") is None, reason="logrotate is not installed")
+def test_logrotate_reads_its_file(tmp_path: Path) -> None:
+    rules = tmp_path / "covey"
+    rules.write_text((DEPLOY / "logrotate.conf").read_text())
+    rules.chmod(0o644)
+    done = subprocess.run(
+        ["logrotate", "--debug", str(rules)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0
+    assert "error" not in done.stderr
+    assert "rotating pattern: /var/log/covey/*.jsonl" in done.stderr
+
+
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 def test_each_alert_fires_on_its_fault_and_none_on_a_healthy_run() -> None:
     done = subprocess.run(
