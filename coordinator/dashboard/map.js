@@ -3,6 +3,8 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 const COLOURS = 8;
+const NAMED = 40; // agents whose names have room
+const ROW = 18; // pixels of a named agent
 
 function element(name, attributes = {}) {
   const made = document.createElementNS(SVG, name);
@@ -64,7 +66,8 @@ class ClusterMap {
       this.plot.append(note);
       return;
     }
-    const height = 250;
+    const named = this.groups.reduce((sum, [, agents]) => sum + agents.length, 0) <= NAMED;
+    const height = named ? this.listed(width) : 250;
     const ratio = window.devicePixelRatio || 1;
     this.canvas.width = width * ratio;
     this.canvas.height = height * ratio;
@@ -77,7 +80,7 @@ class ClusterMap {
       if (!colours.has(name)) colours.set(name, style.getPropertyValue(`--${name}`).trim());
       return colours.get(name);
     };
-    this.dots = this.place(width, height);
+    if (!named) this.dots = this.place(width, height);
     const radius = this.spacing * 0.6; // neighbours of the spiral are 1.5 to 1.8 spacings apart
     for (const dot of this.dots) {
       const base = dot.cluster === null ? colour("quiet") : colour(`c${colourOf(dot.cluster)}`);
@@ -92,9 +95,38 @@ class ClusterMap {
     }
     pen.fillStyle = colour("ink");
     pen.font = "12px system-ui, sans-serif";
-    pen.textAlign = "center";
+    pen.textAlign = named ? "left" : "center";
+    if (named) for (const dot of this.dots) pen.fillText(this.shortened(pen, dot), dot.x + 10, dot.y + 4);
     for (const label of this.labels) pen.fillText(label.text, label.x, label.y);
     this.canvas.setAttribute("aria-label", this.labels.map((label) => `${label.name}: ${label.agents} agents`).join(", "));
+  }
+
+  /** A line of dots with their names for each cluster, in as many columns as fit; returns the height. */
+  listed(width) {
+    const longest = Math.max(...this.groups.flatMap(([, agents]) => agents.map(([name]) => name.length)));
+    this.cell = Math.min(Math.max(60, 7 * longest + 24), width);
+    const columns = Math.max(1, Math.floor(width / this.cell));
+    this.spacing = 9;
+    this.dots = [];
+    this.labels = [];
+    let y = 14;
+    for (const [cluster, agents] of this.groups) {
+      const name = cluster === null ? "no cluster" : `cluster ${cluster}`;
+      this.labels.push({ name, agents: agents.length, text: `${name}: ${agents.length} agent${agents.length === 1 ? "" : "s"}`, x: 2, y });
+      y += ROW - 2;
+      agents.forEach(([agent, state], place) => {
+        const row = Math.floor(place / columns);
+        this.dots.push({ name: agent, state, cluster, x: 8 + (place % columns) * this.cell, y: y + row * ROW });
+      });
+      y += Math.ceil(agents.length / columns) * ROW + 8;
+    }
+    return Math.max(y - 8, 60);
+  }
+
+  shortened(pen, dot) {
+    let text = dot.name;
+    while (text.length > 4 && pen.measureText(text).width > this.cell - 20) text = `${text.slice(0, -2)}…`;
+    return text;
   }
 
   /** Circles side by side, in as many rows as fit best; their areas grow with their agents. */

@@ -73,7 +73,7 @@ def sections(state: DashboardState) -> dict[str, str]:
         "chart-loss": macros.chart(_loss(state)),
         "chart-reports": macros.chart(_reports(state)),
         "chart-traffic": macros.chart(_traffic(state)),
-        "events": macros.events(state.events),
+        "events": macros.events(state.log),
     }
 
 
@@ -114,6 +114,8 @@ def _tiles(state: DashboardState) -> list[Tile]:
     if known >= LARGE_FLEET:
         here, others = str(fleet.here), f"of {known}; {others}"
     last = f"after round {state.figures[0].points[-1][0]}" if state.figures else ""
+    if change := _change(state):
+        last = f"{change}, {last}"
     clusters = len(state.sizes)
     sent, received = (points[-1][1] if points else 0 for points in (state.sent, state.received))
     reasons = sorted(state.refusals.items(), key=lambda item: -item[1])
@@ -145,6 +147,16 @@ def _tiles(state: DashboardState) -> list[Tile]:
         ),
         *([sums] if state.sums else []),
     ]
+
+
+def _change(state: DashboardState) -> str:
+    """How much the figure has changed since the evaluation before; empty if it is the first one."""
+    if state.newest_figure is None or state.earlier_figure is None:
+        return ""
+    difference = state.newest_figure - state.earlier_figure
+    if MEASURES[state.measure].scale == PERCENT:
+        return f"{PERCENT * difference:+.1f} points"
+    return f"{difference:+.3g}"
 
 
 def _figure(measure: Measure, figure: float | None) -> str:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from covey.coordinator.view.lines import DECISION, WARNING, EventLine, Line, PhaseLine, SumLine
-from covey.shared.numerics.measures import ACCURACY, is_regression, main_measure
+from covey.shared.numerics.measures import ACCURACY, PERCENT, is_regression, main_measure
 from covey.shared.wire.documents import CoordinatorStatus, RosterMessage
 
 MAX_POINTS = 400  # of one curve
@@ -118,6 +118,7 @@ class DashboardState:
     measure_title: str
     percent: bool  # figures are shares
     newest_figure: float | None
+    earlier_figure: float | None  # of the evaluation before
     evaluates_every: int | None
     figures: Sequence[Series]
     loss: Points
@@ -131,6 +132,7 @@ class DashboardState:
     faults: Faults = field(default_factory=Faults)
     refusals: Mapping[str, int] = field(default_factory=dict)
     events: Sequence[EventLine] = ()
+    log: Sequence[EventLine] = ()  # the same with what went well
     updated: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
@@ -171,6 +173,7 @@ def dashboard_state(sources: Sources) -> DashboardState:
         measure_title=measure.label,
         percent=measure.unit == ACCURACY.unit,
         newest_figure=newest_evaluated.mean if newest_evaluated is not None else None,
+        earlier_figure=evaluated[-2].mean if len(evaluated) > 1 else None,
         evaluates_every=plan.evaluates_every,
         figures=_figures(evaluated),
         loss=_losses(phases),
@@ -184,6 +187,7 @@ def dashboard_state(sources: Sources) -> DashboardState:
         faults=_faults(phases, events, sources.roster),
         refusals=refusals,
         events=_newest_events(sources.lines, plan.over_select),
+        log=_newest_events(sources.lines, plan.over_select, with_rounds=True),
         updated=sources.updated,
     )
 
@@ -409,8 +413,10 @@ def _faults(
     )
 
 
-def _newest_events(lines: Sequence[Line], over_select: float) -> list[EventLine]:
-    """What happened besides phases that went well, the newest first."""
+def _newest_events(
+    lines: Sequence[Line], over_select: float, *, with_rounds: bool = False
+) -> list[EventLine]:
+    """What happened besides phases that went well, the newest first; `with_rounds`: these too."""
     events: list[EventLine] = []
     known: set[str] = set()  # each sentence is shown once
     first = next((line for line in lines if isinstance(line, PhaseLine)), None)
@@ -427,6 +433,8 @@ def _newest_events(lines: Sequence[Line], over_select: float) -> list[EventLine]
         if line.reported < needed:
             text = f"{line.phase}: closed with {line.reported} of {invited} reports"
             events.append(EventLine("missing", line.round, text))
+        elif with_rounds:
+            events.append(EventLine("phase", line.round, _went_well(line)))
         events += [
             EventLine(
                 "void",
@@ -444,6 +452,15 @@ def _newest_events(lines: Sequence[Line], over_select: float) -> list[EventLine]
                     may_be_older = line is first and line.round > 1
                     events.append(EventLine(kind, line.round, text, may_be_older))
     return events[-MAX_EVENTS:][::-1]
+
+
+def _went_well(line: PhaseLine) -> str:
+    """A phase in a few words."""
+    words = f"{line.phase}: {line.reported} of {line.reported + line.missing} reports"
+    if line.mean is not None:
+        unit = " %" if line.measure.scale == PERCENT else ""
+        return f"{words}, mean {line.measure.label} {line.measure.text(line.mean)}{unit}"
+    return words if line.loss is None else f"{words}, loss {line.loss:.3g}"
 
 
 # -- the table of agents ----------------------------------------------------------------------------

@@ -56,6 +56,20 @@ def test_a_chart_has_the_figures_of_all_agents_and_of_each_cluster() -> None:
     assert len(drawings(made)) == 2, "one for a desk, one for a phone"
 
 
+def test_the_first_tile_has_the_figure_and_its_change() -> None:
+    first, second = phase(1, evaluated=0.5), phase(2, evaluated=0.625)
+    assert "mean accuracy 50.0 % after round 1" in words(drawn(phase(1), first)["tiles"])
+    shown = words(drawn(phase(1), first, phase(2), second)["tiles"])
+    assert shown.startswith("mean accuracy 62.5 % +12.5 points, after round 2")
+
+
+def test_the_log_has_rounds_and_evaluations_the_newest_first() -> None:
+    made = drawn(phase(1, missing=[]), phase(1, evaluated=0.5, missing=[]))
+    first, second = re.findall(r"<li>(.*?)</li>", made["events"])
+    assert "mean accuracy 50.00 %" in words(first)
+    assert "reports" in words(second)
+
+
 def test_a_curve_of_a_broker_that_was_asked_late_begins_at_its_first_round() -> None:
     early = drawn(phase(1), phase(2))["chart-loss"]
     late = drawn(phase(40), phase(41), phase(42))["chart-loss"]
