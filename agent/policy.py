@@ -241,6 +241,10 @@ class Policy(BaseModel):
     max_model_values: Limit | None = Field(
         100_000_000, description="parameters and buffers of one model"
     )
+    max_federations: Limit | None = Field(
+        None,
+        description="federations that one agent takes part in at a time (`agent start --also`)",
+    )
     max_base_mb: Limit | None = Field(
         1000,
         description="bases (task.base) that are kept on the disk, in MB; no larger one is fetched",

@@ -1,6 +1,6 @@
 """Seconds of a round over each managed broker, against what `coordinator plan` predicts: LeNet-5's size, and 11 million values.
 
-    python -m benchmarks.managed_brokers [--values 44430 11000010] [--agents 2]
+    python -m benchmarks.managed_brokers [--values 44430 11000010] [--agents 2] [--profiles aws azure]
 
 The real coordinator and real agents run over a broker in memory that enforces the vendor's limits, on a virtual clock; an agent
 is killed as it fetches the model of the second round. Prints a table, and fails if a limit is exceeded.
@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from covey.coordinator.plan.plan import plan
-from covey.shared.mqtt.profiles import PROFILES
+from covey.shared.mqtt.profiles import PROFILES, profile_named
 from tests.conformance.test_managed_brokers import Trial, start_of
 from tests.kit.limited_broker import LimitedBroker
 
@@ -28,10 +28,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--values", type=int, nargs="+", default=[44_430, 11_000_010])
     parser.add_argument("--agents", type=int, default=2)
+    parser.add_argument("--profiles", nargs="+", default=[str(one) for one in PROFILES[1:]])
     options = parser.parse_args(arguments)
     shown = Table("values", "profile", "predicted s", "seconds", "most used of each limit")
     for values in options.values:
-        for profile in PROFILES[1:]:
+        for profile in map(profile_named, options.profiles):
             trial = Trial(profile, values // CLASSES - 1, options.agents)
             broker = LimitedBroker(profile)
             with tempfile.TemporaryDirectory() as folder:

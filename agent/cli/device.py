@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
     from covey.agent.device.identity import Identity
     from covey.agent.device.keeper import KeepOptions
     from covey.agent.device.notices import DeviceObserver
-    from covey.agent.policy import Rules
+    from covey.agent.policy import Policy, Rules
     from covey.shared.mqtt.broker_url import BrokerUrl
 
 SECURE = "secure"  # the folder of secure sums in the state of an agent
@@ -66,6 +68,15 @@ def start(
     federation: Annotated[
         str, typer.Option(help="the fleet that the agent belongs to", envvar="COVEY_FEDERATION")
     ] = DEFAULT_FEDERATION,
+    also: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="<federation|credentials>",
+            help="take part in another federation, too: its name, or the credentials file for it; orders wait their turn; "
+            "repeatable",
+            show_default=False,
+        ),
+    ] = None,
     label: Label = None,
     state: StateFolder = None,
     keep_warm: Annotated[
@@ -89,7 +100,7 @@ def start(
 
     The agent runs until SIGTERM or Ctrl-C. SIGUSR1 prints what happened to it so far; so does an end with an error.
     """
-    from covey.agent.device.display import DeviceDisplay, print_json
+    from covey.agent.device.display import DeviceDisplay, print_json, time_of_day
     from covey.agent.device.identity import Identity
     from covey.agent.device.notices import Started
     from covey.agent.learner_choice import learner_name
@@ -101,17 +112,88 @@ def start(
     check_name("--federation", federation)
     urls = connection.urls(agent)
     source = {"data": resolve_data(data), "label": label}
-    identity = Identity(agent, federation, source, state_folder(state, agent, federation))
-    rules = Rules(policy.effective(device), AllowedCode.parse(allow), learner_name(learner))
+    effective = policy.effective(device)
+    rules = Rules(effective, AllowedCode.parse(allow), learner_name(learner))
     keep = models.keep()
+    folder = state_folder(state, agent, federation)
+    places = [(Identity(agent, federation, source, folder), urls)]
+    for text in also or []:
+        other, own, where = _other(text, agent, urls)
+        folder = state_folder(None if state is None else state / f"@{own}", other, own)
+        places.append((Identity(other, own, source, folder), where))
+        if Path(text).is_file():
+            _take_entry(folder / SECURE, Path(text))
+    _check_places([identity for identity, _ in places], effective, state, keep)
     if connection.credentials is not None:
-        _take_entry(identity.state / SECURE, connection.credentials)
+        _take_entry(places[0][0].state / SECURE, connection.credentials)
     quiet_links()
-    observer = print_json if as_json else DeviceDisplay()
-    observer(Started(agent, federation, ", ".join(map(str, urls)), data))
+    lives: list[_Life] = []
+    for identity, where in places:
+        of_one = len(places) == 1
+        stamp = time_of_day if of_one else partial(_stamp, identity.federation)
+        observer = print_json if as_json else DeviceDisplay(stamp)
+        observer(Started(identity.agent, identity.federation, ", ".join(map(str, where)), data))
+        lives.append(_Life(identity, where, observer))
     with contextlib.suppress(KeyboardInterrupt):
         pool = PoolOptions(keep_warm, threads or default_threads())
-        asyncio.run(_start(identity, urls, pool, observer, rules, keep))
+        asyncio.run(_start(lives, pool, rules, keep))
+
+
+@dataclass(frozen=True)
+class _Life:
+    """An agent of this program, in one federation."""
+
+    identity: Identity
+    urls: Sequence[BrokerUrl]
+    observer: DeviceObserver
+
+
+def _stamp(federation: str) -> str:
+    from covey.agent.device.display import time_of_day
+
+    return f"{time_of_day()}{federation}: "
+
+
+def _other(
+    text: str, agent: str, urls: Sequence[BrokerUrl]
+) -> tuple[str, str, Sequence[BrokerUrl]]:
+    """Id, federation and brokers of another federation, by its name or the credentials for it."""
+    if not Path(text).is_file():
+        check_name("--also", text)
+        return agent, text, urls
+    from covey.shared.mqtt.broker_url import BrokerUrl, Tls
+    from covey.shared.mqtt.credentials import check_agent, read
+
+    own = read(Path(text))
+    check_agent(Path(text), own.id, [own.broker])
+    if not own.federation:
+        raise UserError(
+            f"--also {text}: these credentials are for any federation; give the name of one instead"
+        )
+    return own.id, own.federation, [BrokerUrl.parse(own.broker, Tls(ca=Path(own.ca)))]
+
+
+def _check_places(
+    identities: Sequence[Identity], policy: Policy, state: Path | None, keep: KeepOptions | None
+) -> None:
+    """Raise UserError for federations that one device cannot be in, or that its owner's policy does not allow."""
+    federations = [identity.federation for identity in identities]
+    if len(set(federations)) < len(federations):
+        raise UserError(f"--also: {', '.join(federations)}; expected each federation once")
+    if policy.max_federations is not None and len(federations) > policy.max_federations:
+        raise UserError(
+            f"policy of this device: max_federations: {len(federations)} federations, at most {policy.max_federations} are "
+            "allowed"
+        )
+    if keep is not None and len(federations) > 1:
+        raise UserError("--model-dir keeps the models of one federation; omit it, or omit --also")
+    bounds = (policy.privacy.local_epsilon, policy.privacy.secure_epsilon)
+    is_split = len(federations) > 1 or (state is None and federations != [DEFAULT_FEDERATION])
+    if is_split and any(bound is not None for bound in bounds):
+        raise UserError(
+            "policy of this device: privacy bounds what the device spends in all runs, and the account lies in the state "
+            "folder of one federation; omit --also, and give the same --state for each federation of this device"
+        )
 
 
 def _take_entry(folder: Path, file: Path) -> None:
@@ -126,43 +208,63 @@ def _take_entry(folder: Path, file: Path) -> None:
 
 
 @commands.command()
-def keys(name: AgentId = None, state: StateFolder = None) -> None:
+def keys(
+    name: AgentId = None,
+    state: StateFolder = None,
+    federation: Annotated[
+        str, typer.Option(help="the federation of the key", envvar="COVEY_FEDERATION")
+    ] = DEFAULT_FEDERATION,
+) -> None:
     """Print this device's signing key for secure sums, as `broker enroll --key` expects it. The secret stays here."""
     from covey.agent.kept.secure_folder import SecureFolder
 
     agent = name or default_name()
     check_name("--id", agent)
-    print(SecureFolder.signing_key(state_folder(state, agent) / SECURE).hex())
+    print(SecureFolder.signing_key(state_folder(state, agent, federation) / SECURE).hex())
 
 
 async def _start(
-    identity: Identity,
-    urls: Sequence[BrokerUrl],
-    workers: PoolOptions,
-    observer: DeviceObserver,
-    rules: Rules,
-    keep: KeepOptions | None,
+    lives: Sequence[_Life], workers: PoolOptions, rules: Rules, keep: KeepOptions | None
 ) -> None:
+    """Live in all federations. Their jobs go to one worker, so that they wait their turn."""
     from covey.agent.device.service import Agent
     from covey.agent.worker.pool import Pool, check_device
     from covey.shared.mqtt.mqtt_link import MqttLink
 
     loop = asyncio.get_running_loop()
     pool = Pool(1, keep_warm_s=workers.keep_warm_s, threads=workers.threads)
-    agent = Agent(identity, pool, observer=observer, rules=rules, keep=keep)
+    agents = [
+        Agent(life.identity, pool, observer=life.observer, rules=rules, keep=keep) for life in lives
+    ]
+
+    def show_stories() -> None:
+        for agent in agents:
+            agent.show_story()
+
+    def stop() -> None:
+        for agent in agents:
+            agent.stop()
+
     if hasattr(signal, "SIGUSR1"):
-        loop.add_signal_handler(signal.SIGUSR1, agent.show_story)
+        loop.add_signal_handler(signal.SIGUSR1, show_stories)
     async with Pool(1) as short_lived:  # its worker ends before the agent waits for orders
         await check_device(short_lived, rules.policy.device or "cpu", rules)
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, agent.stop)
-    own = MqttLink(urls, client_id=agent.client_id, fixed_id=agent.fixed_client_id, will=agent.will)
-    async with pool, own as link:
-        try:
-            await agent.run(link)
-        except Exception:
-            agent.show_story()
-            raise
+        loop.add_signal_handler(number, stop)
+
+    async def live(agent: Agent, urls: Sequence[BrokerUrl]) -> None:
+        fixed_id = agent.fixed_client_id
+        own = MqttLink(urls, client_id=agent.client_id, fixed_id=fixed_id, will=agent.will)
+        async with own as link:
+            try:
+                await agent.run(link)
+            except Exception:
+                agent.show_story()
+                raise
+
+    async with pool, asyncio.TaskGroup() as group:
+        for agent, life in zip(agents, lives, strict=True):
+            group.create_task(live(agent, life.urls))
 
 
 @commands.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -217,6 +319,8 @@ def _words_of(name: str, flag: str, value: Any) -> list[str]:
         )
     if name == "data":
         value = resolve_data(value)
+    if name == "also":
+        value = [str(Path(one).absolute()) if Path(one).is_file() else one for one in value]
     match value:
         case True:
             return [flag]

@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 import sys
+from asyncio.subprocess import DEVNULL
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ from covey.agent.cli.program import app
 from covey.agent.device.display import DeviceDisplay
 from covey.agent.device.notices import Connected, Disconnected, StoryLine, StorySoFar
 from covey.agent.training.models import initial
+from covey.broker.programs.embedded import EmbeddedBroker
 from covey.shared.mqtt.link import Message, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.numerics.vectors import Layout
@@ -31,7 +33,9 @@ from covey.shared.wire.documents import AgentStatus
 from covey.shared.wire.topics import Topics, is_name
 from tests.agent.test_worker import data, until
 from tests.brokers import start
+from tests.conformance.test_links import message, up
 from tests.kit.scenes import Scenes
+from tests.processes import ROOT
 
 MAX_PSS_BYTES = 40e6
 SCENES = Scenes.of(
@@ -84,6 +88,46 @@ def test_an_agents_state_is_below_xdg_state_home(monkeypatch: pytest.MonkeyPatch
     assert state_folder(None, "pi", "default") == Path("/srv/state/covey/pi")
     assert state_folder(None, "pi", "north") == Path("/srv/state/covey/pi@north")
     assert state_folder(Path("/mine"), "pi", "north") == Path("/mine")
+
+
+def test_several_federations_are_within_the_owners_limits(tmp_path: Path) -> None:
+    start = ("start", "--data", data(tmp_path), "--state", tmp_path / "state")
+    assert "each federation once" in refusal(*start, "--also", "default")
+    assert "--also 'a b'" in refusal(*start, "--also", "a b")
+    more = ("--also", "north", "--also", "south")
+    limited = refusal(*start, *more, "--limit", "max_federations=2")
+    assert "max_federations: 3 federations, at most 2" in limited
+    kept = refusal(*start, *more, "--model-dir", tmp_path / "models")
+    assert "--model-dir keeps the models of one federation" in kept
+    bounded = ("--limit", "privacy={local_epsilon: 2}")
+    assert "privacy bounds what the device spends" in refusal(*start, *more, *bounded)
+    alone = ("start", "--data", data(tmp_path), "--federation", "north", *bounded)
+    assert "give the same --state for each federation" in refusal(*alone)
+
+
+@pytest.mark.processes
+async def test_one_program_takes_part_in_several_federations(tmp_path: Path) -> None:
+    async with EmbeddedBroker() as broker, asyncio.timeout(60):
+        command = [sys.executable, "-m", "covey.agent.cli", "start", "--data", data(tmp_path)]
+        command += ["--state", tmp_path / "state", "--broker", broker.url, "--id", "pi"]
+        process = await asyncio.create_subprocess_exec(
+            *map(str, command), "--also", "north", stdout=DEVNULL, cwd=ROOT
+        )
+        topics = [Topics(federation).status("pi") for federation in ("default", "north")]
+        async with MqttLink(broker.url, client_id="c") as link:
+            await up(link)
+            await link.subscribe(topics)
+            for online in (True, False):
+                waited = set(topics)
+                while waited:
+                    arrived = await message(link)
+                    if AgentStatus.from_bytes(arrived.payload).online is online:
+                        waited.discard(arrived.topic)
+                if online:
+                    process.terminate()
+        assert await process.wait() == 0
+        folders = [tmp_path / "state", tmp_path / "state" / "@north"]
+        assert all((folder / "models").is_dir() for folder in folders)
 
 
 def test_start_refuses_wrong_options_before_it_connects(tmp_path: Path) -> None:

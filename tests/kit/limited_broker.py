@@ -46,15 +46,16 @@ class LimitedBroker(MemoryBroker):
         self.most: Counter[str] = Counter()
         self.offences: Counter[str] = Counter()
         self.ended = 0.0  # virtual time at the end of a trial
-        self._sent: dict[str, deque[tuple[float, int]]] = {}  # by client id: in the last second
-        self._asked: dict[str, deque[float]] = {}
-        self._under_way: dict[str, list[int]] = {}
+        # by connection: in the last second, and now
+        self._sent: dict[tuple[int, float], deque[tuple[float, int]]] = {}
+        self._asked: dict[tuple[int, float], deque[float]] = {}
+        self._under_way: dict[tuple[int, float], list[int]] = {}
 
     def link(self, client_id: str, will: Will | None = None) -> MemoryLink:
         return MemoryLink(self, client_id, will, self.obeyed)
 
     async def publish(self, link: MemoryLink, topic: str, payload: bytes, retain: bool) -> None:
-        under_way = self._under_way.setdefault(link.client_id, [])
+        under_way = self._under_way.setdefault(_connection(link), [])
         under_way.append(len(payload))
         try:
             within = self._within(link, "unacknowledged", len(under_way))
@@ -91,7 +92,7 @@ class LimitedBroker(MemoryBroker):
             super().unsubscribe(link, topics)
 
     def _may_ask(self, link: MemoryLink, topics: Sequence[str]) -> bool:
-        asked = self._asked.setdefault(link.client_id, deque())
+        asked = self._asked.setdefault(_connection(link), deque())
         now = asyncio.get_running_loop().time()
         asked.append(now)
         while now - asked[0] >= 1:
@@ -100,7 +101,7 @@ class LimitedBroker(MemoryBroker):
         return self._within(link, "filters", len(topics)) and within
 
     async def _within_rates(self, link: MemoryLink, size: int) -> bool:
-        sent = self._sent.setdefault(link.client_id, deque())
+        sent = self._sent.setdefault(_connection(link), deque())
         now = asyncio.get_running_loop().time()
         sent.append((now, size + HEAD_BYTES))
         while now - sent[0][0] >= 1:
@@ -128,3 +129,8 @@ class LimitedBroker(MemoryBroker):
         if ends:
             link._lose(f"{used} {thing}, at most {limit}")
         return False
+
+
+def _connection(link: MemoryLink) -> tuple[int, float]:
+    """The limits are those of a connection: a client that is back begins afresh."""
+    return id(link), link._since

@@ -106,6 +106,7 @@ class Fleet:
         self.pool = Numpy(people)  # does the agents' jobs
         self.sources: dict[ClientId, dict[str, Any]] = {one: {"client": one} for one in people}
         self.device_rules = DEFAULT_RULES
+        self.prefix = ""  # of client ids, where several fleets share a broker
         self.late: set[ClientId] = set()  # who does not join at the start
         self.agents: dict[ClientId, Agent] = {}
         self.rows: list[Mapping[str, Any]] = []
@@ -136,7 +137,7 @@ class Fleet:
         self.lives[client] = asyncio.create_task(self._live(client, agent))
 
     async def _live(self, client: ClientId, agent: Agent) -> None:
-        async with self.broker.link(client, agent.will) as link:
+        async with self.broker.link(self.prefix + client, agent.will) as link:
             await agent.run(link)
 
     async def vanish(self, client: ClientId) -> None:
@@ -154,7 +155,7 @@ class Fleet:
             self.folder / "run", self.scene, setup(self.scene), self.rules, "r1", now
         )
         async with self.broker.link(
-            "coordinator", last_will(Topics(self.scene.federation))
+            f"{self.prefix}coordinator", last_will(Topics(self.scene.federation))
         ) as link:
             self.service = Service(this, link, observer=observer or self._keep)
             why = await self.service.serve()
