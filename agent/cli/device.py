@@ -116,7 +116,9 @@ def start(
     rules = Rules(effective, AllowedCode.parse(allow), learner_name(learner))
     keep = models.keep()
     folder = state_folder(state, agent, federation)
-    places = [(Identity(agent, federation, source, folder), urls)]
+    places: list[tuple[Identity, Sequence[BrokerUrl]]] = [
+        (Identity(agent, federation, source, folder), urls)
+    ]
     for text in also or []:
         other, own, where = _other(text, agent, urls)
         folder = state_folder(None if state is None else state / f"@{own}", other, own)
