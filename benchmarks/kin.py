@@ -10,9 +10,12 @@ Macro averages over agents of E-server and of E-tuned (one epoch more at home).
 - upside down: every second agent's images. rotated: four angles.
 - swaps: three groups, of which two exchange the names of four digits each. unequal swaps: of log-normal sizes.
 - skewed swaps, skewed rotation: both on labels from Dirichlet 0.3.
+- three labels, dirichlet 1, unequal rotation, and sensor gain (half of the brightness at every second agent) were added when
+  all rules stood.
 
 The methods are Kin and seven simple ones: Local, FedAvg, FedAvg whose last third is local, FedClust and IFCA with 2, 3 and 4
-clusters; every other setting has its default. FedAvg with the label prior shows what that changes. Each cell is written to --out as soon as it is finished, and a second start resumes after
+clusters; every other setting has its default. Kin has a second row with the sums of all cells in its cards
+(`task.min_cell: 1`), and FedAvg one with the label prior. Each cell is written to --out as soon as it is finished, and a second start resumes after
 the last finished cell. `--table` runs nothing and prints the finished cells; `--page` replaces the tables in a Markdown page
 that has them already.
 """
@@ -38,6 +41,7 @@ from covey.agent.data import Dataset, fit
 from covey.agent.data.dataset import hold_back, take
 from covey.agent.data.partition import client_dataset, fleet_data
 from covey.agent.light.numpy_learner import NumpyLocal
+from covey.coordinator.commands.advise import advice, planned
 from covey.shared.client import shuffle
 from covey.shared.files import write_atomically
 from covey.shared.numerics.metrics import adjusted_rand
@@ -50,6 +54,7 @@ AGENTS = 20
 ROUNDS = 15
 METHODS: dict[str, dict[str, Any]] = {
     "kin": {"name": "kin"},
+    "kin, all cells": {"name": "kin"},
     "local": {"name": "local"},
     "fedavg": {"name": "fedavg"},
     "local last third": {"name": "fedavg"},  # its fine-tuning is the last third
@@ -58,10 +63,28 @@ METHODS: dict[str, dict[str, Any]] = {
     "ifca 3": {"name": "ifca", "n_clusters": 3},
     "ifca 4": {"name": "ifca", "n_clusters": 4},
 }
-SEVEN = tuple(method for method in METHODS if method != "kin")
-# for comparison: the label prior, which Kin has if labels differ
-PRIORS = {"fedavg, prior": "on"}
+KINS = ("kin", "kin, all cells")
+SEVEN = tuple(method for method in METHODS if method not in KINS)
+# what a method's task has besides the defaults
+TASKS: dict[str, dict[str, Any]] = {
+    "kin, all cells": {"min_cell": 1},
+    "fedavg, prior": {"label_prior": "on"},
+}
 METHODS |= {"fedavg, prior": METHODS["fedavg"]}
+# methods that need a number of clusters, with their usual one and with that of the cards; a vote; FLUX and Feroma
+GATED: dict[str, dict[str, Any]] = {
+    "ifca 2": METHODS["ifca 2"],
+    "ifca, cards": {"name": "ifca"},
+    "fesem 2": {"name": "fesem", "n_clusters": 2},
+    "fesem, cards": {"name": "fesem"},
+    "fesem_ma 3": {"name": "fesem_ma", "n_clusters": 3},
+    "fesem_ma, cards": {"name": "fesem_ma"},
+    "fedclust": METHODS["fedclust"],
+    "fedclust, vote": {"name": "fedclust", "vote": "auto"},
+    "flux": {"name": "flux"},
+    "feroma": {"name": "feroma"},
+}
+EVERY = {**METHODS, **GATED}
 SWAPS = [list(range(10)), [1, 0, 3, 2, 4, 5, 6, 7, 8, 9], [0, 1, 2, 3, 4, 5, 7, 6, 9, 8]]
 MODES = {"tuned": "E-tuned", "server": "E-server"}
 OUT = Path(__file__).parent / "results" / "kin.json"
@@ -93,6 +116,10 @@ FLEETS = {
     "unequal swaps": Fleet(IID, 3, "names", unequal=True),
     "skewed swaps": Fleet(SKEWED, 3, "names"),
     "skewed rotation": Fleet(SKEWED, 2, "angles"),
+    "three labels": Fleet({"name": "label_skew", "share": 0.3}),
+    "dirichlet 1": Fleet({**SKEWED, "alpha": 1.0}),
+    "unequal rotation": Fleet({"name": "rotation", "groups": 4}, unequal=True),
+    "sensor gain": Fleet(IID, 2, "gain"),
 }
 
 
@@ -119,9 +146,9 @@ def scenario(cell: Cell) -> Scenario:
         {
             "name": "kin",
             "seed": cell.seed,
-            "task": {**DIGITS, "label_prior": PRIORS.get(cell.method, "auto")},
+            "task": {**DIGITS, **TASKS.get(cell.method, {})},
             "training": PLAIN,
-            "strategy": METHODS[cell.method],
+            "strategy": EVERY[cell.method],
             "rounds": {"count": first if is_last_third else ROUNDS},
             "evaluation": {"tune_epochs": last_third + 1 if is_last_third else 1},
             "fleet": {
@@ -158,6 +185,8 @@ def _changed(own: Dataset, kind: Fleet, index: int) -> Dataset:
     if kind.change == "names":
         names = np.array(SWAPS[group])
         return replace(own, targets=names[own.targets], test_targets=names[own.test_targets])
+    if kind.change == "gain" and group:
+        return replace(own, features=own.features / 2, test_features=own.test_features / 2)
     if kind.change == "angles" and group:
         return replace(
             own,
@@ -259,24 +288,24 @@ def table(found: Found, mode: str) -> str:
     """
     head = " | ".join(METHODS)
     lines = [
-        f"| {MODES[mode]} on | {head} | Kin to the best | Kin's groups (ARI) |",
-        "|---|" + "---:|" * (len(METHODS) + 1) + "---|",
+        f"| {MODES[mode]} on | {head} | Kin to the best | all cells | Kin's groups (ARI) | all cells |",
+        "|---|" + "---:|" * (len(METHODS) + len(KINS)) + "---|" * len(KINS),
     ]
     for fleet in whole(found):
         figures = [f"{percent(found, fleet, method, mode):.1f}" for method in METHODS]
-        apart = f"{margin(found, fleet, 'kin', mode):+.1f}"
-        row = " | ".join([*figures, apart, decisions(found, fleet)])
+        apart = [f"{margin(found, fleet, method, mode):+.1f}" for method in KINS]
+        row = " | ".join([*figures, *apart, *[decisions(found, fleet, method) for method in KINS]])
         lines.append(f"| {fleet} | {row} |")
     return "\n".join(lines)
 
 
-def whole(found: Found) -> list[str]:
+def whole(found: Found, methods: tuple[str, ...] = tuple(METHODS)) -> list[str]:
     """The fleets of which all methods have finished the same seeds."""
     return [
         fleet
         for fleet in FLEETS
-        if of(found, fleet, "kin", "tuned")
-        and len({len(of(found, fleet, method, "tuned")) for method in METHODS}) == 1
+        if of(found, fleet, methods[0], "tuned")
+        and len({len(of(found, fleet, method, "tuned")) for method in methods}) == 1
     ]
 
 
@@ -286,12 +315,12 @@ def margin(found: Found, fleet: str, method: str, mode: str) -> float:
     return percent(found, fleet, method, mode) - best
 
 
-def decisions(found: Found, fleet: str) -> str:
+def decisions(found: Found, fleet: str, method: str) -> str:
     """What Kin found and decided, seed by seed."""
     words = []
     keys = ("chances", "sizes", "ari", "alone")
     for chances, sizes, ari, alone in zip(
-        *[of(found, fleet, "kin", key) for key in keys], strict=True
+        *[of(found, fleet, method, key) for key in keys], strict=True
     ):
         if min(chances) >= 0.01:
             words.append("FedAvg")
@@ -300,6 +329,77 @@ def decisions(found: Found, fleet: str) -> str:
         groups += "" if ari is None else f" ({ari:.2f})"
         words.append(f"{groups}, own" if alone else groups)
     return "; ".join(words)
+
+
+def gated(found: Found) -> str:
+    """Markdown: E-server of each fleet, with the usual number of clusters and with that of the cards."""
+    finished = {
+        fleet: {
+            seed for seed in range(1, 10) if all(f"{fleet}/{one}/{seed}" in found for one in GATED)
+        }
+        for fleet in FLEETS
+    }
+    fleets = [fleet for fleet, seeds in finished.items() if seeds]
+    figures = {
+        method: [
+            100 * np.mean([found[f"{fleet}/{method}/{seed}"]["server"] for seed in finished[fleet]])
+            for fleet in fleets
+        ]
+        for method in GATED
+    }
+    lines = [f"| E-server | {' | '.join(GATED)} |", "|---|" + "---:|" * len(GATED)]
+    for place, fleet in enumerate(fleets):
+        row = " | ".join(f"{figures[method][place]:.1f}" for method in GATED)
+        lines.append(f"| {fleet} | {row} |")
+    means = " | ".join(f"{np.mean(figures[method]):.1f}" for method in GATED) if fleets else ""
+    return "\n".join([*lines, f"| mean | {means} |"])
+
+
+ANSWERS = {
+    "one model": ("fedavg",),
+    "groups": ("fedclust", "ifca 2", "ifca 3", "ifca 4"),
+    "own models": ("local", "local last third"),
+}  # what training shows of each kind of advice, besides the prior
+ADVICE = "advice"  # in place of a method: what `coordinator advise` finds out
+WRONG = 2.0  # points behind the best kind
+
+
+def advised(found: Found) -> str:
+    """Markdown: the advice of `coordinator advise` for each fleet, seed by seed, next to what training showed (E-server)."""
+    lines = [
+        f"| fleet | advice | {' | '.join(ANSWERS)} | wrong |",
+        "|---|---|" + "---:|" * len(ANSWERS) + "---|",
+    ]
+    total = wrong = 0
+    for fleet in whole(found):
+        seeds = len(of(found, fleet, "kin", "server"))
+        kinds = of(found, fleet, ADVICE, "kind")[:seeds]
+        if len(kinds) < seeds:
+            continue
+        by_seed = {
+            kind: np.max([of(found, fleet, method, "server") for method in methods], axis=0)
+            for kind, methods in ANSWERS.items()
+        }
+        best = np.max(list(by_seed.values()), axis=0)
+        misses = [
+            100 * (best[place] - by_seed[kind][place]) > WRONG for place, kind in enumerate(kinds)
+        ]
+        total, wrong = total + seeds, wrong + sum(misses)
+        means = " | ".join(f"{100 * values.mean():.1f}" for values in by_seed.values())
+        said = "; ".join(f"{kind} ({kinds.count(kind)})" for kind in ANSWERS if kind in kinds)
+        lines.append(f"| {fleet} | {said} | {means} | {sum(misses)} of {seeds} |")
+    return "\n".join([*lines, f"| all | | | | | {wrong} of {total} |"])
+
+
+def advice_for(cell: Cell) -> str:
+    """The kind of advice from the cards of a fleet."""
+    owned, _ = people(cell.fleet, cell.seed)
+    scene = planned(scenario(replace(cell, method="kin")), None)
+    with tempfile.TemporaryDirectory() as folder:
+        run = Voters(scene, started(scene), owned).run(Path(folder))
+    notes = dict(run.strategy.shown(run.state).notes)
+    groups = [[""]] * (max(run.state.assign.values(), default=-1) + 1)
+    return advice(notes, AGENTS, groups).kind
 
 
 def summary(found: Found, mode: str) -> str:
@@ -325,7 +425,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--fleets", nargs="+", default=list(FLEETS), choices=list(FLEETS))
-    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
+    parser.add_argument("--methods", nargs="+", default=[*EVERY, ADVICE], choices=[*EVERY, ADVICE])
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--table", action="store_true", help="run nothing, print finished cells")
     parser.add_argument("--page", type=Path, help="a Markdown page whose tables are replaced")
@@ -338,7 +438,8 @@ def main() -> None:
         for cell in cells(options.fleets, options.methods, options.seeds):
             if cell.key in found:
                 continue
-            found[cell.key] = measured(cell)
+            is_advice = cell.method == ADVICE
+            found[cell.key] = {"kind": advice_for(cell)} if is_advice else measured(cell)
             print(cell.key, found[cell.key], flush=True)
             record = {"rounds": ROUNDS, "agents": AGENTS, "cells": found}
             write_atomically(options.out, json.dumps(record, indent=1).encode())
@@ -346,6 +447,8 @@ def main() -> None:
     for mode, name in MODES.items():
         tables[f"{name} on"] = table(found, mode)
         tables[f"{name}, to the best of the seven"] = summary(found, mode)
+    tables["E-server"] = gated(found)
+    tables["fleet"] = advised(found)
     if options.page is not None:
         text = options.page.read_text("utf-8")
         for first, made in tables.items():

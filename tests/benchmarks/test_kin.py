@@ -8,12 +8,15 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.kin import (
+    EVERY,
     FLEETS,
-    METHODS,
     MODES,
     SEVEN,
     Cell,
+    advice_for,
+    advised,
     cells,
+    gated,
     measured,
     people,
     scenario,
@@ -27,8 +30,8 @@ PAGE = (ROOT / "docs" / "kin.md").read_text("utf-8")
 
 
 def test_every_fleet_and_method_is_a_scenario() -> None:
-    listed = list(cells(list(FLEETS), list(METHODS), [1]))
-    assert len({cell.key for cell in listed}) == len(FLEETS) * len(METHODS)
+    listed = list(cells(list(FLEETS), list(EVERY), [1]))
+    assert len({cell.key for cell in listed}) == len(FLEETS) * len(EVERY)
     assert all(scenario(cell).strategy.name for cell in listed)
     assert len(SEVEN) == 7
 
@@ -65,3 +68,10 @@ def test_the_page_shows_the_figures_of_the_record() -> None:
     for mode in MODES:
         assert table(RECORD["cells"], mode) in PAGE
         assert summary(RECORD["cells"], mode) in PAGE
+    assert advised(RECORD["cells"]) in PAGE
+    assert gated(RECORD["cells"]) in (ROOT / "docs" / "choosing-k.md").read_text("utf-8")
+
+
+def test_the_advice_for_a_fleet_is_that_of_the_record() -> None:
+    assert advice_for(Cell("rotated", "advice", 1)) == "groups"
+    assert RECORD["cells"]["rotated/advice/1"] == {"kind": "groups"}
