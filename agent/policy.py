@@ -35,6 +35,7 @@ from covey.shared.wire.messages import DeviceKind, DeviceWish, ModelRef, OrderMe
 METHODS = (
     "cfl",
     "ditto",
+    "fedala",
     "fedavg",
     "fedbabu",
     "fedbn",
@@ -61,6 +62,7 @@ METHODS = (
     "pacfl",
     "perfedavg",
     "robust",
+    "scaffold",
 )
 if TYPE_CHECKING:
     from covey.shared.secure.agent import OwnersPolicy

@@ -144,6 +144,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "feddws": {"anneal": "linear"},
     "perfedavg": {"alpha": 0.05, "beta": 0.1},
     "lg": {"shared_layers": 1},
+    "scaffold": {},
+    "fedala": {"first_epochs": 2},
     "fedrep": {},
     "fedrep-fedper": {"name": "fedrep", "head": "joint"},
     "fedbabu": {},

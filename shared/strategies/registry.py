@@ -19,6 +19,7 @@ from covey.shared.plain_name import OrItsName
 from covey.shared.strategies.base import Strategy
 from covey.shared.strategies.cfl import Cfl
 from covey.shared.strategies.ditto import Ditto
+from covey.shared.strategies.fedala import FedAla
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.fedbabu import FedBabu
 from covey.shared.strategies.fedbn import FedBn
@@ -45,10 +46,12 @@ from covey.shared.strategies.local import LocalOnly
 from covey.shared.strategies.pacfl import Pacfl
 from covey.shared.strategies.perfedavg import PerFedAvg
 from covey.shared.strategies.robust import Robust
+from covey.shared.strategies.scaffold import Scaffold
 
 BuiltIn = Annotated[
     Cfl
     | Ditto
+    | FedAla
     | FedAvg
     | FedBabu
     | FedBn
@@ -74,7 +77,8 @@ BuiltIn = Annotated[
     | LocalOnly
     | Pacfl
     | PerFedAvg
-    | Robust,
+    | Robust
+    | Scaffold,
     Field(discriminator="name"),
 ]
 

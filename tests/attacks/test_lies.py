@@ -239,6 +239,7 @@ NO_LIMIT: dict[str, Any] = {"max_samples": {"times_median": None, "share": None}
 BY_SAMPLES = {
     "cfl",
     "ditto",
+    "fedala",
     "fedavg",
     "fedbabu",
     "fedbn",
@@ -251,7 +252,7 @@ BY_SAMPLES = {
     "fedrep-fedper",
     "fedsoft",
     "feroma",
-} | {*("fuzzy", "given", "ifca", "kin", "lg", "pacfl", "perfedavg")}
+} | {*("fuzzy", "given", "ifca", "kin", "lg", "pacfl", "perfedavg", "scaffold")}
 
 
 @pytest.mark.parametrize("method", sorted(METHODS))
