@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from covey.shared.errors import DecodeError
 from covey.shared.secure.derivation import (
@@ -131,18 +132,18 @@ class SumState:
     @property
     def listed(self) -> tuple[int, ...]:
         """Places on the list."""
-        return (
-            tuple(row.place for row in JoinList.from_bytes(self.listing).rows)
-            if self.listing
-            else ()
-        )
+        return _places(JoinList, self.listing) if self.listing else ()
 
     @property
     def reported(self) -> tuple[int, ...]:
         """Places on the unmask list."""
-        if not self.unmask:
-            return ()
-        return tuple(row.place for row in UnmaskList.from_bytes(self.unmask).rows)
+        return _places(UnmaskList, self.unmask) if self.unmask else ()
+
+
+@lru_cache(maxsize=64)
+def _places(kind: type[JoinList] | type[UnmaskList], content: bytes) -> tuple[int, ...]:
+    """The places of the rows of a list. They are asked for with each message."""
+    return tuple(row.place for row in kind.from_bytes(content).rows)
 
 
 @dataclass(frozen=True)
@@ -342,14 +343,15 @@ class SecureSum:
     def _shares_of(self, state: SumState, dealer: int) -> dict[int, int]:
         """The shares of a member's secret that the answers open, in order of places."""
         kind = _kind_of(state, dealer)
+        place_of = {place: index for index, place in enumerate(state.listed)}
         shares = {}
         for holder in sorted(state.answers):
             answer = state.answers[holder]
             if holder == dealer:
                 share = share_from_bytes(answer.share)
             else:
-                others = [place for place in state.listed if place != holder]
-                start = KEY_BYTES * others.index(dealer)
+                before = place_of[dealer] - (holder < dealer)  # the holder has no cell of its own
+                start = KEY_BYTES * before
                 key = answer.keys[start : start + KEY_BYTES]
                 pair = state.joins[dealer].pair_for(holder)
                 share = share_in_cell(pair, kind, key, self.name, dealer, holder)

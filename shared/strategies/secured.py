@@ -536,7 +536,8 @@ class Secured(Strategy[Any]):
     def _next(self, state: Any, secure: dict[str, Any], stage: str) -> Any:
         """The next phase; boxes again where no sum is left."""
         if all(one["end"] for one in secure["sums"]):
-            return self._void(state, [_ended(one, "void", one["end"]) for one in secure["sums"]])
+            ends = [_ended(one, "void", one["end"]) for one in secure["sums"]]
+            return self._void(_with(state, secure), ends)
         return _with(state, {**secure, "stage": stage})
 
     def _void(self, state: Any, ends: list[dict[str, Any]]) -> Any:

@@ -25,6 +25,7 @@ from covey.coordinator.simulate.virtual_clock import Driver
 from covey.coordinator.view.lines import reduced
 from covey.coordinator.view.state import RunPlan, Sources, dashboard_state
 from covey.shared.errors import PublicError
+from covey.shared.secure import agent as secure_agent
 from covey.shared.secure.agent import OwnersPolicy
 from covey.shared.secure.fleet_key import signed_list
 from covey.shared.secure.integers import Total, total_of
@@ -482,3 +483,25 @@ def test_a_damaged_state_of_a_device_is_an_error_and_not_an_empty_one(tmp_path: 
     (tmp_path / STATE).write_bytes(b"damaged")
     with pytest.raises(PublicError, match="which starts it has answered is unknown"):
         folder.state()
+
+
+def test_a_member_whose_cells_do_not_open_is_named_and_takes_part_in_no_further_sum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Dealing(Failing):
+        def work(self, run: Run, client: ClientId, order: OrderMessage) -> ReportContent:
+            with monkeypatch.context() as patched:
+                if client == "agent-3":
+                    patched.setattr(
+                        secure_agent, "sealed", lambda key, text, about: bytes(len(text) + 16)
+                    )
+                return super().work(run, client, order)
+
+    this = scene(rounds={"count": 2})
+    run = Run.start(tmp_path, this, small_run.setup(this), small_run.rules(this), "in-process", 0.0)
+    Driver(run, Dealing({})).complete(samples_of(small_run.clients()))
+    notes = [row["notes"].get("secure") for row in rows(tmp_path) if row.get("phase") == "train"]
+    assert [one["why"] for one in notes[0]] == ["cells do not open (agent-3)"]
+    for [one] in sums(tmp_path):
+        assert (one["end"], len(one["reported"])) == ("sum", 7)
+        assert "agent-3" not in [*one["reported"], *one["missing"]]
