@@ -13,6 +13,8 @@ from covey.coordinator.view.svg import Drawing, Panel
 from covey.coordinator.view.words import MODE_TITLES
 from covey.shared.numerics.measures import PERCENT, Measure
 
+# the modes that are measured at every evaluation: E-delivered is chosen once, after the last round
+CURVES = {mode: title for mode, title in MODE_TITLES.items() if mode != "delivered"}
 MIN_CUTS = 3  # runs at different cuts that make a curve
 MIN_POINTS = 2  # evaluations that make a line
 CLUSTERS = 7  # the colour of their number
@@ -77,7 +79,7 @@ def _distinct(groups: Sequence[Group], points: Callable[[Curves, str], Points]) 
     places: set[float] = set()
     for group in groups:
         for run in group.runs:
-            for mode in MODE_TITLES:
+            for mode in CURVES:
                 places.update(x for x, _ in points(run, mode))
     return sorted(places)
 
@@ -96,7 +98,7 @@ def _line_panels(
     A run alone has one panel, with a line for each mode.
     """
     by_mode: dict[str, list[Series]] = {}
-    for mode, title in MODE_TITLES.items():
+    for mode, title in CURVES.items():
         series = []
         for number, group in enumerate(groups):
             one = series_of(number, group.label, [points(run, mode) for run in group.runs], measure)
@@ -153,7 +155,7 @@ def extent(series: Sequence[Series]) -> list[float]:
 def _final_panels(groups: Sequence[Group], measure: Measure) -> Drawing:
     """The figures of the only evaluation: bars of single runs, dots of seeds with their mean."""
     found: dict[str, list[tuple[int, Group, list[float]]]] = {}  # by mode: number, group, values
-    for mode, title in MODE_TITLES.items():
+    for mode, title in CURVES.items():
         of_mode = []
         for number, group in enumerate(groups):
             values = []
@@ -219,7 +221,7 @@ def _of_cuts(groups: Sequence[Group], measure: Measure) -> Iterator[Picture]:
         return
     quantiles = sorted(cuts)
     series = []
-    for number, (mode, title) in enumerate(MODE_TITLES.items()):
+    for number, (mode, title) in enumerate(CURVES.items()):
         points = []
         for quantile in quantiles:
             mean = _mean_of(cuts[quantile], mode)
@@ -227,7 +229,7 @@ def _of_cuts(groups: Sequence[Group], measure: Measure) -> Iterator[Picture]:
                 points.append((quantile, shown(measure, mean)))
         if points:
             series.append(Series(title, number, points))
-    series.extend(_runs_without_cut(runs, quantiles, measure, len(MODE_TITLES)))
+    series.extend(_runs_without_cut(runs, quantiles, measure, len(CURVES)))
     x = around(quantiles, "cut, as a quantile of all distances", floor=0.0, ceiling=1.0)
     y = figure_axis(measure, extent(series))
     clusters = []

@@ -120,7 +120,10 @@ def _page_of_one(run: Curves, facts: RunFacts) -> Page:
 def _tiles(result: Result, measure: Measure) -> list[Tile]:
     """The figures that matter most: macro averages by mode, clusters, rounds, traffic, time."""
     tiles = []
+    shown = html_tables.shown_modes(result)
     for mode, title in MODE_TITLES.items():
+        if mode not in shown:
+            continue
         figure = result["accuracy"].get(mode, {}).get(measure.name, {}).get("macro")
         if figure is not None:
             label = f"{title}, {measure.title}, mean over agents"

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from covey.coordinator.report import tables
+from covey.coordinator.report.figure_pictures import CURVES
+from covey.coordinator.report.html_tables import shown_modes
 from covey.coordinator.run.result import result_of
 from covey.shared.numerics.figures import baseline_figures
 from tests.kit import small_run
@@ -89,3 +91,10 @@ def test_own_models_that_are_not_better_are_not_worth_a_sentence() -> None:
     assert tables.own_models({"accuracy": {}}) == ""
     found = tables.own_models(with_modes(1, server=0.9, tuned=0.8, delivered=0.91))
     assert found.startswith("1 of 4 agents use")
+
+
+def test_a_page_leaves_e_delivered_out_where_all_agents_use_the_served_model() -> None:
+    result = {**with_modes(server=0.9, tuned=0.8, delivered=0.9), "never_trained": []}
+    assert list(shown_modes(result)) == ["server", "tuned"]
+    assert list(shown_modes({**result, "at_home": ["pi-1"]})) == ["server", "delivered", "tuned"]
+    assert "delivered" not in CURVES
