@@ -9,14 +9,18 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.cli import options
 from covey.coordinator.cli.program import app
 from covey.coordinator.commands import advise
 from covey.coordinator.commands.advise import advice, planned
 from covey.coordinator.record import records
+from covey.coordinator.run.run import Run
 from covey.shared.errors import UserError
-from tests.kit.small_run import scenario
-from tests.shared.test_strategy_kin import complete, even, swapped
+from tests import clock
+from tests.kit.small_fleet import PATIENT, Fleet, Numpy
+from tests.kit.small_run import rules, scenario
+from tests.shared.test_strategy_kin import complete, even, people, swapped
 
 ROOT = Path(__file__).parents[2]
 GROUPS = (("a", "c"), ("b", "d"))
@@ -59,6 +63,24 @@ def test_a_run_that_stops_after_the_cards_trains_and_tests_nothing_and_has_the_g
         assert [row["phase"] for row in rows if row["event"] == "phase"] == ["signature"]
         assert [*run.state.assign.values()] == groups
         assert run.facts.evaluation == {}
+
+
+def test_over_a_broker_agents_send_a_card_each_and_nothing_else(tmp_path: Path) -> None:
+    plan = planned(scenario("fedavg"), None)
+    fleet_of = people(swapped)
+
+    async def whole() -> Run:
+        fleet = Fleet(tmp_path, plan, rules(plan, **PATIENT), MemoryBroker(seed=3), fleet_of)
+        fleet.pool = Numpy(fleet_of)
+        async with fleet:
+            return await fleet.serve()
+
+    run = clock.run(whole())
+    assert [*run.state.assign.values()] == [0, 1] * 4
+    assert run.engine.round == 0
+    assert [row["phase"] for row in records.lines(run.folder) if row["event"] == "phase"] == [
+        "signature"
+    ]
 
 
 def test_the_method_of_the_scenario_and_what_belongs_to_it_do_not_count() -> None:
