@@ -99,8 +99,8 @@ def advice(notes: Mapping[str, Any], agents: int, groups: Sequence[Sequence[str]
         return replace(
             found,
             kind="groups",
-            sentence=f"cluster: {differ}, and they fall into {counted(len(groups), 'group')}; take fedclust with "
-            f"n_clusters {len(groups)}, or kin, whose agents vote on it",
+            sentence=f"cluster: {differ}, and they fall into {counted(len(groups), 'group')}; take kin, whose agents vote on "
+            "it, or fedclust or ifca, which ask for the cards too",
         )
     return replace(
         found,

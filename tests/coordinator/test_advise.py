@@ -39,7 +39,11 @@ def notes(silhouette: float | None = None, **chances: float) -> dict[str, Any]:
     [
         (notes(), "one model", "do not cluster: no shift found between the data of 4 agents"),
         (notes(0.8, style=0.001), "groups", "cluster: style differ between agents"),
-        (notes(0.8, style=0.001), "groups", "2 groups; take fedclust with n_clusters 2, or kin"),
+        (
+            notes(0.8, style=0.001),
+            "groups",
+            "2 groups; take kin, whose agents vote on it, or fedclust or ifca",
+        ),
         (notes(0.3, labels=0.001), "own models", "personalise rather than cluster: labels differ"),
         (notes(None, labels=0.001, concept=0.001), "own models", "labels and concept differ"),
         ({"silhouettes": {}}, "unknown", "fewer than four agents sent one"),
