@@ -34,6 +34,7 @@ class ColumnDescription:
     missing: int  # cells
     distinct: int  # different values; MAX_DISTINCT + 1 stands for more than MAX_DISTINCT
     values: tuple[str, ...]  # as the file spells them, the most frequent first, at most MAX_SHOWN
+    counts: tuple[int, ...]  # cells of each of these
     smallest: float | None  # of numbers
     largest: float | None
     numbers: int  # cells with a finite number
@@ -147,6 +148,7 @@ class _Column:
             missing=self._missing,
             distinct=len(self._counts),
             values=tuple(word for word, _ in frequent),
+            counts=tuple(count for _, count in frequent),
             smallest=self._smallest if has_numbers else None,
             largest=self._largest if has_numbers else None,
             numbers=self._numbers,

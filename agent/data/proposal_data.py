@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -146,6 +147,7 @@ def _column_facts(column: ColumnDescription, rows: int) -> ColumnFacts:
         distinct=column.distinct if values is None else len(values),
         unique=column.is_unique,
         values=values,
+        counts=None if values is None else _counts(column, values, is_number=is_number),
     )
 
 
@@ -175,6 +177,17 @@ def _values(column: ColumnDescription, *, is_number: bool) -> tuple[str, ...] | 
         return tuple(sorted(column.values))
     different = {float(text) for text in column.values if text not in column.strange}
     return tuple(spelled(number) for number in sorted(different))
+
+
+def _counts(
+    column: ColumnDescription, values: Sequence[str], *, is_number: bool
+) -> tuple[int, ...]:
+    """The cells of each of these values."""
+    found: Counter[str] = Counter()
+    for text, count in zip(column.values, column.counts, strict=True):
+        is_spelled = is_number and text not in column.strange
+        found[spelled(float(text)) if is_spelled else text] += count
+    return tuple(found[value] for value in values)
 
 
 def describe_arrays(data: Dataset, source: str) -> DataDescription:

@@ -35,6 +35,7 @@ class ColumnFacts(Section):
     unique: bool = False  # no value occurs twice, and there are many
     # all different values; None: more than MAX_VALUES, or unique
     values: tuple[str, ...] | None = None
+    counts: tuple[int, ...] | None = None  # cells of each of these; None: unknown
 
     @property
     def present(self) -> int:

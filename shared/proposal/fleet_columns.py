@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from covey.shared.proposal.description import MAX_VALUES, ColumnFacts, DataDescription, Kind
@@ -60,6 +61,16 @@ class FleetColumn:
         if len(found) > MAX_VALUES:
             return None
         return tuple(sorted(found))
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """The cells of each value on all devices; empty if a device has not counted them."""
+        found: Counter[str] = Counter()
+        for facts in self.facts:
+            if facts.values is None or facts.counts is None:
+                return {}
+            found.update(dict(zip(facts.values, facts.counts, strict=False)))
+        return found
 
     @property
     def distinct(self) -> int:

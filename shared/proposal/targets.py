@@ -11,6 +11,7 @@ from covey.shared.proposal.fleet_columns import FleetColumn
 from covey.shared.scenario.columns import LABEL_NAMES
 from covey.shared.sentences import counted, some
 
+RARE = 0.05  # a class with a smaller share of the rows is worth a warning
 MAX_CLASSES = 20  # whole numbers with more different values are amounts, not classes
 ROWS_PER_CLASS = 2  # on average; with fewer, whole numbers are amounts
 
@@ -53,7 +54,12 @@ def find_target(columns: Sequence[FleetColumn], last: Sequence[str], wish: str |
         if not others or len(column.kinds) > 1:
             raise
         raise UserError(f"{error}; it could be {some(others)}") from None
-    return Target(name, why, classes, why_classes, tuple(_warnings(column)))
+    warnings = _warnings(column)
+    if classes is not None and column.counts:
+        rows = [f"{value} {count}" for value, count in column.counts.items()]
+        why_classes += f"; rows: {some(rows, MAX_CLASSES)}"
+        warnings += _rare(column)
+    return Target(name, why, classes, why_classes, tuple(warnings))
 
 
 def _chosen(
@@ -101,6 +107,19 @@ def candidates(columns: Sequence[FleetColumn]) -> list[str]:
         if not column.absent and not key_reason(column) and not column.names_devices:
             found.append(column.name)
     return found
+
+
+def _rare(column: FleetColumn) -> list[str]:
+    """What a user should know about a class that an accuracy hides."""
+    total = sum(column.counts.values())
+    rarest = min(column.counts, key=lambda value: column.counts[value])
+    rows = column.counts[rarest]
+    if rows >= RARE * total:
+        return []
+    return [
+        f"class {rarest!r} has {rows} of {total} rows: a model that never names it has an accuracy of up to "
+        f"{100 * (1 - rows / total):.1f} %. Set task.measure: recall, and try training.weights: balanced"
+    ]
 
 
 def _warnings(column: FleetColumn) -> list[str]:

@@ -255,6 +255,20 @@ def test_an_absence_names_the_fewer_devices(tmp_path: Path) -> None:
     assert f"{first}: no column 'b', which 3 other devices have" in both
 
 
+def test_classes_are_counted_and_a_rare_one_is_worth_a_warning(tmp_path: Path) -> None:
+    def device(name: str, *targets: str) -> str:
+        return table(tmp_path, name, "a,y", *(f"{n * 0.5},{y}" for n, y in enumerate(targets)))
+
+    proposal = proposed(device("1.csv", *["ok"] * 60), device("2.csv", *["ok"] * 38, "bad", "bad"))
+    assert "rows: bad 2, ok 98" in proposal.to_yaml() or "rows: ok 98, bad 2" in proposal.to_yaml()
+    [warning] = proposal.warnings
+    assert warning.startswith("class 'bad' has 2 of 100 rows")
+    assert "up to 98.0 %. Set task.measure: recall" in warning
+    even = proposed(device("3.csv", *["0", "1", "1.0", "0.0"] * 10))
+    assert "rows: 0 20, 1 20" in even.to_yaml()
+    assert not even.warnings
+
+
 SKY = {0.0: "blue", 0.5: "red"}
 
 
