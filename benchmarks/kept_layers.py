@@ -1,4 +1,4 @@
-"""Methods whose agents keep some layers, next to those that share all or nothing. Prints tables, writes JSON.
+"""Methods whose agents keep some layers or a part of a model, next to those that share all or nothing. Prints tables, writes JSON.
 
     python -m benchmarks.kept_layers [--seeds 1 2 3]
 
@@ -49,6 +49,8 @@ METHODS: Mapping[str, dict[str, Any]] = {
     "fedrep, head last": {"name": "fedrep", "head": "last"},
     "fedbabu": {"name": "fedbabu"},
     "fedbn": {"name": "fedbn"},
+    "scaffold": {"name": "scaffold"},
+    "fedala": {"name": "fedala"},
 }
 MODELS: Mapping[str, dict[str, Any]] = {
     "mlp": {"name": "mlp", "options": {"hidden": [64, 32]}},

@@ -24,6 +24,18 @@ GROUP_OF_CNN4 = 8  # channels that its group norm treats together
 # filters and number of the convolutions between two poolings (Simonyan and Zisserman 2015, table 1, column D)
 VGG16_GROUPS = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
 
+# expansion, filters, repeats and stride of the blocks (Sandler et al. 2018, table 2)
+MOBILENET_GROUPS = (
+    (1, 16, 1, 1),
+    (6, 24, 2, 2),
+    (6, 32, 3, 2),
+    (6, 64, 4, 2),
+    (6, 96, 3, 1),
+    (6, 160, 3, 2),
+    (6, 320, 1, 1),
+)
+SMALL_IMAGE = 64  # pixels a side
+
 Features = tuple[int, ...]
 
 
@@ -237,6 +249,83 @@ def _pooled_convolution(before: int, after: int) -> nn.Sequential:
     return _convolution(before, after).append(nn.MaxPool2d(2))
 
 
+def mobilenet(features: Features, outputs: int, *, width: float = 1.0) -> nn.Module:
+    """MobileNetV2 (Sandler et al. 2018, table 2) with group norm (Wu and He 2018) in place of batch norm.
+
+    2 236 682 parameters for (3, 32, 32) and 10 classes. Images of less than 64 pixels a side keep their size in the first
+    two of five halvings.
+
+    Args:
+        features: [channels, height, width] of at least 16x16.
+        outputs: of the last layer.
+        width: factor of the channels, at least 0.25; their numbers are multiples of 8.
+    """
+    channels, *sides = _image_shape(features, "mobilenet", 16)
+    if not isinstance(width, int | float) or not 0.25 <= width <= 4:
+        raise PublicError(
+            f"task.model.options.width is {width!r}; expected a number from 0.25 to 4"
+        )
+    is_small = min(sides) < SMALL_IMAGE
+    before = _eighths(32 * width)
+    layers: dict[str, nn.Module] = {
+        "stem": _normed(nn.Conv2d(channels, before, 3, 1 if is_small else 2, 1, bias=False))
+    }
+    number = 0
+    for expansion, filters, repeats, stride in MOBILENET_GROUPS:
+        after = _eighths(filters * width)
+        for repeat in range(repeats):
+            number += 1
+            halves = stride == 2 and repeat == 0 and not (is_small and filters == 24)
+            layers[f"block{number}"] = _inverted(before, after, expansion, 2 if halves else 1)
+            before = after
+    last = max(1280, _eighths(1280 * width))
+    layers["last"] = _normed(nn.Conv2d(before, last, 1, bias=False))
+    return Net(
+        **layers, pool=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten(), fc=nn.Linear(last, outputs)
+    )
+
+
+def _eighths(filters: float) -> int:
+    """The nearest multiple of 8, at least 8."""
+    return max(8, 8 * round(filters / 8))
+
+
+def _normed(convolution: nn.Conv2d, *, is_last: bool = False) -> nn.Sequential:
+    """A convolution with group norm in groups of 8 channels and, unless it is the last of a block, ReLU6."""
+    filters = convolution.out_channels
+    layers = nn.Sequential(convolution, nn.GroupNorm(filters // 8, filters))
+    return layers if is_last else layers.append(nn.ReLU6())
+
+
+def _inverted(before: int, after: int, expansion: int, stride: int) -> nn.Module:
+    """An inverted residual block: wider, a convolution of each channel alone, narrower again."""
+    inside = before * expansion
+    layers = [
+        *([] if expansion == 1 else [_normed(nn.Conv2d(before, inside, 1, bias=False))]),
+        _normed(nn.Conv2d(inside, inside, 3, stride, 1, groups=inside, bias=False)),
+        _normed(nn.Conv2d(inside, after, 1, bias=False), is_last=True),
+    ]
+    return Residual(*layers) if stride == 1 and before == after else nn.Sequential(*layers)
+
+
+class LastState(nn.GRU):
+    """The state (n, hidden) of a GRU after a window (n, channels, length)."""
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        states, _ = super().forward(x.transpose(1, 2))
+        return states[:, -1]
+
+
+def gru(features: Features, outputs: int, *, hidden: int = 64) -> nn.Module:
+    """A gated recurrent unit (Cho et al. 2014) over windows (channels, length), and a linear layer on its last state.
+
+    14 790 parameters for UCI HAR's (9, 128) and 6 classes.
+    """
+    if len(features) != 2:
+        raise PublicError(f"task.model gru: features {list(features)}; expected [channels, length]")
+    return Net(gru=LastState(features[0], hidden, batch_first=True), fc=nn.Linear(hidden, outputs))
+
+
 def femnist_cnn(features: Features, outputs: int, *, hidden: int = 2048) -> nn.Module:
     """LEAF's model for FEMNIST (Caldas et al. 2018): 6 603 710 parameters for (1, 28, 28) and 62 classes.
 
@@ -328,7 +417,19 @@ def _image_shape(features: Features, model: str, smallest: int) -> tuple[int, in
     return channels, height, width
 
 
-_BUILDERS = (lenet5, mlp, linear, cnn1d, cnn4, resnet9, femnist_cnn, celeba_cnn, vgg16)
+_BUILDERS = (
+    lenet5,
+    mlp,
+    linear,
+    cnn1d,
+    gru,
+    cnn4,
+    mobilenet,
+    resnet9,
+    femnist_cnn,
+    celeba_cnn,
+    vgg16,
+)
 BUILT_IN: Mapping[str, Callable[..., nn.Module]] = {
     builder.__name__: builder for builder in _BUILDERS
 }

@@ -63,7 +63,8 @@ class Model(Section):
 
     name: str = Field(
         "mlp",
-        description="A built-in model (lenet5, mlp, linear, cnn1d, cnn4, resnet9, femnist_cnn, celeba_cnn, vgg16) or "
+        description="A built-in model (lenet5, mlp, linear, cnn1d, gru, cnn4, mobilenet, resnet9, femnist_cnn, celeba_cnn, "
+        "vgg16) or "
         "module:callable, which every device must have installed. The default accepts features of any shape.",
     )
     options: dict[str, Any] = Field(

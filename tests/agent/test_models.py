@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -17,7 +18,7 @@ from covey.agent.kept.model_file import save_model
 from covey.agent.kept.versions import Version
 from covey.agent.training.models import build, initial, layout_of
 from covey.shared.consent import AllowedCode, ConsentError
-from covey.shared.errors import UserError
+from covey.shared.errors import PublicError, UserError
 from covey.shared.model_files import model_file
 from covey.shared.scenario.task import Model, Task
 
@@ -39,7 +40,10 @@ def task(
         (task("mlp", 64, hidden=[32, 16]), 64 * 32 + 32 + 32 * 16 + 16 + 170, 170),
         (task("linear", 12, classes=3), 39, 39),
         (task("cnn1d", 9, 128, classes=6), 44_998, 390),
+        (task("gru", 9, 128, classes=6), 14_790, 390),
         (task("cnn4", 3, 32, 32), 262_026, 20_490),
+        (task("mobilenet", 3, 32, 32), 2_236_682, 12_810),
+        (task("mobilenet", 3, 96, 96, width=0.5), 700_490, 12_810),
         (task("resnet9", 3, 32, 32), 6_575_370, 5_130),
         (task("resnet9", 3, 32, 32, classes=100), 6_621_540, 51_300),
         (task("femnist_cnn", 1, 28, 28, classes=62), 6_603_710, 127_038),
@@ -336,3 +340,29 @@ def test_weights_of_the_users_own_may_lack_what_trains(tmp_path: Path) -> None:
     ):
         with pytest.raises(UserError, match=why):
             started(arrays, **parts)
+
+
+@pytest.mark.parametrize(
+    ("described", "message"),
+    [
+        (task("mobilenet", 3, 32, 32, width=0.1), "options.width is 0.1; expected a number from"),
+        (task("mobilenet", 3, 8, 8), "of at least 16x16"),
+        (task("gru", 12), "gru: features [12]; expected [channels, length]"),
+    ],
+)
+def test_options_and_features_that_a_model_does_not_take_are_named(
+    described: Task, message: str
+) -> None:
+    with pytest.raises(PublicError, match=re.escape(message)):
+        build(described, 0)
+
+
+@pytest.mark.parametrize("described", [task("mobilenet", 1, 16, 16, width=0.25), task("gru", 3, 9)])
+def test_a_model_trains_and_treats_each_sample_alone(described: Task) -> None:
+    module = build(described, 1)
+    x = torch.randn(6, *described.features, generator=torch.Generator().manual_seed(1))
+    alone = torch.cat([module(x[row : row + 1]) for row in range(6)])
+    assert torch.allclose(module(x), alone, atol=1e-4)
+    loss = module(x).logsumexp(1).sum()
+    loss.backward()
+    assert all(parameter.grad is not None for parameter in module.parameters())
