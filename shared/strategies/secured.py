@@ -395,7 +395,7 @@ class Secured(Strategy[Any]):
                 self.settings.group,
             )
         ]
-        if not secure["voids"]:
+        if not secure["honest"]:  # no group of this round has made a vector yet
             sizes = filter(None, (self._group(len(chosen), 0) for chosen in drawn))
             secure["honest"] = min((group.honest for group in sizes), default=0)
         for chosen in drawn:

@@ -404,12 +404,13 @@ def test_agents_add_the_noise_of_client_level_privacy_and_the_account_counts_eac
 
 
 @pytest.mark.parametrize(
-    ("phase", "times", "releases"), [("secure-unmask", 3, 1), ("train", 5, 0), ("train", 1, 1)]
+    ("phase", "times", "releases"),
+    [("secure-unmask", 3, 1), ("train", 5, 0), ("train", 1, 1), ("secure-box", 1, 1)],
 )
 def test_the_account_counts_unmask_lists_and_no_sum_that_was_void(
     tmp_path: Path, phase: str, times: int, releases: int
 ) -> None:
-    run = run_with(tmp_path, {(phase, 0): 5}, times=times, this=noised_scene(1))
+    run = run_with(tmp_path, {(phase, 0): 6}, times=times, this=noised_scene(1))
     assert run.privacy is not None
     assert max(run.privacy.ledger.sums.values(), default=0) == releases
 
