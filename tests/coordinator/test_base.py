@@ -77,6 +77,13 @@ def test_a_run_on_a_base_has_the_bytes_of_one_that_sends_the_same_values(
     assert on_base.facts.evaluation == plain.facts.evaluation
 
 
+def test_in_buffered_rounds_each_agent_gets_the_base_with_its_first_order(tmp_path: Path) -> None:
+    task = scene_of(frozen(tmp_path)).task.model_dump(mode="json")
+    on_base = ended(tmp_path / "base", small_run.buffered("fedavg", task=task))
+    plain = ended(tmp_path / "plain", small_run.buffered("fedavg", task={**task, "base": None}))
+    assert fingerprint(on_base) == fingerprint(plain)
+
+
 def test_over_a_broker_each_agent_keeps_the_base_and_a_second_run_does_not_fetch_it(
     tmp_path: Path,
 ) -> None:
