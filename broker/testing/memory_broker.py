@@ -17,8 +17,8 @@ from covey.broker.topic_filters import Retained, Subscriptions, is_filter, is_to
 from covey.shared.mqtt.backoff import Backoff
 from covey.shared.mqtt.inbox import Inbox
 from covey.shared.mqtt.link import UNANSWERED, Down, Incoming, Message, Subscribed, Up, Will
-from covey.shared.mqtt.pace import Pace
 from covey.shared.mqtt.profiles import MOSQUITTO, Profile
+from covey.shared.mqtt.throttle import Throttle
 
 MAX_AT_ONCE = 64  # messages of one link under way, as those of the link to a real broker
 HELD_S = 0.05  # the longest delay of a reordered or duplicated message
@@ -166,7 +166,7 @@ class MemoryLink:
     ) -> None:
         self.client_id = client_id
         self.profile = profile
-        self._pace: Pace | None = None  # of the connection
+        self._throttle: Throttle | None = None  # of the connection
         self.will = will
         self.up = False
         self._broker = broker
@@ -208,10 +208,10 @@ class MemoryLink:
     async def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
         if not is_topic(topic):
             raise ValueError(f"{topic!r} is not a topic to publish to")
-        pace = self._pace
-        if pace is None or pace.keeps_back(topic, len(payload), retain):
+        throttle = self._throttle
+        if throttle is None or throttle.keeps_back(topic, len(payload), retain):
             return False
-        if not await pace.enter(len(payload)):
+        if not await throttle.enter(len(payload)):
             return False
         try:
             if not await self._travel():
@@ -220,15 +220,15 @@ class MemoryLink:
             # a session lost here: the message has arrived, its acknowledgement has not
             return await self._travel()
         finally:
-            pace.leave(len(payload))
+            throttle.leave(len(payload))
 
     async def subscribe(self, topics: Sequence[str]) -> Subscribed:
         wrong = [topic for topic in topics if not is_filter(topic)]
         if wrong:
             raise ValueError(f"{wrong} are not topic filters")
-        if self._pace is None:
+        if self._throttle is None:
             return UNANSWERED
-        return await self._pace.subscribe(topics, self._subscribe)
+        return await self._throttle.subscribe(topics, self._subscribe)
 
     async def _subscribe(self, topics: Sequence[str]) -> Subscribed:
         if not await self._travel():
@@ -237,7 +237,9 @@ class MemoryLink:
         return Subscribed(refused=tuple(refused)) if self.up else UNANSWERED
 
     async def unsubscribe(self, topics: Sequence[str]) -> bool:
-        return self._pace is not None and await self._pace.unsubscribe(topics, self._unsubscribe)
+        return self._throttle is not None and await self._throttle.unsubscribe(
+            topics, self._unsubscribe
+        )
 
     async def _unsubscribe(self, topics: Sequence[str]) -> bool:
         if not await self._travel():
@@ -262,7 +264,7 @@ class MemoryLink:
         self.up = True
         self._reported_down = False
         self._since = asyncio.get_running_loop().time()
-        self._pace = Pace(self.profile, MAX_AT_ONCE)
+        self._throttle = Throttle(self.profile, MAX_AT_ONCE)
         self._inbox.put(Up(profile=self.profile))
 
     def _lose(self, why: str, *, will: bool = True) -> None:
@@ -279,9 +281,9 @@ class MemoryLink:
 
     def _leave(self, *, will: bool) -> None:
         self.up = False
-        if self._pace is not None:
-            self._pace.end()
-        self._pace = None
+        if self._throttle is not None:
+            self._throttle.end()
+        self._throttle = None
         self._broker._forget(self, will=will)
         self._patterns.clear()
         for timer in self._held:

@@ -11,7 +11,7 @@ from collections.abc import Set
 from dataclasses import dataclass
 from typing import Any
 
-from covey.shared.mqtt.pace import Bucket
+from covey.shared.mqtt.throttle import Bucket
 
 MIB = 2.0**20
 # each: per second, at once

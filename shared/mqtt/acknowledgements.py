@@ -10,7 +10,7 @@ import asyncio
 import logging
 from typing import Any
 
-from covey.shared.mqtt.pace import Pace
+from covey.shared.mqtt.throttle import Throttle
 
 log = logging.getLogger(__name__)
 
@@ -41,14 +41,14 @@ class Acknowledgements:
 
     Args:
         client: the connected aiomqtt client.
-        pace: of the connection.
+        throttle: of the connection.
         within_s: time for an acknowledgement.
     """
 
-    def __init__(self, client: Any, pace: Pace, *, within_s: float) -> None:
+    def __init__(self, client: Any, throttle: Throttle, *, within_s: float) -> None:
         self._paho = client._client
         self._pending: dict[int, Any] = client._pending_publishes  # by message id
-        self._pace = pace
+        self._throttle = throttle
         self._within_s = within_s
         self._answers: set[asyncio.Future[bool]] = set()  # awaited now
         self._library_handler = self._paho.on_publish
@@ -63,7 +63,7 @@ class Acknowledgements:
         Raises:
             ValueError: no message can have this topic or payload.
         """
-        if not await self._pace.enter(len(payload)):
+        if not await self._throttle.enter(len(payload)):
             return False
         try:
             info = self._paho.publish(topic, payload, QOS, retain)
@@ -71,7 +71,7 @@ class Acknowledgements:
                 return False
             return await self._acknowledged(info.mid)
         finally:
-            self._pace.leave(len(payload))
+            self._throttle.leave(len(payload))
 
     def _answered(self, client: Any, userdata: Any, mid: int, code: Any, properties: Any) -> None:
         """A PUBACK. One of MQTT 5 may refuse the message: for now, or for good."""
@@ -97,7 +97,7 @@ class Acknowledgements:
 
     def end(self) -> None:
         """The connection has ended: nothing that is still under way was acknowledged."""
-        self._pace.end()
+        self._throttle.end()
         for answer in self._answers:
             _settle(answer, taken=False)
 

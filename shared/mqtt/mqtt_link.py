@@ -28,8 +28,8 @@ from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.failover import Failover
 from covey.shared.mqtt.inbox import Inbox
 from covey.shared.mqtt.link import UNANSWERED, Down, Incoming, Message, Subscribed, Up, Will
-from covey.shared.mqtt.pace import Pace
 from covey.shared.mqtt.profiles import Profile
+from covey.shared.mqtt.throttle import Throttle
 from covey.shared.mqtt.tls_errors import tls_failure
 
 __all__ = ["BrokerUrl", "MqttLink"]
@@ -121,7 +121,7 @@ class MqttLink:
         self._reported: set[BrokerUrl] = set()  # brokers with a `Down` since the latest `Up`
         self._client: aiomqtt.Client | None = None  # None while the link is down
         self._acknowledgements: Acknowledgements | None = None  # of that client's messages
-        self._pace: Pace | None = None  # of that client's connection
+        self._throttle: Throttle | None = None  # of that client's connection
         self._profile = self.url.profile  # of the newest connection
         self.certificate_until: float | None = (
             None  # seconds since 1970; None: no TLS, or not verified
@@ -185,10 +185,10 @@ class MqttLink:
     async def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
         client = self._client
         acknowledgements = self._acknowledgements
-        pace = self._pace
-        if client is None or acknowledgements is None or pace is None:
+        throttle = self._throttle
+        if client is None or acknowledgements is None or throttle is None:
             return False
-        if pace.keeps_back(topic, len(payload), retain):
+        if throttle.keeps_back(topic, len(payload), retain):
             return False
         taken = await acknowledgements.publish(topic, payload, retain)
         if not taken and client is self._client:
@@ -198,9 +198,9 @@ class MqttLink:
 
     async def subscribe(self, topics: Sequence[str]) -> Subscribed:
         """As in `Link`. A refusal is logged."""
-        if self._pace is None:
+        if self._throttle is None:
             return UNANSWERED
-        answer = await self._pace.subscribe(topics, self._subscribe)
+        answer = await self._throttle.subscribe(topics, self._subscribe)
         if answer.refused:
             names = ", ".join(answer.refused)
             log.warning("%s refuses %s the subscription to %s", self.url, self.client_id, names)
@@ -220,7 +220,9 @@ class MqttLink:
         return Subscribed(refused=tuple(refused))
 
     async def unsubscribe(self, topics: Sequence[str]) -> bool:
-        return self._pace is not None and await self._pace.unsubscribe(topics, self._unsubscribe)
+        return self._throttle is not None and await self._throttle.unsubscribe(
+            topics, self._unsubscribe
+        )
 
     async def _unsubscribe(self, topics: Sequence[str]) -> bool:
         done, _ = await self._call(
@@ -314,7 +316,7 @@ class MqttLink:
         self._rise(client)
         why = await self._watch(client)
         self._client = None
-        self._pace = None
+        self._throttle = None
         if self._acknowledgements is not None:
             self._acknowledgements.end()
         for call in self._calls:
@@ -341,8 +343,8 @@ class MqttLink:
         """The connection of `client` is up. It is reported once."""
         if self._client is not client:
             self._client = client
-            self._pace = Pace(self._profile, MAX_CONCURRENT_CALLS)
-            self._acknowledgements = Acknowledgements(client, self._pace, within_s=self._ack_s)
+            self._throttle = Throttle(self._profile, MAX_CONCURRENT_CALLS)
+            self._acknowledgements = Acknowledgements(client, self._throttle, within_s=self._ack_s)
             self._down_reason = ""
             self._reported.clear()
             self._inbox.put(Up(str(self.url), profile=self._profile))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from covey.coordinator.serve.rate import MAX_PART_BYTES, STATUSES, UNKNOWN_STATUSES, Rates
-from covey.shared.mqtt.pace import Bucket
+from covey.shared.mqtt.throttle import Bucket
 
 
 def admitted(

@@ -16,8 +16,8 @@ from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.link import Message, Subscribed
 from covey.shared.mqtt.mqtt_link import MqttLink
-from covey.shared.mqtt.pace import Pace
 from covey.shared.mqtt.profiles import HEAD_BYTES, MOSQUITTO, PROFILES, profile_named
+from covey.shared.mqtt.throttle import Throttle
 from tests import clock
 from tests.brokers import ROOMY
 from tests.conformance.test_links import message, up
@@ -84,7 +84,7 @@ def test_subscriptions_leave_in_packets_that_the_broker_takes_and_the_rest_count
         return Subscribed()
 
     async def program() -> Subscribed:
-        return await Pace(AWS, 64).subscribe([f"t/{number}" for number in range(53)], send)
+        return await Throttle(AWS, 64).subscribe([f"t/{number}" for number in range(53)], send)
 
     assert clock.run(program()).refused == ("t/50", "t/51", "t/52")
     assert [len(packet) for packet in packets] == [8, 8, 8, 8, 8, 8, 2]
@@ -94,10 +94,10 @@ def test_messages_leave_no_faster_than_the_broker_takes_them() -> None:
     slow = replace(MOSQUITTO, messages_per_s=10)
 
     async def program() -> list[float]:
-        pace, left = Pace(slow, 64), []
+        throttle, left = Throttle(slow, 64), []
         for _ in range(30):
-            assert await pace.enter(10)
-            pace.leave(10)
+            assert await throttle.enter(10)
+            throttle.leave(10)
             left.append(asyncio.get_running_loop().time())
         return left
 
@@ -110,12 +110,12 @@ def test_messages_that_would_end_the_connection_are_kept_back_and_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def program() -> list[bool]:
-        pace = Pace(AWS, 64)
-        found = [pace.keeps_back("t", 200_000, False) for _ in range(3)]
+        throttle = Throttle(AWS, 64)
+        found = [throttle.keeps_back("t", 200_000, False) for _ in range(3)]
         return [
             *found,
-            pace.keeps_back("1/2/3/4/5/6/7/8/9", 1, False),
-            pace.keeps_back("t", 1, True),
+            throttle.keeps_back("1/2/3/4/5/6/7/8/9", 1, False),
+            throttle.keeps_back("t", 1, True),
         ]
 
     assert clock.run(program()) == [True, True, True, True, False]

@@ -48,7 +48,7 @@ class Bucket:
         return self.at + wait_s
 
 
-class Pace:
+class Throttle:
     """The packets of one connection that wait their turn, in order, and those that are under way.
 
     Args:
@@ -73,7 +73,7 @@ class Pace:
         self.has_ended = False
 
     def __repr__(self) -> str:
-        return f"Pace({self.profile}, {self._under_way} under way)"
+        return f"Throttle({self.profile}, {self._under_way} under way)"
 
     def keeps_back(self, topic: str, size: int, retain: bool) -> bool:
         """Whether the broker would end the connection for a message with a payload of this size. It is logged, once."""
