@@ -17,7 +17,7 @@ run: $(READY) ## the digits scenario with FedClust, then with FedAvg, then both 
 
 test: $(READY) mosquitto chromium ## everything: format, lint, types, then all tests
 	@$(MAKE) --no-print-directory check
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 ALONE := -n 2 -m 'not processes and not broker'
 quick: $(READY) ## the tests of pure decisions: methods, messages, engine, sessions; a minute

@@ -135,10 +135,11 @@ def _evaluation(**changes: Any) -> Bend:
         assert work is not None
         if work.phase != "evaluate":
             return None
-        return {
-            **fields,
-            "numbers": {mode: {**one, **changes} for mode, one in fields["numbers"].items()},
+        figures = {
+            name: {**one, **changes} if isinstance(one, Mapping) else one
+            for name, one in fields["numbers"].items()
         }
+        return {**fields, "numbers": figures}
 
     return bend
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from covey.agent.cli.device import _Life
 from covey.agent.cli.program import app as agent
-from covey.agent.device.identity import Identity
 from covey.broker.access import members, passwords
 from covey.broker.access.acl import allows, render
 from covey.broker.access.authority import expiry, hosts_of
@@ -267,9 +267,10 @@ def test_credentials_replace_the_options_for_broker_authority_and_id(
 ) -> None:
     seen: list[tuple[str, BrokerUrl]] = []
 
-    async def start(identity: Identity, urls: list[BrokerUrl], *_: object) -> None:
-        (url,) = urls
-        seen.append((identity.agent, url))
+    async def start(lives: list[_Life], *_: object) -> None:
+        [life] = lives
+        [url] = life.urls
+        seen.append((life.identity.agent, url))
 
     monkeypatch.setattr("covey.agent.cli.device._start", start)
     file = home.enroll("pi-7")
@@ -292,8 +293,9 @@ def test_the_login_of_credentials_opens_every_encrypted_broker(
 ) -> None:
     seen: list[BrokerUrl] = []
 
-    async def start(_: Identity, urls: list[BrokerUrl], *__: object) -> None:
-        seen.extend(urls)
+    async def start(lives: list[_Life], *_: object) -> None:
+        [life] = lives
+        seen.extend(life.urls)
 
     monkeypatch.setattr("covey.agent.cli.device._start", start)
     own = url_of(home.enroll("pi-7"))
