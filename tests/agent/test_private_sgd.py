@@ -364,7 +364,7 @@ RUN = {
 @pytest.mark.parametrize(
     ("strategy", "rounds"),
     [
-        ({"name": "ditto"}, 6),
+        ({"name": "ditto"}, 4),
         ({"name": "fedclust", "n_clusters": 2, "first_epochs": 5}, 4),
         ({"name": "fesem", "warmup_epochs": 5}, 4),
         ({"name": "local", "epochs": 12}, 4),

@@ -244,7 +244,7 @@ class Killed(Exception):  # noqa: N818 - a kill
     pass
 
 
-@pytest.mark.parametrize("step", [1, 2, 3, 4, 5, 8])
+@pytest.mark.parametrize("step", [1, 2, 4, 8])
 def test_a_coordinator_killed_at_any_step_ends_with_the_same_bytes(
     tmp_path: Path, step: int
 ) -> None:
@@ -270,7 +270,7 @@ def test_a_coordinator_killed_at_any_step_ends_with_the_same_bytes(
     assert [end[0] for end in ends(folder)] == ["sum", "sum"]
 
 
-@pytest.mark.parametrize("habit", [{}, {"duplicate": 0.3, "reorder": 0.3, "drop_session": 0.01}])
+@pytest.mark.parametrize("habit", [{"duplicate": 0.3, "reorder": 0.3, "drop_session": 0.01}])
 def test_the_wire_gives_the_bytes_of_the_run_without_a_network(
     tmp_path: Path, habit: dict[str, float]
 ) -> None:

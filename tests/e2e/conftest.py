@@ -56,6 +56,8 @@ def fleet(folder: Path, port: int, **sections: Any) -> Iterator[Program]:
         url,
         "--run-dir",
         str(folder),
+        "--learner",
+        "numpy",  # it starts without an import of torch
         log=folder / "f.log",
     ) as f:
         until(lambda: "agents" in f.output, of=f)

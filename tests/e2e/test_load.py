@@ -24,8 +24,8 @@ NOISE = 10_000
 KINDS = {"order", "model", "report", "status", "metrics", "roster"}
 
 
-def test_two_hundred_agents_with_twenty_parts_each_on_a_stock_mosquitto(tmp_path: Path) -> None:
-    port, agents = free_port(), 200
+def test_a_hundred_agents_with_twenty_parts_each_on_a_stock_mosquitto(tmp_path: Path) -> None:
+    port, agents = free_port(), 100
     sections: dict[str, Any] = {
         "fleet": {"agents": agents, "partition": {"name": "iid"}, "faults": {}},
         "training": {"epochs": 1},
