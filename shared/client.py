@@ -449,7 +449,7 @@ def _is_better_at_home(
             )
     if not pairs:
         return False
-    other, served = (np.concatenate(errors) for errors in zip(*pairs, strict=True))
+    other, served = (np.concatenate(of_all) for of_all in zip(*pairs, strict=True))
     return is_clearly_better(other, served)
 
 

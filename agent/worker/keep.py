@@ -15,7 +15,7 @@ import numpy as np
 
 from covey.agent.data import Dataset
 from covey.agent.kept.model_file import ModelFile, Named, read_model, save_model, task_with_scaling
-from covey.agent.kept.verdict import Figures, Verdict, judge, main_figure
+from covey.agent.kept.verdict import Figure, Figures, Verdict, judge, main_figure
 from covey.agent.kept.versions import Version
 from covey.agent.learning import load_learner
 from covey.agent.policy import PolicyError, Rules
@@ -144,12 +144,20 @@ def keep(
     if verdict.accepted:
         path = place.folder / version.file
         save_model(path, version, candidate.task, candidate.mixture, candidate.layout)
+    figure = main_figure(new, task.measure)
+    return _answer(version, verdict, figure, is_first=accepted is None)
+
+
+def _answer(
+    version: Version, verdict: Verdict, figure: Figure | None, *, is_first: bool = False
+) -> Answer:
+    """What the agent's process gets of a decision on a model."""
     return {
         "version": version.to_json(),
         "accepted": verdict.accepted,
         "why": verdict.why,
-        "figure": main_figure(new, task.measure),
-        "is_first": accepted is None,
+        "figure": figure,
+        "is_first": is_first,
     }
 
 
@@ -192,13 +200,7 @@ def adopt(
             "takes part in a run"
         )
         version = Version(deployment.run, deployment.round, None, deployment.origin)
-        return {
-            "version": version.to_json(),
-            "accepted": False,
-            "why": why,
-            "figure": None,
-            "is_first": False,
-        }
+        return _answer(version, Verdict(False, why), None)
     models = [layout.vector(layout.named(model) | own) for model in models]
     dataset = source.dataset(checked)
     learner = load_learner(rules.learner, rules.allowed)

@@ -52,6 +52,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 import numpy as np
@@ -175,6 +176,14 @@ class Setup:
     def whole(self) -> Layout:
         """The layout of the whole model."""
         return self.layout if self.split is None else self.split.whole
+
+    @cached_property
+    def own(self) -> Vector | None:
+        """What agents get of the initial values of what does not travel; None: nothing, or they have it in the base."""
+        if self.rest is None or self.base is None or self.split is None:
+            return self.rest
+        lacking = np.isnan(self.split.rest_of(self.base))
+        return self.rest[lacking] if lacking.any() else None
 
 
 @dataclass(frozen=True)

@@ -246,7 +246,6 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
             head=(final_layer.start, final_layer.stop),
             spare=setup.starts,
             asks=self.asks_in(setup),
-            awaits_cards=self.asks_in(setup),
         )
         return state if state.asks else self._begun(state, self.count())
 
@@ -259,7 +258,7 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
     # -- phases ------------------------------------------------------------------------------------
 
     def plan(self, state: Hypotheses, view: View) -> Phase:
-        if state.awaits_cards:
+        if not state.count:
             return CARDS_ALONE
         # a loss for each hypothesis; during the warm-up a client reports that of its group only
         numbers = {
@@ -276,7 +275,7 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
         return Phase(CHOOSE, ends_round=False, numbers=choice, draw=TRAIN)
 
     def order(self, state: Hypotheses, phase: Phase, client: ClientId) -> Order:
-        if state.awaits_cards:
+        if not state.count:
             return CARD_ORDER
         if phase.name == SEED:
             return Order(models=(START,), whole=True)
@@ -407,7 +406,7 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
     def fold(self, state: Hypotheses, phase: Phase, sums: Sums, reports: Reports) -> Hypotheses:
         if phase.name == SIGNATURE:
             cards = cards_of(sampled(reports)).values()
-            state = replace(state, awaits_cards=False, chances=tested(cards))
+            state = replace(state, chances=tested(cards))
             return self._begun(state, self.count(state.chances, cards))
         if phase.name in SEEDING:
             return self._with_one_trunk(self._initial(state).fold(state, phase, reports))
@@ -578,7 +577,7 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
         # the rounds of an initialisation are drawn for all hypotheses together
         return Buffering(
             refusal,
-            lambda state: not state.awaits_cards and self._initial(state).is_over(state),
+            lambda state: state.count > 0 and self._initial(state).is_over(state),
             self._buffer_of,
         )
 

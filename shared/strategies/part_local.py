@@ -75,26 +75,17 @@ def with_own(order: Order, setup: Setup, client: ClientId, owners: Collection[Cl
     """The order with the initial values of what does not travel, unless the client is among the owners of such values."""
     if setup.rest is None or client in owners:
         return order
-    own = () if _own(setup) is None else (OWN,)
+    own = () if setup.own is None else (OWN,)
     base = () if setup.base is None else (BASE,)
     return replace(order, models=(*order.models, *own, *base))
 
 
-def _own(setup: Setup) -> Vector | None:
-    """What agents get of the initial values of what does not travel; None: nothing, they have it."""
-    if setup.rest is None or setup.base is None or setup.split is None:
-        return setup.rest
-    lacking = np.isnan(setup.split.rest_of(setup.base))
-    return setup.rest[lacking] if lacking.any() else None
-
-
 def model_of(strategy: Strategy[Any], state: Any, key: str, setup: Setup) -> Vector:
     """The vector of a key in an order."""
-    own, base = _own(setup), setup.base
-    if key == OWN and own is not None:
-        return own
-    if key == BASE and base is not None:
-        return base
+    if key == OWN and setup.own is not None:
+        return setup.own
+    if key == BASE and setup.base is not None:
+        return setup.base
     return strategy.model(state, key)
 
 

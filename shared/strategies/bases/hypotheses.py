@@ -40,8 +40,7 @@ Candidate = tuple[ClientId, Vector]  # a model (d,) that can become a hypothesis
 class Hypotheses(Tested):
     """The hypotheses are `models`; the cluster of a client is its latest choice."""
 
-    awaits_cards: bool = False
-    count: int = 0  # K
+    count: int = 0  # K; 0 until the cards have come, if agents are asked for them
     seed: int = 0
     lr: float = 0.0  # the server's learning rate, where clients send gradients
     schedule: Schedule = ()  # of that rate
