@@ -7,8 +7,10 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Self
+
+Handler = Callable[[int, FrameType | None], object]
 
 
 @contextmanager
@@ -22,6 +24,40 @@ def sigterm_as_ctrl_c() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def interrupts_stay_interrupts() -> Iterator[None]:
+    """After Ctrl-C, whatever error ends the block becomes KeyboardInterrupt.
+
+    The signal may strike in a callback of a library that turns it into an error of its own, as pydantic's serialiser
+    does. Only the main thread hears signals; elsewhere nothing is changed.
+    """
+    heard = False
+
+    def hear(handler: Callable[[int, FrameType | None], object]) -> Handler:
+        def heard_first(number: int, frame: FrameType | None) -> None:
+            nonlocal heard
+            heard = True
+            handler(number, frame)
+
+        return heard_first
+
+    is_main = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()
+    before = {number: signal.getsignal(number) for number in numbers}
+    for number, handler in before.items():
+        if callable(handler):
+            signal.signal(number, hear(handler))
+    try:
+        yield
+    except Exception as error:
+        if heard:
+            raise KeyboardInterrupt from error
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class StopSignals:

@@ -25,6 +25,7 @@ from covey.coordinator.run.options import Options
 from covey.coordinator.run.origin import Origin, copy_start, origin_of
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
+from covey.coordinator.serve.signals import interrupts_stay_interrupts
 from covey.coordinator.simulate.virtual_clock import Driver, GivenUpError
 from covey.coordinator.simulate.worker_clients import WorkerClients
 from covey.shared.audit import read_key
@@ -41,6 +42,7 @@ from covey.shared.wire.messages import ALWAYS_THERE
 Samples = tuple[int, int]  # for training and for tests
 
 
+@interrupts_stay_interrupts()
 def alone(scenario: Scenario, options: Options, observer: Observer) -> dict[str, Any]:
     """One run with workers of its own. Raises UserError, and KeyboardInterrupt where the operator stopped it."""
     fleet = _simulated(scenario)
@@ -52,6 +54,7 @@ def alone(scenario: Scenario, options: Options, observer: Observer) -> dict[str,
         return _run(scenario, replace(options, resume=resume), pool, observer)
 
 
+@interrupts_stay_interrupts()
 def simulate(
     scenario: Scenario, options: Options, pool: WorkerPool, observer: Observer
 ) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from covey.coordinator.serve.signals import interrupts_stay_interrupts
 from tests.e2e.conftest import SIMULATED, finish
 from tests.processes import Program, model_bytes, rows, until
 
@@ -53,6 +54,26 @@ def test_a_terminated_run_shows_how_to_resume_it_and_resumes(
     assert "Traceback" not in this.output
     finish(Program([*line, "--resume"], tmp_path / "log"))
     assert model_bytes(out) == model_bytes(whole)
+
+
+def serializer_that_wraps_errors() -> None:
+    """As pydantic's does when Ctrl-C strikes in one of its callbacks."""
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt as interrupt:
+        raise ValueError("error calling function") from interrupt
+
+
+def test_an_interrupt_that_a_library_turns_into_an_error_stays_an_interrupt() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), interrupts_stay_interrupts():
+        serializer_that_wraps_errors()
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_an_error_without_an_interrupt_stays_itself() -> None:
+    with pytest.raises(ValueError, match="broken"), interrupts_stay_interrupts():
+        raise ValueError("broken")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
