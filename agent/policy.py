@@ -417,6 +417,10 @@ class Rules:
         try:
             self._check_task(deployment.task)
             self._check_sizes(deployment.models, deployment.layout)
+            if deployment.tune:
+                self.check_epochs(
+                    _whole("tune.epochs", deployment.tune.get("epochs")), "tune.epochs"
+                )
         except UserError as error:
             return str(error)
         return None

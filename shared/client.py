@@ -392,7 +392,7 @@ def _evaluate(
         numbers["tuned"] = measure(tuned(on_whole, mixture, epochs, job.split), on_whole)
         if folds is not None:
             numbers[AT_HOME] = int(
-                _is_better_at_home(mixture, epochs, job.split, folds, measured_by)
+                is_better_at_home(mixture, epochs, job.split, folds, measured_by)
             )
     if LAST_MODEL in client_state:
         numbers["last"] = measure(((1.0, client_state[LAST_MODEL]),), on_whole)
@@ -434,7 +434,7 @@ def _served(
     return (((1.0, alternative),) if vote.is_against else own), vote
 
 
-def _is_better_at_home(
+def is_better_at_home(
     mixture: Mixture, epochs: int, split: Split | None, folds: Iterable[Local], measured_by: str
 ) -> bool:
     """Whether fine-tuning helps on training samples that it has not seen. The served models may have seen them, which is for

@@ -14,20 +14,23 @@ from typing import Any
 import numpy as np
 
 from covey.agent.data import Dataset
+from covey.agent.data.dataset import folds
 from covey.agent.kept.model_file import ModelFile, Named, read_model, save_model, task_with_scaling
 from covey.agent.kept.verdict import Figure, Figures, Verdict, judge, main_figure
 from covey.agent.kept.versions import Version
 from covey.agent.learning import load_learner
 from covey.agent.policy import PolicyError, Rules
 from covey.agent.worker.sources import Source
-from covey.shared.client import decode_model, measure, model_for_use
+from covey.shared.client import decode_model, is_better_at_home, measure, model_for_use
 from covey.shared.errors import CoveyError
 from covey.shared.label_prior import own_prior, served, with_prior
+from covey.shared.numerics.split import Split
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.scenario.task import Task
 from covey.shared.sentences import some
 from covey.shared.strategies.base import ClientState, Local, Mixture, Training
 from covey.shared.strategies.bases.hard import lowest_loss
+from covey.shared.strategies.part_local import tuned
 from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.messages import OrderMessage
 
@@ -171,7 +174,8 @@ def adopt(
 ) -> Answer | None:
     """Judge models that were published for use. Of several, the one with the smallest training loss is the candidate.
 
-    The values of tensors that each device keeps for itself (`task.keep`) come from the model in use.
+    The values of tensors that each device keeps for itself (`task.keep`) come from the model in use. The device chooses
+    between the candidate and the same after fine-tuning as at the end of a run (`evaluation.deliver`).
 
     Args:
         deployment: what was published.
@@ -204,21 +208,34 @@ def adopt(
     models = [layout.vector(layout.named(model) | own) for model in models]
     dataset = source.dataset(checked)
     learner = load_learner(rules.learner, rules.allowed)
-    generator = np.random.default_rng(0)
-    local = learner.local(dataset, checked, layout, Training(), generator, rules)
+    training = Training.model_validate(deployment.tune)
+
+    def local_of(samples: Dataset) -> Local:
+        return learner.local(samples, checked, layout, training, np.random.default_rng(0), rules)
+
+    local = local_of(dataset)
     prior = None
     if checked.label_prior == "on":
         prior = own_prior(checked.outputs, local, layout)
     number = 0
     if len(models) > 1:
         number = lowest_loss(models, with_prior(local, prior))
+    mixture: Mixture = ((1.0, models[number]),)
+    at_home = False
+    if deployment.tune:
+        split = None
+        if checked.share or checked.freeze:
+            split = Split.by_patterns(layout, checked.share, checked.keep, checked.freeze)
+        parts = (with_prior(local_of(part), prior) for part in folds(dataset, 0, deployment.run))
+        at_home = is_better_at_home(mixture, training.epochs, split, parts, checked.measure or "")
+        if at_home:
+            mixture = tuned(with_prior(local, prior), mixture, training.epochs, split)
     cluster = clusters[number] if len(deployment.models) > 1 else None
-    version = Version(deployment.run, deployment.round, cluster, deployment.origin)
-    mixture = served(((1.0, models[number]),), prior)
+    version = Version(deployment.run, deployment.round, cluster, deployment.origin, at_home)
+    mixture = served(mixture, prior)
     force = deployment.force and rules.policy.forced_models == "taken"
-    return keep(
-        Candidate(version, task, mixture, layout), local, dataset, place, rules, force=force
-    )
+    candidate = Candidate(version, task, mixture, layout)
+    return keep(candidate, local, dataset, place, rules, force=force)
 
 
 def _own_values(

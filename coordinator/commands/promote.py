@@ -199,6 +199,7 @@ async def send(choice: Chosen, urls: Sequence[BrokerUrl], wish: Wish) -> Promote
                     version,
                     origin="operator",
                     part_bytes=fitted(scenario, urls).wire.part_bytes,
+                    tune=scenario.tuning_at_home,
                     force=wish.force,
                     devices=await _devices(link, topics, version, wish),
                 )

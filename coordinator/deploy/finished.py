@@ -29,7 +29,12 @@ async def publish_finished(run: Run, link: Link, observer: Observer) -> None:
             return
         federation = run.scenario.federation
         published = await publish(
-            link, Topics(federation), version, origin="run", part_bytes=run.scenario.wire.part_bytes
+            link,
+            Topics(federation),
+            version,
+            origin="run",
+            part_bytes=run.scenario.wire.part_bytes,
+            tune=run.scenario.tuning_at_home,
         )
         figure = early_stop.figure_after(
             run.scenario, run.facts.history, run.facts.evaluation, version.round, run.engine.round

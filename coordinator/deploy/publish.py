@@ -13,6 +13,8 @@ import io
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 from covey.coordinator.disk.versions import ModelVersion
 from covey.shared.client import encode_model
@@ -65,6 +67,7 @@ async def publish(
     *,
     origin: Origin,
     part_bytes: int,
+    tune: Mapping[str, Any] = MappingProxyType({}),
     force: bool = False,
     devices: Sequence[ClientId] = (),
 ) -> Published:
@@ -76,6 +79,7 @@ async def publish(
         version: the models.
         origin: the run that has finished, or an operator.
         part_bytes: the largest part of a model.
+        tune: training settings with which a device may fine-tune its model; empty: it uses the model as it is.
         force: ask devices to take the models over without their check.
         devices: that try the version, as a candidate; those that try the same version already continue. Empty: it is for
             all devices, and a candidate is over.
@@ -125,6 +129,7 @@ async def publish(
         layout=version.layout.to_wire(),
         models=models,
         force=force,
+        tune=dict(tune),
         devices=list(devices),
     )
     topic = topics.candidate if on_trial else topics.deployment

@@ -1,7 +1,8 @@
 """How long each phase of a run takes, from the benchmarks of its devices and the speed of their network. Pure.
 
 The time of a device is its download, its work and its upload. Work is the steps of local training; an evaluation tests the
-models of its modes and fine-tunes one. A phase of the method's own counts as local training. Reading data and starting
+models of its modes and fine-tunes one, and after the last round each device chooses what it uses (`evaluation.deliver`), here
+on samples that have no order in time, which takes the longest. A phase of the method's own counts as local training. Reading data and starting
 the training process are left out, and so is the time in which a device is busy with other things.
 """
 
@@ -21,6 +22,10 @@ from covey.shared.wire.documents import Benchmark
 
 BITS = 8
 MEGA = 1e6
+CHOICE = (
+    "choice"  # of each device, once after the last round, whether it fine-tunes what it is served
+)
+FOLDS = 3  # trainings of that choice, each on two thirds of the samples and tested on the last one
 MODES = 2  # of an evaluation without fine-tuning: E-server and E-last
 ROUNDING = 1e-9  # of a rank: less than this above an integer is no further device
 
@@ -120,7 +125,8 @@ def run_seconds(
         percentile = 1.0 if rule is None else rule.percentile
     limit_s = scenario.rounds.longest_s
     found: list[PhaseSeconds] = []
-    for phase in phases:
+    choice = PhaseCost(CHOICE, 1, len(benchmarks), 0, 0, 0, 0, 0, ends_round=False)
+    for phase in [*phases, *([choice] if scenario.tuning_at_home else [])]:
         transfer_s = 0.0 if network is None else network.transfer_s(phase)
         work_of = sorted(work_s(scenario, phase.name, bench) for bench in benchmarks)
         too_slow = sum(1 for work in work_of if work + transfer_s > limit_s)
@@ -188,13 +194,20 @@ def work_s(scenario: Scenario, phase: str, bench: Benchmark) -> float:
     evaluation = scenario.evaluation
     if phase == MOMENTS or phase.startswith("secure-"):
         return 0.0
+    if phase == CHOICE:
+        tests_s = 2 * bench.evaluation_s * bench.samples / max(bench.test_samples, 1)
+        return _tuning_s(scenario, bench) * (FOLDS - 1) + tests_s
     if phase != EVALUATE:
         return _epochs_s(bench, training.epochs, training.batch)
     tested = MODES * bench.evaluation_s
     if not evaluation.tune_epochs:
         return tested
-    tuned = _epochs_s(bench, evaluation.tune_epochs, evaluation.tune.batch or training.batch)
-    return tested + tuned + bench.evaluation_s
+    return tested + _tuning_s(scenario, bench) + bench.evaluation_s
+
+
+def _tuning_s(scenario: Scenario, bench: Benchmark) -> float:
+    tuning = scenario.tuning
+    return _epochs_s(bench, scenario.evaluation.tune_epochs, tuning.batch)
 
 
 def _epochs_s(bench: Benchmark, epochs: int, batch: int) -> float:

@@ -335,6 +335,14 @@ class Scenario(Section):
         return self.evaluation.model_copy(update=changes)
 
     @property
+    def tuning_at_home(self) -> dict[str, Any]:
+        """The training settings with which devices may fine-tune a published model; empty if they use it as it is."""
+        if self.evaluation.deliver == "served" or not self.evaluation.tune_epochs:
+            return {}
+        settings = self.tuning.model_copy(update={"epochs": self.evaluation.tune_epochs})
+        return settings.model_dump(mode="json")
+
+    @property
     def sketch(self) -> int:
         """Length of the projection that is stored of each reported model; 0: none is stored."""
         if self.records.sketch is not None:

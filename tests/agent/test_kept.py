@@ -237,10 +237,17 @@ def test_the_worker_keeps_a_model_unless_it_is_worse_here(
 
 
 def adopted(
-    folder: Path, models: ModelDir, *limits: str, force: bool, keep: tuple[str, ...] = ()
+    folder: Path,
+    models: ModelDir,
+    *limits: str,
+    force: bool = False,
+    keep: tuple[str, ...] = (),
+    freeze: tuple[str, ...] = (),
+    vector: Vector = BAD,
+    tune: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The worker's answer about a published model that is worse here than the one in use."""
-    content = encode_model(BAD, LAYOUT.digest, Codec(), generator(0, "down"))
+    """The worker's answer about a published model, by default one that is worse here than the one in use."""
+    content = encode_model(vector, LAYOUT.digest, Codec(), generator(0, "down"))
     path = folder / f"{digest(content).hex()}.model"
     path.write_bytes(content)
     done = answer(
@@ -252,10 +259,11 @@ def adopted(
                 run="run-0",
                 round=9,
                 origin="operator",
-                task=TASK.model_copy(update={"keep": keep}).for_agents(),
+                task=TASK.model_copy(update={"keep": keep, "freeze": freeze}).for_agents(),
                 layout=LAYOUT.to_wire(),
                 models=[ref(deployed_key(0), content)],
                 force=force,
+                tune=tune or {},
             ).to_bytes(),
             "clusters": [0],
             "models": [str(path)],
@@ -263,6 +271,8 @@ def adopted(
             **Rules(Policy().with_limits(limits)).to_wire(),
         }
     )
+    if "failure" in done:
+        return done
     kept: dict[str, Any] = done["kept"]
     return kept
 
@@ -298,6 +308,37 @@ def test_a_published_model_is_rejected_where_the_values_that_devices_keep_are_mi
     done = adopted(tmp_path, ModelDir(tmp_path / "models"), force=True, keep=("fc.bias",))
     assert not done["accepted"]
     assert "has no fc.bias of its own" in done["why"]
+
+
+TUNE = {"epochs": 5, "lr": 0.5, "batch": 10}
+
+
+def test_a_device_chooses_at_adoption_whether_it_fine_tunes_a_published_model(
+    tmp_path: Path, single_thread: None
+) -> None:
+    models = ModelDir(tmp_path / "models")
+    served = adopted(tmp_path, models)
+    assert (served["version"]["at_home"], served["figure"][1] < 0.2) == (False, True)
+    tuned = adopted(tmp_path, models, tune=TUNE)
+    assert (tuned["version"]["at_home"], tuned["figure"][1] > 0.8) == (True, True)
+    version = Version.from_json(tuned["version"])
+    assert not np.array_equal(LAYOUT.vector(read_model(models.path(version)).models[0]), BAD)
+    models.take(version, "first")
+    assert not adopted(tmp_path, models, tune=TUNE), "the same choice, the very same model"
+    good = adopted(tmp_path, models, vector=100 * GOOD, tune=TUNE)
+    assert not good["version"]["at_home"], "fine-tuning has to be clearly better"
+
+
+def test_fine_tuning_at_adoption_leaves_frozen_tensors_and_limits_of_the_owner_alone(
+    tmp_path: Path, single_thread: None
+) -> None:
+    models = ModelDir(tmp_path / "models")
+    done = adopted(tmp_path, models, tune=TUNE, freeze=("fc.bias",), vector=BAD + 0.5)
+    assert done["version"]["at_home"]
+    kept = read_model(models.path(Version.from_json(done["version"])))
+    assert LAYOUT.vector(kept.models[0])[4:].tolist() == [0.5, 0.5]
+    refused = adopted(tmp_path, models, "max_epochs=4", tune=TUNE)
+    assert "max_epochs: tune.epochs is 5, at most 4" in refused["failure"]
 
 
 # -- the agent -------------------------------------------------------------------------------------

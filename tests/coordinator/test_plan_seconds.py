@@ -44,7 +44,7 @@ scenario = Scenes.of(
 def test_a_phase_lasts_as_long_as_its_slowest_device() -> None:
     phases = [MOMENTS, TRAIN, EVALUATE]
     found = run_seconds(scenario(), 1000, phases, [SLOW, FAST], Network(20.0, 5.0))
-    moments, train, evaluate = found.phases
+    moments, train, evaluate, choice = found.phases
     assert moments.work_s == 0.0
     assert train.work_s == pytest.approx(3 * 10 * 0.1)  # 10 steps in each of 3 epochs
     assert train.transfer_s == pytest.approx(8 / 20 + 4 / 5)
@@ -53,6 +53,9 @@ def test_a_phase_lasts_as_long_as_its_slowest_device() -> None:
     assert evaluate.work_s == pytest.approx(
         3 * 5.0 + 10 * 0.1
     )  # three modes, one epoch of fine-tuning
+    # three trainings on two thirds, and each sample tested under two models
+    assert (choice.times, choice.transfer_s) == (1, 0.0)
+    assert choice.work_s == pytest.approx(2 * 10 * 0.1 + 2 * 5.0 * 95 / 20)
     parts = [phase.times * phase.seconds for phase in found.phases]
     assert found.seconds == pytest.approx(sum(parts))
     assert found.to_json()["seconds"] == found.seconds
