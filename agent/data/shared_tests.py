@@ -7,13 +7,14 @@ outputs are the same bytes for all of them, in every process.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from cachetools import LRUCache
 
 from covey.shared.wire.messages import digest
 
@@ -26,30 +27,19 @@ Outputs = npt.NDArray[Any]  # (n, ...) floating point
 Key = tuple[bytes | int, ...]  # what makes inputs of rows and outputs of inputs, a model, a set
 
 
-class KeptOutputs:
-    """Outputs of layers on rows, the newest as far as there is room."""
+def kept_arrays(room_bytes: int = OUTPUTS_BYTES) -> LRUCache[Key, Outputs]:
+    """Room for outputs of layers: those that were used last stay."""
+    return LRUCache(room_bytes, getsizeof=lambda outputs: outputs.nbytes)
 
-    def __init__(self, room_bytes: int = OUTPUTS_BYTES) -> None:
-        self._room_bytes = room_bytes
-        self._kept: OrderedDict[Key, Outputs] = OrderedDict()  # what was used last is last
-        self._bytes = 0  # of all that are kept
 
-    def __repr__(self) -> str:
-        return f"<KeptOutputs: {len(self._kept)} outputs, {self._bytes} bytes>"
-
-    def get(self, key: Key, compute: Callable[[], Outputs]) -> Outputs:
-        """The outputs of this key, computed if they are not kept."""
-        found = self._kept.get(key)
-        if found is not None:
-            self._kept.move_to_end(key)
-            return found
+def recalled(kept: LRUCache[Key, Outputs], key: Key, compute: Callable[[], Outputs]) -> Outputs:
+    """The outputs of this key, computed if they are not kept. Outputs larger than all the room are not kept."""
+    found = kept.get(key)
+    if found is None:
         found = compute()
-        self._kept[key] = found
-        self._bytes += found.nbytes
-        while self._bytes > self._room_bytes:
-            _, oldest = self._kept.popitem(last=False)
-            self._bytes -= oldest.nbytes
-        return found
+        with suppress(ValueError):
+            kept[key] = found
+    return found
 
 
 @dataclass(frozen=True)
@@ -57,7 +47,7 @@ class SharedTests:
     """The sets that the test part of an agent consists of."""
 
     sets: tuple[tuple[int, Rows], ...]  # number of a set, and its rows in the agent's test part
-    kept: KeptOutputs
+    kept: LRUCache[Key, Outputs]
 
     def outputs(
         self, settings: str, model: npt.NDArray[np.float32], compute: Callable[[Rows], Outputs]
@@ -72,7 +62,7 @@ class SharedTests:
         where = digest(settings.encode())
         what = digest(np.ascontiguousarray(model).data)
         parts = [
-            self.kept.get((where, what, number), lambda rows=rows: compute(rows))  # type: ignore[misc]
+            recalled(self.kept, (where, what, number), lambda rows=rows: compute(rows))  # type: ignore[misc]
             for number, rows in self.sets
         ]
         places = np.concatenate([rows for _, rows in self.sets])
@@ -103,7 +93,7 @@ def sets_of(test_idx: Rows, test_ptr: Rows) -> Rows | None:
     return numbers.astype(np.int64) if is_shared else None
 
 
-def shared_tests(numbers: Rows, own: Rows, kept: KeptOutputs) -> SharedTests | None:
+def shared_tests(numbers: Rows, own: Rows, kept: LRUCache[Key, Outputs]) -> SharedTests | None:
     """The sets of one agent; None if it has no test rows, or one twice.
 
     Args:

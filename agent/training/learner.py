@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from covey.agent.data import Dataset
 from covey.agent.data.dataset import Array
 from covey.agent.data.local import CHUNK, NO_CORRECTION, DataOfLocal, Float32, chunks
-from covey.agent.data.shared_tests import KeptOutputs
+from covey.agent.data.shared_tests import kept_arrays, recalled
 from covey.agent.kept.privacy_account import DeviceAccount
 from covey.agent.policy import NO_CODE_RULES, Rules
 from covey.agent.training.architectures import BUILT_IN
@@ -77,7 +77,7 @@ class Nets:
     """
 
     def __init__(self) -> None:
-        self.features = KeptOutputs(FEATURES_BYTES)  # of frozen layers
+        self.features = kept_arrays(FEATURES_BYTES)  # of frozen layers
         self._key: _Key | None = None  # of `_kept`
         self._kept: FlatModule | None = None  # None before the first built-in model
 
@@ -406,7 +406,7 @@ class TorchLocal(DataOfLocal):
             digest(values.data),
             digest(np.ascontiguousarray(raw).data),
         )
-        features = self._features.get(key, compute)
+        features = recalled(self._features, key, compute)
         return (layers.head, features) if np.isfinite(features).all() else None
 
     def _gathered_of(self, features: Features, rows: Tensor) -> tuple[Tensor, Tensor]:

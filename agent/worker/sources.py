@@ -5,16 +5,26 @@ A worker loads the data once and keeps it: the agents of a fleet share one data 
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
+from cachetools import LRUCache
+
 from covey.agent.data import Dataset, fit
 from covey.agent.data.partition import Split, client_dataset, fleet_data
-from covey.agent.data.shared_tests import KeptOutputs, Rows, SharedTests, sets_of, shared_tests
+from covey.agent.data.shared_tests import (
+    Key,
+    Outputs,
+    Rows,
+    SharedTests,
+    kept_arrays,
+    sets_of,
+    shared_tests,
+)
 from covey.agent.data_watch import Fingerprint, fingerprint
 from covey.shared.scenario.drift import Holders, holders_of
 from covey.shared.scenario.load import load_without_files
@@ -65,7 +75,8 @@ class FleetSource:
         if share is None:
             own = fit(client_dataset(fleet.data, fleet.split, index), task)
             share = replace(own, shared_tests=fleet.shared_tests(index))
-            fleet.shares.add(key, share)
+            with suppress(ValueError):  # it alone is larger than all the room
+                fleet.shares[key] = share
         return share
 
     def write_partition(self, out: Path) -> None:
@@ -96,29 +107,6 @@ def describe(data: Dataset, task: Task) -> dict[str, Any]:
     return inspect(data, task).disclosure.to_json()
 
 
-class _Shares:
-    """The newest shares of simulated agents as the task has them, as far as there is room: each is a copy."""
-
-    def __init__(self, room_bytes: int) -> None:
-        self._room_bytes = room_bytes
-        self._kept: OrderedDict[ShareKey, Dataset] = OrderedDict()  # oldest first
-        self._bytes = 0  # of all that are kept
-
-    def get(self, key: ShareKey) -> Dataset | None:
-        return self._kept.get(key)
-
-    def add(self, key: ShareKey, share: Dataset) -> None:
-        """Keep a share in the place of the oldest ones, unless it alone takes all the room."""
-        size = _bytes_of(share)
-        if size > self._room_bytes:
-            return
-        self._kept[key] = share
-        self._bytes += size
-        while self._bytes > self._room_bytes:
-            _, oldest = self._kept.popitem(last=False)
-            self._bytes -= _bytes_of(oldest)
-
-
 def _bytes_of(share: Dataset) -> int:
     train = share.features.nbytes + share.targets.nbytes
     return train + share.test_features.nbytes + share.test_targets.nbytes
@@ -131,8 +119,8 @@ class _Fleet:
     data: Dataset
     split: Split  # which samples belong to which agent
     sets: Rows | None  # see `sets_of`
-    shares: _Shares
-    outputs: KeptOutputs
+    shares: LRUCache[ShareKey, Dataset]  # as the task has them: each is a copy
+    outputs: LRUCache[Key, Outputs]
 
     def shared_tests(self, index: int) -> SharedTests | None:
         """The test rows that an agent has in common with others."""
@@ -160,4 +148,4 @@ def _holders(scenario: str, data_root: str | None) -> Holders:
 def _fleet(scenario: str, data_root: str | None) -> _Fleet:
     data, split = fleet_data(load_without_files(Path(scenario)), data_root)
     sets = None if split.turns is not None else sets_of(split.test_idx, split.test_ptr)
-    return _Fleet(data, split, sets, _Shares(SHARES_BYTES), KeptOutputs())
+    return _Fleet(data, split, sets, LRUCache(SHARES_BYTES, _bytes_of), kept_arrays())

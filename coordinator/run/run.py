@@ -291,9 +291,7 @@ class Run:
         why = self.engine.refusal(client, number)
         if why:
             self.audit.blame("ignored", client, why)
-            # the engine ignores it for the same reason, and remembers it for the agent's story
-            effects = self.handle(events.Reported(client, number), now)
-            return [*effects, self.order_of(client)]
+            return self.ignore(client, number, now)
         work = self.orders.work_of(client, number, self.state)
         if report.work != work.digest:
             raise DecodeError(
@@ -330,6 +328,11 @@ class Run:
         effects = self.handle(reported, now)
         # the order is made now, when the engine knows of the report
         return [*effects, self.order_of(client)]
+
+    def ignore(self, client: ClientId, step: int, now: float) -> Effects:
+        """What follows from a report that the engine refuses: the agent learns what is due now."""
+        # the engine refuses it again, and remembers it for the agent's story
+        return [*self.handle(events.Reported(client, step), now), self.order_of(client)]
 
     def _folding_of(self, number: int, phase: Phase) -> Folding:
         """The fold of a step that has just been opened, or closed in buffered rounds."""

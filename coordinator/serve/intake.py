@@ -148,12 +148,22 @@ class Intake:
             return None
         waiting = self._statuses.setdefault(agent, {})
         is_new = not waiting
+        if online and online in waiting and self._is_overtaken(status, retained, waiting[online]):
+            return None
         # a last will of an older session must not hide the status after which it came
         waiting.pop(online, None)
         waiting[online] = (status, retained, shard)
         if not is_new:
             return None
         return Seen(agent)
+
+    @staticmethod
+    def _is_overtaken(status: AgentStatus, retained: bool, by: WaitingStatus) -> bool:
+        """Whether a status came after a newer one; of two sessions the broker's memory has the older one."""
+        newest, newest_retained, _ = by
+        if status.session == newest.session:
+            return status.is_older(newest)
+        return retained and not newest_retained
 
     def read_late(self, now: float) -> list[str]:
         """Read the statuses that had to wait because their agents had sent too many. Returns these agents."""

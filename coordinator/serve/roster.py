@@ -75,7 +75,7 @@ class Roster:
             return []
         if retained and status.online and status.epoch != epoch:
             return []
-        if entry is not None and status.online and self._overtaken(status, entry.status):
+        if entry is not None and status.online and status.is_older(entry.status):
             return []
         labels = len(status.labels)
         status = _slim(status)
@@ -152,11 +152,6 @@ class Roster:
             del self.entries[oldest]
             self.pages.drop(oldest)
             self.forgotten += 1
-
-    def _overtaken(self, status: AgentStatus, known: AgentStatus) -> bool:
-        if status.session != known.session:
-            return False
-        return status.serial < known.serial
 
     def refuse(self, reason: str, agent: ClientId | None = None) -> None:
         """Count a message that was dropped, also against its sender where it is known."""

@@ -82,6 +82,8 @@ class Replay:
                 case Reported(client, step) if self._is_expected(client, step):
                     self._compute(islice(arrivals, place, place + self._clients.ahead + 1))
                     effects = self._deliver(client, step)
+                case Reported(client, step) if self.run.engine.refusal(client, step):
+                    effects = self.run.ignore(client, step, self._now)
                 case event:
                     effects = self.run.handle(event, self._now)
             self._take(effects)

@@ -120,6 +120,10 @@ class AgentStatus(Document):
                 del fields[name]
         return fields
 
+    def is_older(self, other: AgentStatus) -> bool:
+        """Whether the agent published `other`, of the same session, after this one."""
+        return self.session == other.session and self.serial < other.serial
+
 
 class CoordinatorStatus(Document):
     """The state of the run (retained; also the last will, with `online` false). A new `epoch` is a roll call."""

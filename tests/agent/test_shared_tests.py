@@ -12,10 +12,18 @@ import pytest
 
 from covey.agent.data.dataset import Array, hold_back
 from covey.agent.data.partition import partition
-from covey.agent.data.shared_tests import KeptOutputs, Outputs, Rows, sets_of, shared_tests
+from covey.agent.data.shared_tests import (
+    Outputs,
+    Rows,
+    kept_arrays,
+    recalled,
+    sets_of,
+    shared_tests,
+)
 from covey.agent.policy import NO_CODE_RULES
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.torch_learner import LEARNER
+from covey.agent.worker import sources
 from covey.agent.worker.sources import FleetSource
 from covey.shared.client import measure
 from covey.shared.numerics.vectors import Vector
@@ -66,7 +74,7 @@ def test_sets_of_a_few_rows_are_not_shared() -> None:
 
 
 def test_an_agent_without_test_rows_or_with_one_twice_shares_none() -> None:
-    kept = KeptOutputs()
+    kept = kept_arrays()
     nothing = np.empty(0, np.int64)
     assert shared_tests(nothing, nothing, kept) is None
     assert shared_tests(np.zeros(2, np.int64), np.array([5, 5]), kept) is None
@@ -75,7 +83,7 @@ def test_an_agent_without_test_rows_or_with_one_twice_shares_none() -> None:
 def test_each_row_is_computed_once_for_a_model_and_lies_where_the_agent_has_it() -> None:
     numbers = np.array([0, 1, 0, 1, 0])
     computed: list[int] = []
-    kept = KeptOutputs()
+    kept = kept_arrays()
 
     def outputs(own: Rows, model: Vector) -> Outputs:
         def compute(rows: Rows) -> Outputs:
@@ -95,7 +103,7 @@ def test_each_row_is_computed_once_for_a_model_and_lies_where_the_agent_has_it()
 
 
 def test_the_outputs_that_were_used_last_are_kept() -> None:
-    kept = KeptOutputs(room_bytes=2 * 40)
+    kept = kept_arrays(room_bytes=2 * 40)
     asked: list[bytes] = []
 
     def outputs_of(name: bytes) -> Outputs:
@@ -103,8 +111,33 @@ def test_the_outputs_that_were_used_last_are_kept() -> None:
         return np.ones(10, np.float32)
 
     for name in (b"a", b"b", b"a", b"c", b"a", b"b"):
-        kept.get((b"", name, 0), partial(outputs_of, name))
+        recalled(kept, (b"", name, 0), partial(outputs_of, name))
     assert asked == [b"a", b"b", b"c", b"b"]
+
+
+def test_outputs_larger_than_all_the_room_are_not_kept() -> None:
+    kept = kept_arrays(room_bytes=39)
+    for _ in range(2):
+        assert len(recalled(kept, (b"a",), lambda: np.ones(10, np.float32))) == 10
+    assert len(kept) == 0
+
+
+def test_shares_of_simulated_agents_are_kept_as_far_as_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kept(room_bytes: int) -> int:
+        """How many of three shares are the same object when they are asked for again, the newest first."""
+        monkeypatch.setattr(sources, "SHARES_BYTES", room_bytes)
+        folder = tmp_path / str(room_bytes)
+        folder.mkdir()
+        agents = fleet(folder, {"name": "iid"})[:3]
+        shares = [agent.dataset(TASK) for agent in agents]
+        return sum(agents[index].dataset(TASK) is shares[index] for index in (2, 1, 0))
+
+    own = fleet(tmp_path, {"name": "iid"})[0].dataset(TASK)
+    arrays = (own.features, own.targets, own.test_features, own.test_targets)
+    share_bytes = sum(array.nbytes for array in arrays)
+    assert [kept(int(share_bytes * shares)) for shares in (0.5, 2.5, 3.5)] == [0, 2, 3]
 
 
 def test_figures_of_shared_rows_are_those_of_each_agent_alone(

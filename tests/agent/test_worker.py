@@ -16,14 +16,12 @@ import numpy as np
 import pytest
 import torch
 
-from covey.agent.data import Dataset
 from covey.agent.training import learner, torch_learner
 from covey.agent.training.models import build, initial, layout_of
 from covey.agent.training.torch_learner import COMPILER_FLAG, configure_torch
 from covey.agent.worker.memory_file import MemoryDamaged, StoredMemory, load_memory, save_memory
 from covey.agent.worker.pool import Pool, WorkerLost
 from covey.agent.worker.process import Options
-from covey.agent.worker.sources import _Shares
 from covey.agent.worker.worker import ModelCache, answer
 from covey.shared import files
 from covey.shared.client import _with_array, encode_model
@@ -494,20 +492,6 @@ def test_a_worker_syncs_contents_and_leaves_their_names_to_the_outbox(
     monkeypatch.setattr(files, "sync", lambda path: synced.append(path.stem))
     assert answer(wanted)["failed"] is None
     assert synced == (["memory", "report"] if durable else [])
-
-
-def test_shares_of_simulated_agents_are_kept_as_far_as_there_is_room() -> None:
-    def share(samples: int) -> Dataset:
-        features = np.zeros((samples, 1), np.float64)
-        targets = np.zeros(samples, np.int64)
-        return Dataset(features, targets, features[:0], targets[:0], source="here")
-
-    shares = _Shares(room_bytes=160)
-    for index in range(3):
-        shares.add((index, "task"), share(5))  # 80 bytes
-    shares.add((3, "task"), share(11))
-    kept = [index for index in range(4) if shares.get((index, "task")) is not None]
-    assert kept == [1, 2]
 
 
 def test_a_worker_reads_the_options_that_its_pool_wrote() -> None:

@@ -275,6 +275,46 @@ def test_the_newest_of_too_many_statuses_is_read_and_the_rest_are_counted(tmp_pa
     assert all(roster[client]["refusals"] == {} for client in clients()), "nobody else is limited"
 
 
+def statuses_of_late(folder: Path, *messages: tuple[AgentStatus, bool]) -> dict[str, Any]:
+    """What the roster of a run has of the agent "late" after these statuses, which arrive at once; True: retained."""
+    scene, broker = scenario("fedavg"), MemoryBroker()
+
+    async def program() -> dict[str, Any]:
+        async with (
+            Fleet(folder, scene, rules(scene), broker, clients()) as fleet,
+            asyncio.TaskGroup() as group,
+        ):
+            serving = group.create_task(fleet.serve())
+            await asyncio.sleep(1.0)
+            service, now = fleet.service, asyncio.get_running_loop().time()
+            assert service is not None
+            topic = TOPICS.status("late")
+            arrived = [Message(topic, status.to_bytes(), kept) for status, kept in messages]
+            read = [item for one in arrived for item in service.read(one, now)]
+            service.handle([item for item in read if isinstance(item, intake.Seen)], now)
+            await serving
+            return service.roster.rows({})["late"]
+
+    return clock.run(program())
+
+
+def of_late(session: str, serial: int) -> AgentStatus:
+    return AgentStatus(agent="late", session=session, online=True, serial=serial, samples=serial)
+
+
+def test_a_status_that_a_newer_one_has_overtaken_does_not_take_its_place(tmp_path: Path) -> None:
+    """Both wait to be judged: the newer one would be lost, and the agent would not count until it has news."""
+    live = [(of_late("s", 3), False), (of_late("s", 2), False)]
+    assert statuses_of_late(tmp_path, *live)["samples"] == 3
+
+
+def test_what_a_broker_remembers_of_an_earlier_session_does_not_take_the_place_of_a_live_status(
+    tmp_path: Path,
+) -> None:
+    both = [(of_late("new", 1), False), (of_late("old", 8), True)]
+    assert statuses_of_late(tmp_path, *both)["samples"] == 1
+
+
 def test_a_status_of_megabytes_is_refused_before_it_is_read(tmp_path: Path) -> None:
     labels = ["x" * 4000] * 1000
     whole = AgentStatus.model_construct(agent="agent-0", session="s", online=True, labels=labels)

@@ -83,6 +83,20 @@ def test_work_that_is_repeated_with_a_later_memory_is_named_in_the_record() -> N
     assert play(Plan(200220, "fedbn", "hasty", 1, False, faults)).failure == ""
 
 
+def test_a_status_that_overtakes_an_older_one_counts_while_both_wait() -> None:
+    overtaken = Fault("overtaken", 0.0, 20.0, 0, 0.09748269975260512, "coordinator")
+    assert play(Plan(212052, "fedavg", "hasty", 2, True, (overtaken,))).failure == ""
+
+
+def test_an_order_that_follows_a_report_out_of_time_is_part_of_the_replay() -> None:
+    faults = (
+        Fault("no descriptors", 6.0, 11.0, 0),
+        Fault("rotten model", 0.5, 1.1, 32),
+        Fault("power cut", 2.0, 5.0, 0),
+    )
+    assert play(Plan(212192, "fedclust", "buffered", 2, False, faults)).failure == ""
+
+
 def test_a_plan_survives_its_text() -> None:
     for seed in range(20):
         this = plan(seed, METHODS)
