@@ -1,7 +1,7 @@
 """Which learner trains on this device, and which tasks it takes. A waiting agent imports this: no numpy and no torch.
 
-A learner is what a worker trains with: `covey.agent.learning` has its interface. Two are built in. A package adds another
-one by an entry point of the group `covey.learners`, which the owner of the device has to allow by its name.
+A learner is what a worker trains with: `covey.agent.learning` has its interface. A model of the user's own can bring its own
+training instead (`agent.own_code.Loop`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from covey.shared import plugins
+from covey.shared.consent import BUILT_IN_MODELS
 from covey.shared.errors import UserError
 from covey.shared.extras import install
 
@@ -39,7 +39,7 @@ def learner_name(wish: str | None) -> str:
     """The name of the learner that the owner chose; without a choice torch where it is installed, and numpy elsewhere.
 
     Raises:
-        UserError: no such learner is built in or installed, or it is torch, and torch is missing.
+        UserError: there is no such learner, or it is torch, and torch is missing.
     """
     has_torch = importlib.util.find_spec("torch") is not None  # looks for the file, imports nothing
     if wish is None:
@@ -48,25 +48,25 @@ def learner_name(wish: str | None) -> str:
         raise UserError(
             f"--learner torch: torch is not installed; {install('agent')}, or choose --learner numpy"
         )
-    installed = plugins.installed(plugins.LEARNERS)
-    if wish not in BUILT_IN and wish not in installed:
-        known = ", ".join([*BUILT_IN, *installed])
-        raise UserError(f"--learner {wish}: no such learner here; choose one of {known}")
+    if wish not in BUILT_IN:
+        raise UserError(
+            f"--learner {wish}: no such learner here; choose one of {', '.join(BUILT_IN)}"
+        )
     return wish
 
 
 def cannot_train(learner: str, task: Mapping[str, Any]) -> str | None:
-    """Why a built-in learner cannot train a task's model; None if it can, or if only its worker knows.
+    """Why a learner cannot train a task's model; None if it can, or if only its worker knows.
 
     Args:
         learner: a name.
         task: as an order or a status carries it; its values are unchecked.
     """
-    built_in = BUILT_IN.get(learner)
-    if built_in is None or built_in.models is None:
-        return None
+    built_in = BUILT_IN[learner]
     model = task.get("model", {})
     name = str(model.get("name", "mlp"))
+    if built_in.models is None or name not in BUILT_IN_MODELS:
+        return None
     known = " and ".join(built_in.models)
     if name not in built_in.models:
         return (

@@ -10,9 +10,9 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from covey.agent.learner_choice import BUILT_IN
-from covey.shared import plugins
+from covey.agent.own_code import loop_of
 from covey.shared.consent import AllowedCode
-from covey.shared.errors import PublicError, UserError
+from covey.shared.errors import PublicError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -121,24 +121,22 @@ class Learner(Protocol):
         """
 
 
-def load_learner(name: str, allowed: AllowedCode) -> Learner:
-    """The learner of this name.
-
-    Raises:
-        UserError: nothing of this name is installed.
-        ConsentError: it is not built in, and the owner of this machine has not allowed its name.
-    """
-    built_in = BUILT_IN.get(name)
-    if built_in is None:
-        return _installed(name, allowed)
-    module_name, _, attribute = built_in.reference.partition(":")
+def load_learner(name: str) -> Learner:
+    """The learner of this name."""
+    module_name, _, attribute = BUILT_IN[name].reference.partition(":")
     module: Any = importlib.import_module(module_name)
     return cast(Learner, getattr(module, attribute))
 
 
-def _installed(name: str, allowed: AllowedCode) -> Learner:
-    try:
-        found = plugins.load(plugins.LEARNERS, name, allowed)
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"--learner {name}: {error}; install its package on this device") from error
-    return cast(Learner, found)
+def learner_for(task: Task, rules: Rules) -> Learner:
+    """What trains a task's model: the loop that a model of the user's own brings, or the learner that the device chose.
+
+    Raises:
+        UserError: the model cannot be imported or made.
+        ConsentError: the model is not built in, and the rules do not allow it.
+    """
+    loop = loop_of(task, rules.allowed)
+    if loop is None:
+        return load_learner(rules.learner)
+    module: Any = importlib.import_module("covey.agent.light.own_loop")
+    return cast(Learner, module.LoopLearner(loop))

@@ -3,11 +3,87 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from covey.shared import plugins
-from covey.shared.consent import AllowedCode
-from covey.shared.errors import UserError
+from covey.shared.consent import BUILT_IN_MODELS, AllowedCode
+from covey.shared.errors import PublicError, UserError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from covey.shared.scenario.task import Task
+
+State = Mapping[str, "npt.NDArray[Any]"]  # the values of a model by name
+
+
+class Loop(Protocol):
+    """A model of the user's own with the code that trains it. It is made as any model is: (features, outputs, **options).
+
+    Its arrays may have any type that float32 can hold; they travel as float32.
+    """
+
+    def start(self, seed: int) -> State:
+        """The initial values."""
+
+    def train(
+        self, state: State, data: Any, settings: Any
+    ) -> tuple[State, int, Mapping[str, float]]:
+        """Train on this device's data.
+
+        Args:
+            state: the values to begin with, float32, of the loop's own to change.
+            data: `features` (n, *task.features) float32, scaled as the task says, and `targets` (n,).
+            settings: an `OrderedTraining`.
+
+        Returns:
+            The values after training, the number of samples by which they count, and figures, of which `loss` is sent.
+        """
+
+    def evaluate(self, state: State, features: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The outputs for features (n, *task.features): logits (n, classes), or values (n, 1) of a regression."""
+
+
+def loop_of(task: Task, allowed: AllowedCode) -> Loop | None:
+    """The task's model if it is a class with `start`, `train` and `evaluate`; None for modules of torch.
+
+    Raises:
+        UserError: it cannot be imported or made.
+        ConsentError: the model is not built in, and `allowed` does not name it.
+    """
+    name = task.model.name
+    if name in BUILT_IN_MODELS:
+        return None
+    builder = users_builder(name, allowed)
+    if not all(callable(getattr(builder, part, None)) for part in ("start", "train", "evaluate")):
+        return None
+    if task.model.adapters is not None:
+        raise PublicError(
+            f"task.model.adapters: adapters are for modules of torch, and {name} trains by a loop of its own; remove them"
+        )
+    try:
+        return cast(Loop, builder(task.features, task.outputs, **task.model.options))
+    except Exception as error:  # the user's code, or options that it does not know
+        raise UserError(
+            f"task.model {name!r} with features {list(task.features)} and options {task.model.options}: {error}"
+        ) from error
+
+
+def users_builder(name: str, allowed: AllowedCode) -> Any:
+    """What a model of the user's own is made by: `module:callable` or an entry point. Raises UserError or ConsentError."""
+    allowed.check_model(name, "the model", "the owner of this machine")
+    try:
+        builder = resolve(name, allowed)
+    except (ImportError, AttributeError) as error:
+        raise UserError(
+            f"task.model {name!r}: {error}; install the module on the coordinator and every device"
+        ) from error
+    if not callable(builder):
+        raise UserError(
+            f"task.model {name!r} is not callable; name a function that returns a torch.nn.Module"
+        )
+    return builder
 
 
 def resolve(reference: str, allowed: AllowedCode) -> Any:

@@ -4,9 +4,10 @@
 
 - mlp: 64 and 32 units, trained by NumPy
 - cnn4: 8 filters, trained by torch; it has the group norm that FedBN keeps
+- lenet5: 5 000 images of Fashion-MNIST, trained by torch; it needs fashion-mnist below --data-root
 
-Handwritten digits at 20 agents, with two labels an agent (label skew of 20 %) and with a Dirichlet division of 0.1. E-tuned is fine-tuned for one
-epoch. Traffic counts float32 values of all rounds, both ways, without evaluations. Every cell is written to --out as soon
+The first two have handwritten digits. 20 agents, with two labels an agent (label skew of 20 %) and with a Dirichlet division of 0.1. E-tuned is
+fine-tuned for one epoch. Traffic counts float32 values of all rounds, both ways, without evaluations. Every cell is written to --out as soon
 as it is finished, and a second start resumes after the last finished cell. `--table` runs nothing.
 """
 
@@ -16,7 +17,7 @@ import itertools
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -51,17 +52,25 @@ METHODS: Mapping[str, dict[str, Any]] = {
     "fedbn": {"name": "fedbn"},
     "scaffold": {"name": "scaffold"},
     "fedala": {"name": "fedala"},
+    "ifca": {"name": "ifca", "clusters": 4},
+    "fedclust": {"name": "fedclust"},
 }
 MODELS: Mapping[str, dict[str, Any]] = {
     "mlp": {"name": "mlp", "options": {"hidden": [64, 32]}},
     "cnn4": {"name": "cnn4", "options": {"filters": 8}},
+    "lenet5": {"name": "lenet5", "options": {}},
 }
+OF_CLUSTERS = ("ifca", "fedclust")
 ROWS = {
-    "mlp": tuple(method for method in METHODS if method != "fedbn"),
+    "lenet5": tuple(method for method in METHODS if method != "fedbn"),
+    "mlp": tuple(method for method in METHODS if method not in ("fedbn", *OF_CLUSTERS)),
     "cnn4": ("local", "fedavg", "fedper", "fedbn"),
 }
-ROUNDS = {"mlp": 30, "cnn4": 15}
+ROUNDS = {"mlp": 30, "cnn4": 15, "lenet5": 20}
+RATES = {"mlp": 0.1, "cnn4": 0.1, "lenet5": 0.02}
 AGENTS = 20
+DIGITS = {"features": [1, 8, 8], "scale": 1 / 16}
+FASHION = {"features": [1, 28, 28], "scale": 1 / 255}
 
 
 @dataclass(frozen=True)
@@ -81,29 +90,26 @@ class Cell:
 
 def scenario(cell: Cell) -> Scenario:
     """The scenario that a coordinator would run."""
+    images = FASHION if cell.model == "lenet5" else DIGITS
+    data = {"data": "fashion-mnist", "limit": 5000} if images is FASHION else {"data": "digits"}
     return Scenario.model_validate(
         {
             "name": "kept_layers",
             "seed": cell.seed,
-            "task": {
-                "features": [1, 8, 8],
-                "classes": 10,
-                "scale": 1 / 16,
-                "model": MODELS[cell.model],
-            },
-            "training": {"epochs": 2, "batch": 10, "lr": 0.1},
+            "task": {**images, "classes": 10, "model": MODELS[cell.model]},
+            "training": {"epochs": 2, "batch": 10, "lr": RATES[cell.model]},
             "strategy": METHODS[cell.method],
             "rounds": {"count": ROUNDS[cell.model], "participation": 0.5},
-            "fleet": {"agents": AGENTS, "data": "digits", "partition": PARTITIONS[cell.partition]},
+            "fleet": {"agents": AGENTS, "partition": PARTITIONS[cell.partition], **data},
         }
     )
 
 
 @cache
-def agents_of(partition: str, seed: int) -> dict[ClientId, Dataset]:
+def agents_of(model: str, partition: str, seed: int, root: Path | None) -> dict[ClientId, Dataset]:
     """Each agent's data, the same for all methods."""
-    scene = scenario(Cell("mlp", partition, "fedavg", seed))
-    whole, split = fleet_data(scene)
+    scene = scenario(Cell(model, partition, "fedavg", seed))
+    whole, split = fleet_data(scene, root)
     return {
         agent_name(index, AGENTS): fit(client_dataset(whole, split, index), scene.task)
         for index in range(AGENTS)
@@ -124,10 +130,10 @@ class Trained(TorchClients):
         )
 
 
-def measured(cell: Cell) -> dict[str, Any]:
+def measured(root: Path | None, cell: Cell) -> dict[str, Any]:
     """Accuracy in each mode, and megabytes per agent."""
     scene = scenario(cell)
-    people = agents_of(cell.partition, cell.seed)
+    people = agents_of(cell.model, cell.partition, cell.seed, root)
     with tempfile.TemporaryDirectory() as folder:
         run = Trained(scene, started(scene), people).run(Path(folder))
         return {**{mode: accuracy(run, mode) for mode in MODES}, "mb": megabytes(run, len(people))}
@@ -150,9 +156,9 @@ def megabytes(run: Run, agents: int) -> float:
     return round(4e-6 * values / agents, 4)
 
 
-def cells(seeds: Sequence[int]) -> Iterator[Cell]:
+def cells(models: Sequence[str], seeds: Sequence[int]) -> Iterator[Cell]:
     """All cells of the first seed come before any of the second."""
-    for model, seed, partition in itertools.product(MODELS, seeds, PARTITIONS):
+    for model, seed, partition in itertools.product(models, seeds, PARTITIONS):
         for method in ROWS[model]:
             yield Cell(model, partition, method, seed)
 
@@ -176,11 +182,14 @@ def table(found: Mapping[str, Mapping[str, float]], model: str, seeds: Sequence[
 
 def main() -> None:
     parser = record_options(__doc__, OUT, [1, 2, 3])
+    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
+    parser.add_argument("--data-root", type=Path, help="the folder of fashion-mnist")
     options = parser.parse_args()
     repeatable()
     settings = {"agents": AGENTS, "models": MODELS, "rounds": ROUNDS, "partitions": PARTITIONS}
-    found = resumed(options, cells(options.seeds), measured, settings)
-    for model in MODELS:
+    todo = cells(options.models, options.seeds)
+    found = resumed(options, todo, partial(measured, options.data_root), settings)
+    for model in options.models:
         print(f"\n{model}\n\n{table(found, model, options.seeds)}")
 
 

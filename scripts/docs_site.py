@@ -34,7 +34,13 @@ ROOT_PAGES = {
 
 # the sidebar: captions with their pages
 NAVIGATION = {
-    "Get started": ["quickstart", "tutorials/your-fleet", "tutorials/your-own-method", "glossary"],
+    "Get started": [
+        "quickstart",
+        "tutorials/your-fleet",
+        "tutorials/your-own-method",
+        "tutorials/your-own-loop",
+        "glossary",
+    ],
     "How to": [
         "your-data",
         "operations",

@@ -1,6 +1,6 @@
 """Modules that are imported when they are used: ours that a usual run never needs, and those that other packages add.
 
-Ours have one table, `DOORS`. Other people's methods, models, sources of data and learners come by entry points.
+Ours have one table, `DOORS`. Other people's methods, models and sources of data come by entry points.
 
 A package adds a method by three lines of its pyproject.toml:
 
@@ -19,12 +19,11 @@ from typing import Any, Literal
 from covey.shared.consent import AllowedCode
 from covey.shared.errors import UserError
 
-Group = Literal["covey.strategies", "covey.models", "covey.data", "covey.learners"]
+Group = Literal["covey.strategies", "covey.models", "covey.data"]
 DataCode = Literal["function", "package"]
 STRATEGIES: Group = "covey.strategies"
 MODELS: Group = "covey.models"
 DATA: Group = "covey.data"
-LEARNERS: Group = "covey.learners"
 
 DOORS = {
     "idx": "covey.agent.data.idx",

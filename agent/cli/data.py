@@ -87,7 +87,7 @@ def _parts_of_model(scenario: Path) -> Sequence[Part]:
     )
     if is_own or not divides:
         return ()
-    learner = load_learner(learner_name(None), NO_CODE)
+    learner = load_learner(learner_name(None))
     split = split_by(
         loaded.strategy, learner.layout(task, NO_CODE), task.share, task.keep, task.freeze
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, NoReturn
 
@@ -130,6 +130,11 @@ def squared_error(outputs: Float32, targets: Targets) -> LossesAndSlopes:
     return errors**2, _column(2 * errors)
 
 
+def loss_of(task: Task) -> Callable[[Float32, Targets], LossesAndSlopes]:
+    """The loss of a task's samples."""
+    return squared_error if task.classes is None else cross_entropy
+
+
 def _column(values: Float32) -> Float32:
     """(n,) as (n, 1)."""
     return values.reshape(-1, 1)
@@ -173,7 +178,7 @@ class NumpyLocal(DataOfLocal):
         rules: Rules = NO_CODE_RULES,
     ) -> None:
         super().__init__(dataset, task, training, rng, rules)
-        self._loss = squared_error if task.classes is None else cross_entropy
+        self._loss = loss_of(task)
         self._scaling = Scaling.of(task, scaling)
         check_layout(layout_of_task(task), layout)  # before the model takes memory
         self._net = DenseNet(layout)

@@ -10,7 +10,7 @@ import numpy as np
 
 from covey.agent.data.check import load_local
 from covey.agent.data.proposal_data import describe
-from covey.agent.learning import load_learner
+from covey.agent.learning import learner_for
 from covey.agent.policy import DEFAULT_RULES, Rules
 from covey.shared.numerics.vectors import Vector
 from covey.shared.proposal.proposal import checked, propose
@@ -75,7 +75,7 @@ def measure(
         UserError: the model cannot be built for the task.
     """
     samples = load_local(data, label, task)
-    learner = load_learner(rules.learner, rules.allowed)
+    learner = learner_for(task, rules)
     layout = learner.layout(task, rules.allowed)
     generator = np.random.default_rng(0)
     start = generator.uniform(0, LARGEST_START, layout.size).astype(np.float32)

@@ -14,7 +14,8 @@ from torch import nn
 
 from covey.agent.kept.model_file import ModelFile, read_weights
 from covey.agent.learning import SAME_VERSION
-from covey.agent.own_code import resolve
+from covey.agent.light.own_loop import SEEDS, start_of
+from covey.agent.own_code import loop_of, users_builder
 from covey.agent.training.adapters import adapted
 from covey.agent.training.architectures import BUILT_IN, Headed
 from covey.shared import json_text
@@ -60,7 +61,7 @@ def build(
     name = task.model.name
     builder = BUILT_IN.get(name)
     if builder is None:
-        builder = _users_builder(name, allowed)
+        builder = users_builder(name, allowed)
     with torch.random.fork_rng(devices=[]):
         if values is not None and name in BUILT_IN:
             _check_size(builder, task, values)
@@ -142,12 +143,16 @@ def initial(
     Raises:
         UserError: the model cannot be built, or the file does not fit it.
     """
-    module = build(task, seed, allowed)
-    layout = layout_of(module)
-    tensors = tensors_of(module)
-    if start:  # models that start equal never separate
-        _draw_adapters(tensors, entropy(seed, "adapters", start))
-    arrays = {entry.name: tensors[entry.name].detach().numpy() for entry in layout.tensors}
+    loop = loop_of(task, allowed)
+    if loop is not None:
+        arrays, layout = start_of(loop, entropy(seed, "weights") % SEEDS)
+    else:
+        module = build(task, seed, allowed)
+        layout = layout_of(module)
+        tensors = tensors_of(module)
+        if start:  # models that start equal never separate
+            _draw_adapters(tensors, entropy(seed, "adapters", start))
+        arrays = {entry.name: tensors[entry.name].detach().numpy() for entry in layout.tensors}
     vector = layout.vector(arrays)
     if task.base is not None and start == 0:
         return _on_base(task.base, vector, layout, task), layout
@@ -269,22 +274,6 @@ def _check_outputs(module: nn.Module, task: Task) -> None:
             f"task.model {name!r} gives shape {shape} for 2 samples; the task needs {expected}"
         )
     module.train(was_training)
-
-
-def _users_builder(name: str, allowed: AllowedCode) -> Builder:
-    """The user's own builder: `module:callable` or an entry point. Raises UserError or ConsentError."""
-    allowed.check_model(name, "the model", "the owner of this machine")
-    try:
-        builder = resolve(name, allowed)
-    except (ImportError, AttributeError) as error:
-        raise UserError(
-            f"task.model {name!r}: {error}; install the module on the coordinator and every device"
-        ) from error
-    if not callable(builder):
-        raise UserError(
-            f"task.model {name!r} is not callable; name a function that returns a torch.nn.Module"
-        )
-    return cast(Builder, builder)
 
 
 def _signature(builder: Builder) -> str:

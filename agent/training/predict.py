@@ -17,7 +17,7 @@ from covey.agent.data.unlabelled import Samples, cells_of, load_unlabelled
 from covey.agent.kept.model_dir import INDEX, read_index
 from covey.agent.kept.model_file import ModelFile, read_model
 from covey.agent.learner_choice import TORCH
-from covey.agent.learning import SAME_VERSION, load_learner
+from covey.agent.learning import SAME_VERSION, learner_for
 from covey.agent.policy import NO_CODE_RULES, Rules
 from covey.shared import json_text
 from covey.shared.errors import DataError, PublicError, UserError
@@ -105,7 +105,7 @@ class Predictor:
         self.file = read_model(model)
         self._rules = rules
         self._layout = _layout(self.file, rules)
-        self._learner = load_learner(rules.learner, rules.allowed)
+        self._learner = learner_for(self.file.task, rules)
 
     def __repr__(self) -> str:
         return f"<Predictor {self.file.path}>"
@@ -211,7 +211,7 @@ def _layout(file: ModelFile, rules: Rules) -> Layout:
             from covey.agent.training.models import check_claims
 
             check_claims(file)
-        layout = load_learner(rules.learner, rules.allowed).layout(file.task, rules.allowed)
+        layout = learner_for(file.task, rules).layout(file.task, rules.allowed)
     except PublicError as error:
         raise UserError(f"{file.path}: {error}") from None
     if not all(layout.fits(named) for named in file.models):

@@ -13,17 +13,18 @@ from covey.agent.data import Dataset, fit
 from covey.agent.data.dataset import Array
 from covey.agent.data.partition import Split, fleet_data
 from covey.agent.data.superclass_mixture import superclass
+from covey.agent.learning import learner_for
 from covey.agent.policy import NO_CODE_RULES
-from covey.agent.training.learner import TorchLocal
-from covey.agent.training.models import build, layout_of
 from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import UserError
 from covey.shared.model_files import model_files
 from covey.shared.numerics import metrics
 from covey.shared.numerics.vectors import Layout, Vector
+from covey.shared.scenario.fleet_statistics import resolved
 from covey.shared.scenario.partition import SuperclassMixture
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
+from covey.shared.strategies.base import Local
 
 
 def accuracies(
@@ -67,17 +68,12 @@ def accuracies(
     if not {0, 1} <= set(of_sample.tolist()):
         return []
     task = scenario.task
-    layout = layout_of(build(task, 0, allowed))
+    rules = replace(NO_CODE_RULES, allowed=allowed)
+    learner = learner_for(task, rules)
+    layout = learner.layout(task, allowed)
     rng = generator(scenario.seed, "superclasses")  # nothing is drawn: there are only predictions
-    local = TorchLocal(
-        fit(pooled, task),
-        task,
-        layout,
-        scenario.training,
-        rng,
-        scaling,
-        rules=replace(NO_CODE_RULES, allowed=allowed),
-    )
+    resolved_task = resolved(task, scaling)
+    local = learner.local(fit(pooled, task), resolved_task, layout, scenario.training, rng, rules)
     return [_tested(local, _vector(path, layout), of_sample) for path in found]
 
 
@@ -89,7 +85,7 @@ def _pooled(data: Dataset, split: Split) -> Dataset:
     return replace(data, test_features=data.features[rows], test_targets=data.targets[rows])
 
 
-def _tested(local: TorchLocal, model: Vector, of_sample: Array) -> list[float]:
+def _tested(local: Local, model: Vector, of_sample: Array) -> list[float]:
     """The model's accuracy on the test samples of super-class 0 and of super-class 1."""
     predicted = np.argmax(local.predict(model, "test"), axis=1)
     truth = local.targets("test")

@@ -18,7 +18,7 @@ from covey.agent.data.dataset import folds
 from covey.agent.kept.model_file import ModelFile, Named, read_model, save_model, task_with_scaling
 from covey.agent.kept.verdict import Figure, Figures, Verdict, judge, main_figure
 from covey.agent.kept.versions import Version
-from covey.agent.learning import load_learner
+from covey.agent.learning import learner_for
 from covey.agent.policy import PolicyError, Rules
 from covey.agent.worker.sources import Source
 from covey.shared.client import decode_model, is_better_at_home, measure, model_for_use
@@ -207,7 +207,7 @@ def adopt(
         return _answer(version, Verdict(False, why), None)
     models = [layout.vector(layout.named(model) | own) for model in models]
     dataset = source.dataset(checked)
-    learner = load_learner(rules.learner, rules.allowed)
+    learner = learner_for(checked, rules)
     training = Training.model_validate(deployment.tune)
 
     def local_of(samples: Dataset) -> Local:
@@ -283,7 +283,7 @@ def _figures(kept: ModelFile | None, task: Task, dataset: Dataset, rules: Rules)
     if kept is None or _question(kept.task) != _question(task):
         return None
     try:
-        learner = load_learner(rules.learner, rules.allowed)
+        learner = learner_for(kept.task, rules)
         layout = learner.layout(kept.task, rules.allowed)
         models = [layout.vector(named) for named in kept.models]
         generator = np.random.default_rng(0)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from covey.agent.learning import Learner, load_learner
+from covey.agent.learning import load_learner
 from covey.agent.policy import Rules
 
 
@@ -39,8 +39,6 @@ class Options:
         return cls(given.threads, given.warm, given.verbose, tuple(given.allow))
 
 
-def prepared(rules: Rules, threads: int = 1) -> Learner:
-    """The learner of this device, with its libraries loaded."""
-    learner = load_learner(rules.learner, rules.allowed)
-    learner.prepare(threads)
-    return learner
+def prepared(rules: Rules, threads: int = 1) -> None:
+    """Load the libraries of this device's learner."""
+    load_learner(rules.learner).prepare(threads)

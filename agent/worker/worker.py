@@ -33,13 +33,13 @@ from typing import TYPE_CHECKING, Any
 
 from covey.agent.kept.privacy_account import DeviceAccount
 from covey.agent.learner_choice import TORCH
-from covey.agent.learning import load_learner
+from covey.agent.learning import learner_for, load_learner
 from covey.agent.policy import SIGNATURES, PolicyError, Rules, values_of
 from covey.agent.worker.memory_file import DiskFull, MemoryDamaged, load_memory, save_memory
 from covey.agent.worker.memory_limit import memory_limited
 from covey.agent.worker.process import Options, prepared
 from covey.shared.child import death_with_parent
-from covey.shared.consent import NO_CODE, AllowedCode, consented
+from covey.shared.consent import AllowedCode, consented
 from covey.shared.errors import CoveyError, public_text
 from covey.shared.files import obstacle, write_atomically
 from covey.shared.strategies.phase_names import EVALUATE, MOMENTS, TRAIN, VOTE
@@ -125,7 +125,7 @@ def main() -> None:
     options = Options.parse(sys.argv[1:])
     if options.warm:
         # a simulated fleet is certain to train: import torch now, so that no round waits for it
-        load_learner(TORCH, NO_CODE).prepare(options.threads)
+        load_learner(TORCH).prepare(options.threads)
     with consented(AllowedCode.parse(options.allow)):
         while (job := frames.read(sys.stdin.buffer)) is not None:
             try:
@@ -255,7 +255,7 @@ def _adopt(job: frames.Job, threads: int) -> frames.Job:
 def _device(job: frames.Job) -> frames.Job:
     """The kind of device that the work would be done on; an error if it does not exist here."""
     rules = Rules.from_wire(job)
-    learner = load_learner(rules.learner, rules.allowed)
+    learner = load_learner(rules.learner)
     return {"device": rules.device(job["wanted"], learner.device)}
 
 
@@ -504,7 +504,7 @@ def _locals(
 
     In the phase that only describes the data: its description.
     """
-    learner = prepared(rules, threads)  # before any other module imports torch
+    prepared(rules, threads)  # before any other module imports torch
 
     from covey.agent.data.dataset import folds, hold_back
     from covey.agent.data.survey import DataSurvey
@@ -521,6 +521,7 @@ def _locals(
     if work.phase == MOMENTS:
         return DataSurvey(data, task), None, ()
     task = resolved(task, work.scaling)
+    learner = learner_for(task, rules)
     _, training = settings_of(work)
 
     def local_of(samples: Any) -> Any:

@@ -14,7 +14,7 @@ import pytest
 
 from covey.agent.data.dataset import Dataset, dataset
 from covey.agent.learner_choice import NUMPY, TORCH, learner_name
-from covey.agent.learning import Learner, check_layout, load_learner
+from covey.agent.learning import check_layout, load_learner
 from covey.agent.light.dense_net import layout_of_task
 from covey.agent.light.numpy_learner import NumpyLocal
 from covey.agent.policy import NO_CODE_RULES, UNLIMITED, PolicyError, Rules
@@ -26,7 +26,7 @@ from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.processes.launch import setup_of
 from covey.coordinator.run.run import Run
 from covey.shared.client import shuffle
-from covey.shared.consent import NO_CODE, AllowedCode
+from covey.shared.consent import NO_CODE
 from covey.shared.errors import DataError, PublicError, UserError
 from covey.shared.numerics.vectors import Layout, Tensor, Vector
 from covey.shared.privacy.noise import Noise
@@ -104,7 +104,7 @@ def test_the_layout_is_that_of_the_torch_module(task: Task) -> None:
     _, layout = initial(task, 0)
     assert layout_of_task(task) == layout
     for name in (TORCH, NUMPY):
-        assert load_learner(name, NO_CODE).layout(task, NO_CODE) == layout
+        assert load_learner(name).layout(task, NO_CODE) == layout
 
 
 def noise_like(start: Vector, seed: int) -> Vector:
@@ -233,7 +233,7 @@ def test_other_abilities_of_torch_are_refused_with_the_reason() -> None:
     with pytest.raises(PublicError, match=r"training\.augment is shift, .* --learner torch"):
         changing.train(start)
     with pytest.raises(PublicError, match="can use no cuda"):
-        load_learner(NUMPY, NO_CODE).device("cuda", "training.device")
+        load_learner(NUMPY).device("cuda", "training.device")
 
 
 @pytest.mark.parametrize(
@@ -286,31 +286,6 @@ def test_torch_is_the_choice_where_it_is_installed_and_numpy_elsewhere(
     assert learner_name(None) == NUMPY
     with pytest.raises(UserError, match=r"torch is not installed; .*--learner numpy"):
         learner_name(TORCH)
-
-
-class _Point:
-    """An installed entry point."""
-
-    name = value = "theirs"
-
-    def load(self) -> Learner:
-        return load_learner(NUMPY, NO_CODE)
-
-
-def test_a_learner_of_an_installed_package_runs_if_the_owner_allows_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def entry_points(**wanted: str) -> list[_Point]:
-        here = wanted == {"group": "covey.learners"} or wanted.get("name") == "theirs"
-        return [_Point()] if here else []
-
-    monkeypatch.setattr("covey.shared.plugins.metadata.entry_points", entry_points)
-    assert learner_name("theirs") == "theirs"
-    with pytest.raises(UserError, match="--allow theirs"):
-        load_learner("theirs", NO_CODE)
-    allowed = AllowedCode.parse(["theirs"])
-    assert load_learner("theirs", allowed) is load_learner(NUMPY, NO_CODE)
-    assert Rules.from_wire(Rules(learner="theirs").to_wire()).learner == "theirs"
 
 
 # -- a worker and whole runs -------------------------------------------------------------------------------------------
