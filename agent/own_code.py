@@ -34,7 +34,7 @@ class Loop(Protocol):
 
         Args:
             state: the values to begin with, float32, of the loop's own to change.
-            data: `features` (n, *task.features) float32, scaled as the task says, and `targets` (n,).
+            data: `features` (n, *task.features) float32, scaled by the task, and `targets` (n,).
             settings: an `OrderedTraining`.
 
         Returns:
@@ -71,7 +71,7 @@ def loop_of(task: Task, allowed: AllowedCode) -> Loop | None:
 
 
 def users_builder(name: str, allowed: AllowedCode) -> Any:
-    """What a model of the user's own is made by: `module:callable` or an entry point. Raises UserError or ConsentError."""
+    """The function or class that makes a model of the user's own: `module:callable` or an entry point. Raises UserError or ConsentError."""
     allowed.check_model(name, "the model", "the owner of this machine")
     try:
         builder = resolve(name, allowed)

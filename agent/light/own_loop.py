@@ -41,7 +41,7 @@ class OrderedTraining:
     """What an order asks of a loop."""
 
     epochs: int
-    steps: int | None  # stop after so many; None: after the epochs
+    steps: int | None  # stop after this number; None: after the epochs
     batch: int
     lr: float  # of this round
     momentum: float
@@ -53,7 +53,7 @@ class OrderedTraining:
 class TrainingData:
     """What a loop trains on."""
 
-    features: Float32  # (n, *task.features), scaled as the task says
+    features: Float32  # (n, *task.features), scaled by the task
     targets: Array  # (n,) int64 class indices, or float32 values, standardised if the task is
 
 
@@ -161,7 +161,7 @@ class LoopLocal(DataOfLocal):
         velocity: Vector | None = None,
         at_home: bool = False,
     ) -> TrainingResult:
-        """Call the loop. Momentum starts anew with each training.
+        """Call the loop. Each training begins at rest, without momentum.
 
         Raises:
             PolicyError: the owner of this device allows fewer epochs or steps.
