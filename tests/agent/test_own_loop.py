@@ -146,7 +146,7 @@ def test_a_method_that_reaches_into_the_training_is_refused(
 
 
 @pytest.mark.parametrize("call", ["gradient", "memberships", "enable_privacy"])
-def test_what_a_loop_does_not_show_is_refused(call: str) -> None:
+def test_calls_that_a_loop_cannot_answer_are_refused(call: str) -> None:
     device, start = local()
     arguments = {"gradient": (start,), "memberships": (start, 2), "enable_privacy": (None,) * 5}
     with pytest.raises(PublicError, match="choose a method that does without"):
