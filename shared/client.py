@@ -164,7 +164,7 @@ def execute_order(
     if (work.privacy or {}).get("secure") and job.phase not in OF_THE_RUN:
         if secure is None:
             raise PublicError("secure sums: this agent has no keys for them")
-        strategy = door("secure sums").OnDevice(strategy, secure, sends=bool(work.sizes))
+        strategy = door("secure work").OnDevice(strategy, secure, sends=bool(work.sizes))
     choice = (with_prior(fold, prior) for fold in folds) if _chooses(order, work) else None
     report, state = _run_phase(strategy, job, local, client_state, work, noise, choice)
     seconds = clock() - started

@@ -58,7 +58,7 @@ def read_task(task: AggregatorTask, folder: Path, allowed: AllowedCode) -> OpenS
     """
     scenario = Scenario.model_validate(json.loads(task.scenario))
     check_code(scenario, allowed)
-    strategy = scenario.strategy
+    strategy = scenario.method
     layout = Layout.from_wire(task.layout)
     # only the kind of the state matters here, so any models will do
     zeros = [np.zeros(layout.size, np.float32)] * strategy.starts

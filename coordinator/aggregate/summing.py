@@ -84,7 +84,7 @@ class Summing:
         self._unable = ""
         self._distances = None
         if step is not None:
-            self._distances = limits.Distances(step.scenario.strategy)
+            self._distances = limits.Distances(step.scenario.method)
         self._offered = {}
         self._settled = ()
         self._clear()
@@ -205,7 +205,7 @@ class Summing:
         phase = step.phase
         if phase.name in phase_names.OF_THE_RUN or not phase.sizes:
             return ()
-        strategy = step.scenario.strategy
+        strategy = step.scenario.method
         if is_whole(strategy, step.state, phase, client):
             raise ValueError("the fold compares single reports")
         return strategy.terms(step.state, phase, client, report)
@@ -213,8 +213,7 @@ class Summing:
     def _norms(self, step: OpenStep, client: ClientId, report: Report) -> dict[str, float]:
         """How far the report's vectors lie from their models, where the scenario limits that."""
         phase = step.phase
-        is_limited = step.scenario.aggregation.refuse_beyond is not None
-        if not is_limited or phase.name in phase_names.OF_THE_RUN:
+        if not limits.are_measured(step.scenario, phase):
             return {}
         assert self._distances is not None  # noqa: S101 - a step is open
         steps = self._distances.of(step.state, phase, client, report)

@@ -138,16 +138,13 @@ class Folding:
         self._privacy = privacy
         self._parameters = parameters
         settings = self._settings
-        is_of_the_run = phase.name in phase_names.OF_THE_RUN
         # the run's own figures have no vectors
-        self._has_vectors = bool(phase.sizes) and not is_of_the_run
-        # under client-level privacy every report is clipped, and whom to refuse must not depend on others' reports
-        is_private = scenario.privacy is not None and scenario.privacy.client is not None
-        self._measures = not (is_of_the_run or is_private or settings.refuse_beyond is None)
+        self._has_vectors = bool(phase.sizes) and phase.name not in phase_names.OF_THE_RUN
+        self._measures = limits.are_measured(scenario, phase)
         self._distances = limits.Distances(self._strategy)
         needs_vectors = self._strategy.individual or settings.average.single or settings.clips
         self._is_added_up = (
-            scenario.privacy is None
+            (scenario.privacy is None or scenario.privacy.adds_up)
             and scenario.rounds.mode != "buffered"
             and not (needs_vectors and self._has_vectors)
         )

@@ -27,6 +27,8 @@ from covey.shared.numerics.averages import (
 )
 from covey.shared.numerics.vectors import Vector, blocks
 from covey.shared.scenario.aggregation import Aggregation
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.strategies import phase_names
 from covey.shared.strategies.base import ClientId, Phase, Report, Reports, Strategy
 from covey.shared.strategies.reading import bases_of
 from covey.shared.strategies.sums import Terms
@@ -80,6 +82,14 @@ def capped(reports: Reports, settings: Aggregation) -> list[ClientReport]:
             report = replace(report, examples=examples, steps=steps)
         result.append((client, report))
     return result
+
+
+def are_measured(scenario: Scenario, phase: Phase) -> bool:
+    """Whether steps of single reports are compared: not where masks or clips hide them, or the scenario has no limit."""
+    privacy = scenario.privacy
+    is_hidden = privacy is not None and (privacy.client or privacy.secure) is not None
+    is_of_the_run = phase.name in phase_names.OF_THE_RUN
+    return not (is_hidden or is_of_the_run or scenario.aggregation.refuse_beyond is None)
 
 
 class Distances:

@@ -24,7 +24,6 @@ from covey.shared.errors import DecodeError
 from covey.shared.mqtt.link import Message
 from covey.shared.mqtt.program import Publish, Show, Subscribe, Unsubscribe
 from covey.shared.strategies.base import ClientId
-from covey.shared.strategies.reading import without_moments
 from covey.shared.timers import earliest
 from covey.shared.wire.aggregates import (
     TASK,
@@ -392,7 +391,7 @@ class Aggregators:
     def _task_of(self, step: Step) -> bytes:
         run = self._run
         phase = asdict(step.phase)
-        manifest, arrays = run.checkpoint.exported(without_moments(run.state))
+        manifest, arrays = run.checkpoint.exported(run.scenario.method.for_terms(run.state))
         needs_bases = run.scenario.wire.delta
         task = AggregatorTask(
             run=run.facts.run,

@@ -429,7 +429,7 @@ def _largest(vector: Vector) -> float:
     """The largest absolute value; NaN where there is one."""
     if vector.size == 0:
         return 0.0
-    return float(max(vector.max(), -vector.min()))
+    return max(float(vector.max()), -float(vector.min()))
 
 
 def _exponents(largest: float) -> list[int]:

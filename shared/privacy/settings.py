@@ -184,6 +184,11 @@ class Privacy(_Section):
         """Whether a part of the section adds noise, of which an account is kept."""
         return (self.signatures or self.client or self.local) is not None
 
+    @property
+    def adds_up(self) -> bool:
+        """Whether reports may be added up as they arrive: masked ones, of which the coordinator changes none."""
+        return self.secure is not None and self.signatures is None
+
     def for_agents(self, rounds: int) -> dict[str, Any]:
         """The section in an order: everything except the coordinator's own part, and the number of rounds."""
         parts = {"signatures", "local", "secure"}

@@ -7,11 +7,13 @@ strategies is the registry of methods; there is no other.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationError, model_validator
 
+from covey.shared.mqtt.shards import shard_of
 from covey.shared.plugins import door
 from covey.shared.privacy.settings import AUGMENT_UNDER_DP_SGD, WEIGHTS_UNDER_DP_SGD, Privacy
 from covey.shared.scenario import checks
@@ -283,6 +285,13 @@ class Scenario(Section):
     # -- what follows from several sections ------------------------------------------------------------------------
 
     @property
+    def shards(self) -> int:
+        """The number of independent brokers."""
+        if self.brokers is None:
+            return 1
+        return self.brokers if isinstance(self.brokers, int) else len(self.brokers)
+
+    @property
     def method(self) -> AnyStrategy:
         """The method as the coordinator runs it: under secure sums, if the section `privacy` asks for them."""
         settings = self.privacy.secure if self.privacy is not None else None
@@ -295,6 +304,7 @@ class Scenario(Section):
             training=self.training,
             seed=self.seed,
             rounds=self.rounds.count,
+            home=partial(shard_of, shards=self.shards),
         )
         return method
 

@@ -51,7 +51,7 @@ clusters.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
@@ -651,6 +651,13 @@ class Strategy(BaseModel, Generic[S]):
             report: what counts.
         """
         return ()
+
+    def for_terms(self, state: S) -> S:
+        """The state as far as `terms` needs it, which aggregators get: without the moments of the server's optimiser."""
+        if not isinstance(state, Moving):
+            return state
+        without: Any = replace(state, moments={})
+        return without  # type: ignore[no-any-return]
 
     def fold(self, state: S, phase: Phase, sums: Sums, reports: Reports) -> S:
         """The state after a phase that succeeded.

@@ -139,14 +139,6 @@ def fold(
     return moved
 
 
-def without_moments(state: S) -> S:
-    """The state as far as terms need it: without the moments of the server's optimiser."""
-    if not isinstance(state, Moving):
-        return state
-    without: Any = replace(state, moments={})
-    return without  # type: ignore[no-any-return]
-
-
 def folded(
     strategy: Strategy[S],
     state: S,

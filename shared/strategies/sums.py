@@ -14,7 +14,7 @@ from typing import Protocol
 
 from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.numerics.averages import MEAN, Average, fair_weights
-from covey.shared.numerics.exact_sum import weighted_moved, weighted_sum
+from covey.shared.numerics.exact_sum import Sum, weighted_moved, weighted_sum
 from covey.shared.numerics.vectors import Vector
 
 # usual names of a report's vectors
@@ -78,6 +78,13 @@ class Sums(Protocol):
         """The number of vectors under a key."""
 
 
+class Totals(Protocol):
+    """Sums of vectors that nothing has changed, as those of masked integers must be."""
+
+    def total(self, key: str) -> Sum:
+        """The sum (d,) of weight * vector under a key, in float64: exact for integers, while it is below 2**53."""
+
+
 def fair_terms(reports: Sequence[Terms], share: float | None) -> list[Terms]:
     """The terms of all reports of a phase, none with more than its fair share of a sum's weight."""
     weights: dict[str, list[float]] = {}
@@ -102,6 +109,9 @@ class ExactSums:
 
     def moved(self, key: str, start: Vector, share: float) -> Vector:
         return self._sums.moved(key, start, share)
+
+    def total(self, key: str) -> Sum:
+        return self._sums.total(key)
 
     def weight(self, key: str) -> float:
         return self._sums.weight(key)
@@ -139,6 +149,12 @@ class SumsAtHand:
         weights = self._fair(key)
         pairs = [(vector, weights[i]) for i, (vector, _) in enumerate(self._pairs[key])]
         return weighted_moved(pairs, start, share)
+
+    def total(self, key: str) -> Sum:
+        sums = Accumulator()
+        for vector, weight in self._pairs[key]:
+            sums.add(key, vector, weight)
+        return sums.total(key)
 
     def weight(self, key: str) -> float:
         return float(sum(map(Fraction, self._fair(key)), Fraction(0)))

@@ -17,6 +17,7 @@ from covey.coordinator.run.run import Run
 from covey.shared.consent import AllowedCode
 from covey.shared.mqtt.link import Link, Message
 from covey.shared.scenario.scenario import Scenario
+from covey.shared.strategies.secured.coordinator import Progress
 from covey.shared.wire.aggregates import AggregatorStatus, AggregatorTask
 from covey.shared.wire.framing import REPORT_VERSION
 from covey.shared.wire.messages import Part
@@ -92,6 +93,22 @@ def test_a_run_with_aggregators_has_the_bytes_of_one_without(method: str, tmp_pa
     direct = in_process(tmp_path / "direct", scene)
     assert fingerprint(summed) == fingerprint(direct)
     assert fleets[0].sums
+
+
+def test_masked_reports_are_added_up_near_each_broker_in_groups_of_its_own(tmp_path: Path) -> None:
+    brokers = ["mqtt://a.local", "mqtt://b.local"]
+    masked = {"privacy": {"secure": {"clip": 10.0, "cap": 100}}, "rounds": {**ALL, "count": 1}}
+    scene = scenario("fedavg", **masked, brokers=brokers)
+    fleet = AggregatedFleet(tmp_path / "summed", scene)
+    summed = played(lambda: fleet)
+    assert fingerprint(summed) == fingerprint(in_process(tmp_path / "direct", scene))
+    groups = Progress.of(summed.state).ends
+    assert groups is not None
+    assert [set(group["reported"]) for group in groups] == [fleet.living_on(0), fleet.living_on(1)]
+    assert [group["end"] for group in groups] == ["sum", "sum"]
+    work = 3  # after boxes and joins
+    of_work = sorted(line.split(" (")[0] for line in fleet.sums if line.startswith(f"step {work}"))
+    assert of_work == [f"step {work}: sent the sum of {members} reports" for members in (3, 5)]
 
 
 def test_an_aggregator_keeps_the_state_of_one_step_alone(

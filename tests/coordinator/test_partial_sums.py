@@ -419,3 +419,4 @@ def test_a_scenario_that_needs_single_reports_is_refused_with_the_setting(
 
 def test_a_scenario_of_means_may_have_aggregators() -> None:
     check_aggregators(scenario("fedclust"))
+    check_aggregators(scenario("fedavg", privacy={"secure": {"clip": 1.0}}))

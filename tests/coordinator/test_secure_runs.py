@@ -34,9 +34,11 @@ from covey.shared.secure.messages import Entry
 from covey.shared.secure.parameters import Scale
 from covey.shared.secure.primitives import hashed, number
 from covey.shared.secure.simulated import FEDERATION, simulated_identity
-from covey.shared.strategies import secured
 from covey.shared.strategies.base import COUNTED, ClientId
 from covey.shared.strategies.registry import BUILT_IN
+from covey.shared.strategies.secured import coordinator as secured
+from covey.shared.strategies.secured import phases
+from covey.shared.wire.codec import Codec, encode
 from covey.shared.wire.messages import OrderMessage, ReportContent
 from tests.agent.orders import work
 from tests.kit import small_run
@@ -45,6 +47,7 @@ from tests.kit.small_fleet import over_the_wire
 from tests.kit.small_run import fingerprint, in_process, samples_of, scenario
 from tests.shared import test_strategy_kin
 
+RNG = np.random.default_rng(0)
 SECURE = {"clip": 10.0, "cap": 100, "colluders": 0.2}
 
 
@@ -61,8 +64,8 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 
 def sums(folder: Path) -> list[list[dict[str, Any]]]:
     """How the sum of each group ended, in each round."""
-    phases = [row for row in rows(folder) if row.get("phase") == secured.UNMASK]
-    return [row["notes"]["secure"] for row in phases]
+    ended = [row for row in rows(folder) if row.get("phase") == phases.UNMASK]
+    return [row["notes"]["secure"] for row in ended]
 
 
 def ends(folder: Path) -> list[list[str]]:
@@ -240,6 +243,28 @@ def test_a_round_without_enough_agents_is_passed_over_after_some_attempts(tmp_pa
     assert found[1][0] == found[2][0] == "sum"
 
 
+def test_a_report_whose_vector_its_agent_did_not_sign_is_set_aside_and_the_others_are_a_sum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Masked vectors are added up as they come; a wrong one must not spoil the sum."""
+    watch = Watch.of(monkeypatch)
+
+    class Lying(Failing):
+        def work(self, run: Run, client: ClientId, order: OrderMessage) -> ReportContent:
+            report = super().work(run, client, order)
+            if client != "agent-3" or phases.MASKED not in report.vectors:
+                return report
+            other = encode(np.ones(run.setup.layout.size + 2, np.uint32), Codec(), rng=RNG)[0]
+            return report.model_copy(update={"vectors": {phases.MASKED: other}})
+
+    this = scene(rounds={"count": 1})
+    run = Run.start(tmp_path, this, small_run.setup(this), small_run.rules(this), "in-process", 0.0)
+    Driver(run, Lying({})).complete(samples_of(small_run.clients()))
+    assert watch.check(tmp_path) == 1
+    [[group]] = sums(tmp_path)
+    assert group["missing"] == ["agent-3"]
+
+
 class Killed(Exception):  # noqa: N818 - a kill
     pass
 
@@ -290,10 +315,11 @@ def test_no_report_of_a_secure_run_has_an_update_in_the_clear(tmp_path: Path) ->
     this = scene()
     run = Run.start(tmp_path, this, small_run.setup(this), small_run.rules(this), "in-process", 0.0)
     Driver(run, Watched({})).complete(samples_of(small_run.clients()))
-    trained = [report for report in seen if secured.MASKED in report.vectors]
+    trained = [report for report in seen if phases.MASKED in report.vectors]
     for report in trained:
-        assert (report.examples, report.steps, report.loss, report.numbers) == (1, 0, 0.0, {})
-    contents = b"".join(report.vectors[secured.MASKED].data for report in trained)
+        assert (report.examples, report.steps, report.loss) == (1, 0, 0.0)
+        assert report.numbers.keys() == {phases.HEAD}
+    contents = b"".join(report.vectors[phases.MASKED].data for report in trained)
     masked = np.frombuffer(contents, "<u4")
     # masked integers are uniform; small updates would lie at both ends alone
     counts, _ = np.histogram(masked, bins=8, range=(0, 2**32))

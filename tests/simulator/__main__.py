@@ -7,7 +7,7 @@ import multiprocessing
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 from tests.methods import METHODS
@@ -32,14 +32,19 @@ def options_of() -> argparse.Namespace:
     parser.add_argument("--methods", nargs="+", default=sorted(METHODS), choices=sorted(METHODS))
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS)
     parser.add_argument("--paces", nargs="+", default=list(PACES), choices=PACES)
+    parser.add_argument("--secure", action="store_true", help="leave out seeds without secure sums")
     parser.add_argument(
         "--without", default="", choices=FIXES, help="take out a fix of the product"
     )
     return parser.parse_args()
 
 
+def plan_of(options: argparse.Namespace, seed: int) -> Plan:
+    return plan(seed, options.methods, options.kinds, options.paces)
+
+
 def outcome(options: argparse.Namespace, seed: int) -> tuple[Plan, History]:
-    this = plan(seed, options.methods, options.kinds, options.paces)
+    this = plan_of(options, seed)
     with without(options.without):
         history = play(this)
     history.story.clear()  # of thousands of histories
@@ -47,7 +52,9 @@ def outcome(options: argparse.Namespace, seed: int) -> tuple[Plan, History]:
 
 
 def outcomes(options: argparse.Namespace) -> Iterator[tuple[Plan, History]]:
-    seeds = range(options.first, options.first + options.seeds)
+    seeds: Iterable[int] = range(options.first, options.first + options.seeds)
+    if options.secure:
+        seeds = (seed for seed in seeds if plan_of(options, seed).secure)
     work = partial(outcome, options)
     if options.jobs == 1:
         yield from map(work, seeds)
@@ -58,11 +65,7 @@ def outcomes(options: argparse.Namespace) -> Iterator[tuple[Plan, History]]:
 
 def show(options: argparse.Namespace) -> int:
     """Play one plan, and tell its story."""
-    this = (
-        Plan.of_json(options.plan)
-        if options.plan
-        else plan(options.seed, options.methods, options.kinds, options.paces)
-    )
+    this = Plan.of_json(options.plan) if options.plan else plan_of(options, options.seed)
     with without(options.without):
         history = play(this)
         if history.failure and options.shrink:

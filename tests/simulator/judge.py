@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
@@ -27,8 +27,8 @@ from covey.coordinator.checks import read_report
 from covey.coordinator.run.run import Run
 from covey.shared.secure.integers import total_of
 from covey.shared.secure.masks import Integers
-from covey.shared.strategies import secured
 from covey.shared.strategies.base import ClientId, Phase, Report, Reports
+from covey.shared.strategies.secured import coordinator as secured
 from covey.shared.wire.documents import CoordinatorStatus
 from covey.shared.wire.messages import OrderMessage, ReportContent, Work
 from tests.simulator.plan import EVENTS
@@ -82,21 +82,21 @@ class Sums:
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Look at each sum that a coordinator opens, and at each end."""
-        ended, boxes = secured._ended, secured.Secured._boxes
+        ended, boxes = secured.GroupSum.ended, secured.Secured._boxes
 
         def opened(integers: Integers, *about: Any) -> Any:
             self.opened = integers.copy()
             return total_of(integers, *about)
 
-        def over(one: Mapping[str, Any], end: str, why: str = "") -> dict[str, Any]:
+        def over(one: secured.GroupSum, end: str, why: str = "") -> dict[str, Any]:
             self.struck[f"secure {end}"] += 1
             self.struck["attacked sum"] += sum(map(self.struck.__getitem__, EVENTS)) > self.faults
             opened, self.opened = (
                 self.opened,
                 None,
             )  # honest agents make no sum that is out of range
-            if opened is not None and not self._is_plain(opened, one["reported"]):
-                self.fail(BrokenError(f"a secure sum is not that of {one['reported']}"))
+            if opened is not None and not self._is_plain(opened, one.reported):
+                self.fail(BrokenError(f"a secure sum is not that of {one.reported}"))
             if end != "sum" and not why:
                 self.fail(BrokenError(f"a secure sum is {end} without a reason"))
             return ended(one, end, why)
@@ -107,7 +107,7 @@ class Sums:
 
         with (
             patch.object(secured, "total_of", opened),
-            patch.object(secured, "_ended", over),
+            patch.object(secured.GroupSum, "ended", over),
             patch.object(secured.Secured, "_boxes", begun),
         ):
             yield

@@ -88,7 +88,11 @@ class Plan:
 
     @property
     def scene(self) -> Scenario:
-        return scene_of(self.method, self.pace, self.secure)
+        scene = scene_of(self.method, self.pace, self.secure)
+        if self.secure and self.shards > 1:  # groups lie within one broker
+            brokers = tuple(f"mqtt://{shard}.local" for shard in range(self.shards))
+            return scene.model_copy(update={"brokers": brokers})
+        return scene
 
     @property
     def end(self) -> float:

@@ -1,0 +1,218 @@
+"""An agent's half of a method under secure sums: boxes, joins, masked reports and answers instead of the bare vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Protocol, cast
+
+import msgpack
+import numpy as np
+import numpy.typing as npt
+
+from covey.shared.errors import PublicError
+from covey.shared.numerics.vectors import Vector
+from covey.shared.privacy.settings import SecureSettings
+from covey.shared.secure import agent as at
+from covey.shared.secure.derivation import name_of_entry
+from covey.shared.secure.integers import add_noise, to_integers
+from covey.shared.secure.masks import Integers, add_masks, digest_of
+from covey.shared.secure.messages import ReportHead, Terms
+from covey.shared.secure.primitives import Token
+from covey.shared.strategies.base import (
+    COUNTED,
+    LAST_MODEL,
+    MODEL,
+    ClientState,
+    Job,
+    Local,
+    Report,
+    Strategy,
+)
+from covey.shared.strategies.secured import phases
+from covey.shared.strategies.secured.phases import (
+    HEAD,
+    MASKED,
+    WORDS,
+    bytes_of,
+    start_of_work,
+    words_of,
+)
+
+
+class SecureDevice(Protocol):
+    """What an agent has for secure sums, over all runs. Before a call that saves returns, the content survives a power cut."""
+
+    @property
+    def agent(self) -> at.SecureAgent: ...
+    @property
+    def token(self) -> Token: ...
+    @property
+    def now(self) -> float: ...
+
+    def noise_key(self, start: bytes) -> bytes: ...
+
+    def state(self) -> at.AgentState: ...
+    def save(self, state: at.AgentState) -> None: ...
+    def vector(self, name: str) -> Integers | None: ...
+    def save_vector(self, name: str, vector: Integers) -> None: ...
+    def forget_vectors(self, but: Sequence[str]) -> None: ...
+
+
+class OnDevice:
+    """A method whose work is done under secure sums.
+
+    Args:
+        method: the method itself.
+        device: of the agent.
+        sends: whether the phase asks for vectors.
+    """
+
+    def __init__(self, method: Strategy[Any], device: SecureDevice, *, sends: bool) -> None:
+        self._method = method
+        self._device = device
+        self._sends = sends
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._method, name)
+
+    def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
+        """Carry out an order.
+
+        Raises:
+            PublicError: the agent refuses, with the reason.
+            DecodeError: the order's contents are damaged.
+        """
+        device = self._device
+        if why := self._method.refuses(SecureSettings(clip=1.0)):
+            raise PublicError(f"secure sums are not for this method: {why}")
+        match job.phase:
+            case phases.BOX:
+                return _perform_box(device), client_state
+            case phases.JOIN:
+                return _perform_join(self._method, job, device), client_state
+            case phases.UNMASK:
+                sent = _taken(device, device.agent.unmask(device.state(), bytes_of(job.models[0])))
+                return _message(sent), client_state
+        assert self._method.sealed is not None  # noqa: S101 - it refuses otherwise
+        is_clear = job.phase in self._method.sealed.clear
+        if self._sends and not is_clear:
+            return _perform_work(self._method, job, local, client_state, device)
+        report, after = self._method.work(job, local, client_state)
+        if report.vectors and not is_clear:
+            raise PublicError("secure sums: the order asks for an update without a mask")
+        numbers = report.numbers if is_clear else {}
+        return replace(report, numbers=numbers, steps=0, loss=0.0), after
+
+
+def _perform_box(device: SecureDevice) -> Report:
+    """Show a new box. An earlier sum that was answered is erased."""
+    own = device.state().sum
+    if own is not None and own.answer:
+        _taken(device, device.agent.closed(device.state()))
+    step = device.agent.new_box(device.state(), device.token)
+    device.save(step.state)
+    (shown,) = step.then
+    assert isinstance(shown, at.ShowBox)  # noqa: S101 - it shows a box and nothing else
+    box = shown.box
+    known = [device.agent.identity.entry, step.state.expelled]
+    content = msgpack.packb([*known, box.number, box.key, box.signature])
+    return Report({WORDS: words_of(content)}, examples=1)
+
+
+def _perform_join(method: Strategy[Any], job: Job, device: SecureDevice) -> Report:
+    *models, terms, entries = job.models
+    contents, lists = msgpack.unpackb(bytes_of(entries))
+    for content in filter(None, lists):
+        newer = device.agent.new_expelled(device.state(), content)
+        if newer.syncs:  # else it is an old one, or not signed by the fleet key
+            device.save(newer.state)
+    known = {name_of_entry(entry): entry for entry in contents}
+    begun = start_of_work(method, job.training, job.seed, job.round, job.numbers, models)
+    step = device.agent.offered(
+        device.state(), bytes_of(terms), begun, known, device.now, device.token
+    )
+    return _message(_taken(device, step))
+
+
+def _perform_work(
+    method: Strategy[Any], job: Job, local: Local, client_state: ClientState, device: SecureDevice
+) -> tuple[Report, ClientState]:
+    *models, listing, inbox = job.models
+    own = device.state().sum
+    begun = start_of_work(method, job.training, job.seed, job.round, job.numbers, models)
+    terms = None if own is None else Terms.from_bytes(own.terms)
+    if own is None or terms is None or terms.start != begun.digest:
+        raise PublicError("secure sums: this agent has not joined a sum for this order")
+    step = device.agent.listed(device.state(), bytes_of(listing), bytes_of(inbox))
+    sent = _taken(device, step)
+    if device.state().vector(begun.digest) is None:
+        work, before = replace(job, models=tuple(models)), client_state
+        report, client_state = method.work(work, local, client_state)
+        client_state = {name: client_state[name] for name in client_state if name != COUNTED}
+        if MODEL in report.vectors and client_state.get(LAST_MODEL) is before.get(LAST_MODEL):
+            client_state[LAST_MODEL] = report.vectors[MODEL]
+        update = _update_of(report, models, terms)
+        integers = to_integers(update, report.examples, terms.scale)
+        add_noise(integers, terms.scale, device.noise_key(begun.digest))
+        norm = float(np.linalg.norm(update))
+        if MODEL in report.vectors and norm > terms.clip:
+            base = models[report.bases[MODEL]].astype(np.float64)
+            client_state[COUNTED] = (base + update * (terms.clip / norm)).astype(np.float32)
+        device.save_vector(begun.digest.hex(), integers)
+        sent += _taken(
+            device,
+            device.agent.made(device.state(), begun.digest, digest_of(integers), terms.scale),
+        )
+    for effect in sent:
+        if isinstance(effect, at.SendReport):
+            masked = device.vector(f"{own.name.hex()}-masked")
+            head = ReportHead.from_bytes(effect.content)
+            if masked is None or digest_of(masked) != head.vector:
+                _taken(device, device.agent.lost(device.state()))
+            numbers = {HEAD: words_of(effect.content).tolist()}
+            return Report({MASKED: cast(Vector, masked)}, 1, numbers), client_state
+    raise PublicError("secure sums: this agent has nothing to report")
+
+
+def _update_of(report: Report, models: Sequence[Vector], terms: Terms) -> npt.NDArray[np.float64]:
+    """What the vectors of a report add to the models that they started from, one after the other."""
+    parts = []
+    for name in terms.vectors:
+        vector = report.vectors[name].astype(np.float64)
+        parts.append(vector - models[report.bases[name]] if name in report.bases else vector)
+    return np.concatenate(parts)
+
+
+def _taken(device: SecureDevice, step: at.Step) -> list[at.Effect]:
+    """Save the state of a step, then make masked vectors; the effects that are sent. Raises PublicError for a refusal."""
+    if step.syncs:
+        device.save(step.state)
+    sent: list[at.Effect] = []
+    for effect in step.then:
+        match effect:
+            case at.Refuse(reason, detail):
+                text = f"{reason}: {detail}" if detail else reason
+                raise PublicError(f"secure sums: {text}")
+            case at.MakeMasked(terms, begun, streams):
+                vector = device.vector(begun.hex())
+                if vector is None or digest_of(vector) != device.state().vector(begun):
+                    return _taken(device, device.agent.lost(device.state()))
+                add_masks(vector, streams)
+                device.save_vector(f"{terms.hex()}-masked", vector)
+                sent += _taken(
+                    device, device.agent.masked(device.state(), terms, digest_of(vector))
+                )
+            case at.EraseVectors():
+                device.forget_vectors([])
+            case _:
+                sent.append(effect)
+    return sent
+
+
+def _message(sent: Sequence[at.Effect]) -> Report:
+    """The report with the only message that is sent."""
+    for effect in sent:
+        if isinstance(effect, at.SendJoin | at.SendAnswer):
+            return Report({WORDS: words_of(effect.content)}, examples=1)
+    raise PublicError("secure sums: nothing to send")

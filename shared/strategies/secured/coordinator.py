@@ -1,0 +1,695 @@
+"""The coordinator's half of a method under secure sums: it plans the phases of the sums and folds what comes back.
+
+A sum that is void begins again with boxes, in the same round. One that is passed over leaves its models as they are.
+Masked vectors are added mod 2**32 as they arrive, here or by aggregators, like the vectors of any method that averages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, make_dataclass, replace
+from functools import cache, lru_cache
+from itertools import chain
+from math import floor
+from typing import Any, cast
+
+import msgpack
+import numpy as np
+import numpy.typing as npt
+from pydantic import ConfigDict
+
+from covey.shared import json_text
+from covey.shared.errors import DecodeError
+from covey.shared.numerics.averages import MEAN, Average
+from covey.shared.numerics.vectors import Vector
+from covey.shared.privacy.settings import ClientPrivacy, SecureSettings
+from covey.shared.secure import coordinator as co
+from covey.shared.secure import messages
+from covey.shared.secure.derivation import name_of_entry
+from covey.shared.secure.integers import Mean, OutOfRangeError, Total, moved, total_of
+from covey.shared.secure.masks import add_masks, digest_of
+from covey.shared.secure.messages import Box, Entry, Member, ReportHead
+from covey.shared.secure.parameters import (
+    FEWEST,
+    Group,
+    Scale,
+    group_of,
+    groups,
+    noised_scale,
+    plain_scale,
+)
+from covey.shared.secure.primitives import hashed
+from covey.shared.strategies.base import (
+    CAP,
+    ClientId,
+    Expected,
+    Order,
+    Phase,
+    PrivacyFacet,
+    Report,
+    Reports,
+    Settings,
+    Setup,
+    Shown,
+    Strategy,
+    Sums,
+    Term,
+    Terms,
+    Training,
+    View,
+)
+from covey.shared.strategies.secured import phases
+from covey.shared.strategies.secured.phases import (
+    BOX,
+    HEAD,
+    JOIN,
+    MASKED,
+    MOST_WORDS,
+    UNMASK,
+    WORDS,
+    bytes_of,
+    integers_in,
+    start_of_work,
+    words_of,
+)
+from covey.shared.strategies.sums import Totals
+
+TWO_EXAMPLES = 2  # of a report that shows whether a method weighs by examples
+MOST_LISTS = 8  # of expelled entries, that members of a sum show one another
+MOST_VOIDS = 5  # in one round; then it is passed over
+HEAD_WORDS = Expected(-(ReportHead.max_bytes // 4), 0, 2**32 - 1, whole=True)
+ASKED_FOR_ANSWERS = 3  # times, each with a deadline; then a sum is passed over
+
+
+@dataclass(frozen=True)
+class _Summed:
+    """The updates under one key."""
+
+    start: npt.NDArray[np.floating]  # (d,) what they are differences to
+    total: Total
+    scale: Scale
+
+    @property
+    def mean(self) -> Mean:
+        return self.total.mean(self.scale)
+
+
+class SecureSums:
+    """The sums of a phase: the mean of the updates under a key, added to what they started from."""
+
+    average: Average = MEAN
+
+    def __init__(self) -> None:
+        self._sums: dict[str, _Summed] = {}
+
+    def add(self, key: str, start: Vector | None, total: Total, scale: Scale) -> None:
+        """The sum of one group.
+
+        Args:
+            key: of the sum.
+            start: the model (d,) that the updates are differences to; None: they are gradients.
+            total: of the updates.
+            scale: of the integers, the same for all groups.
+        """
+        if key in self._sums:
+            total = self._sums[key].total + total
+        origin = np.zeros(total.values.size) if start is None else start
+        self._sums[key] = _Summed(origin, total, scale)
+
+    def mean(self, key: str, otherwise: Vector) -> Vector:
+        if not self.weight(key):
+            return otherwise
+        return moved(self._sums[key].start, self._sums[key].mean)
+
+    def moved(self, key: str, start: Vector, share: float) -> Vector:
+        if not self.weight(key):
+            return start
+        target = self._sums[key].start.astype(np.float64) + self._sums[key].mean.vector
+        begin = start.astype(np.float64)
+        return (begin + share * (target - begin)).astype(np.float32)
+
+    def weight(self, key: str) -> float:
+        return float(self._sums[key].total.weight) if key in self._sums else 0.0
+
+    def count(self, key: str) -> int:
+        return self._sums[key].total.reported if key in self._sums else 0
+
+
+@dataclass(frozen=True)
+class MaskedTerm(Term):
+    """A masked vector, as integers mod 2**32. `part` raises ValueError if it is not the one that the agent signed."""
+
+    digest: bytes = b""
+
+    def part(self, vectors: Mapping[str, Vector]) -> Vector:
+        integers = integers_in(vectors[self.vector])
+        if digest_of(integers) != self.digest:
+            raise ValueError("the masked vector is not the one that its head names")
+        return cast(Vector, integers)
+
+
+@dataclass(frozen=True)
+class GroupSum:
+    """The sum of one group, as the state of a run has it."""
+
+    cluster: str
+    members: Sequence[ClientId]  # in order of places
+    least: int  # members that must report
+    listed: Sequence[ClientId] = ()
+    reported: Sequence[ClientId] = ()
+    end: str = ""  # "sum", or why it is void or passed over; empty while it is open
+    blamed: Sequence[ClientId] = ()  # members because of whom
+    # messages as words: "terms", "entries", "list", "unmask", and "records" of the machine. "total": the masked sum (m,)
+    contents: Mapping[str, Vector] = field(default_factory=dict)
+
+    def ended(self, end: str, why: str = "") -> dict[str, Any]:
+        """How the sum ended, for the record: "sum", "void" (nothing was revealed) or "passed over"."""
+        missing = [client for client in self.members if client not in self.reported]
+        known = {"cluster": self.cluster, "reported": list(self.reported), "missing": missing}
+        return {**known, "end": end, "why": why}
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a round under secure sums is: the field `secure` of a run's state."""
+
+    stage: str = BOX  # whose reports come next: of boxes (or a phase of the method in the clear), join, train or unmask
+    round: int = 0
+    voids: int = 0  # attempts of this round whose sums were void
+    blamed: Sequence[ClientId] = ()  # members that take part in no further sum
+    honest: int = 0  # the number that this round's scale of integers was made for; 0: not known yet
+    sums: Sequence[GroupSum] = ()
+    ends: Sequence[Mapping[str, Any]] | None = None  # of the sums of the phase that was folded last
+
+    @classmethod
+    def of(cls, state: Any) -> Progress:
+        kept = dict(state.secure)
+        return cls(**{**kept, "sums": [GroupSum(**one) for one in kept["sums"]]})
+
+    def inside(self, state: Any) -> Any:
+        """The state of the method with this as the field `secure`."""
+        secure = {**vars(self), "sums": [vars(one) for one in self.sums]}
+        if hasattr(state, "secure"):
+            return replace(state, secure=secure)
+        values = {one.name: getattr(state, one.name) for one in fields(state)}
+        return _state_type(cast(Any, type(state)))(**values, secure=secure)
+
+    @property
+    def open(self) -> list[GroupSum]:
+        """Sums that have not ended."""
+        return [one for one in self.sums if not one.end]
+
+    def sum_of(self, client: ClientId) -> tuple[int, GroupSum | None]:
+        """The sum that an agent is a member of, and its number."""
+        found = ((i, one) for i, one in enumerate(self.sums) if client in one.members)
+        return next(found, (0, None))
+
+
+@cache
+def _state_type(kind: Any) -> Any:
+    """The state of a method with the field `secure`."""
+    added: tuple[str, Any, Any] = ("secure", Mapping[str, Any], field(default_factory=dict))
+    return make_dataclass(f"Secured{kind.__name__}", [added], bases=(kind,), frozen=True)
+
+
+class Secured(Strategy[Any]):
+    """A method under secure sums. A run has it in the place of the method itself."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    method: Any  # a `Strategy`: pydantic would validate one of another state again
+    settings: SecureSettings
+    noise: ClientPrivacy | None  # that agents add to their updates
+    training: Training  # of the scenario
+    seed: int
+    rounds: int
+    home: Callable[[ClientId], int] = lambda client: 0  # the broker where an agent is enrolled
+
+    @property
+    def _own(self) -> Strategy[Any]:
+        """The method itself."""
+        return cast(Strategy[Any], self.method)
+
+    @property
+    def name(self) -> str:
+        return str(getattr(self.method, "name", "method"))
+
+    @property
+    def starts(self) -> int:
+        return self._own.starts
+
+    # what others ask of the method itself
+    client_fields = property(lambda self: self._own.client_fields)
+    fallback = property(lambda self: self._own.fallback)
+    signature_phases = property(lambda self: self._own.signature_phases)
+
+    @property
+    def privacy(self) -> PrivacyFacet:
+        return self._own.privacy
+
+    def refuses(self, settings: Settings) -> str:
+        return self._own.refuses(settings)
+
+    def stop_reason(self, state: Any) -> str:
+        return self._own.stop_reason(state)
+
+    def init(self, setup: Setup) -> Any:
+        return Progress().inside(self._own.init(setup))
+
+    def continued(self, state: Any, fresh: Any) -> Any:
+        return Progress.of(fresh).inside(self._own.continued(state, fresh))
+
+    def for_terms(self, state: Any) -> Any:
+        """Who is in which sum, and nothing of the messages."""
+        progress = Progress.of(state)
+        sums = [replace(one, contents={}) for one in progress.sums]
+        return replace(progress, sums=sums).inside(self._own.for_terms(state))
+
+    def serve(self, state: Any, client: ClientId) -> Order:
+        return self._own.serve(state, client)
+
+    def clusters(self, state: Any) -> tuple[Vector, ...]:
+        return self._own.clusters(state)
+
+    def assignment(self, state: Any) -> Mapping[ClientId, int]:
+        return self._own.assignment(state)
+
+    def shown(self, state: Any) -> Shown:
+        """What the method shows, and how the sums of the phase ended that was folded last."""
+        shown, ends = self._own.shown(state), Progress.of(state).ends
+        return (
+            shown if ends is None else replace(shown, notes={**shown.notes, "secure": list(ends)})
+        )
+
+    def plan(self, state: Any, view: View) -> Phase:
+        """The next phase of the sums, or of the method where agents send no update.
+
+        Sums that lack members begin again with boxes; answers are asked for several times.
+        """
+        progress = Progress.of(state)
+        own = self._own.plan(state, view) if progress.stage == BOX else self._phase(state)
+        if not self._has_updates(own):
+            return own
+        asked = {"join": "members", "train": "listed", "unmask": "reported"}.get(progress.stage)
+        of_each = [getattr(one, asked) for one in progress.open] if asked else []
+        clients = tuple(sorted(chain(*of_each)))
+        needed = min((one.least for one in progress.open), default=0)
+        has_enough = len(set(clients) & set(view.present)) >= needed
+        quorum = needed / len(clients) if clients else 0.0
+        words = {WORDS: -MOST_WORDS}
+        if progress.stage == "unmask":
+            is_last = not clients or not has_enough or view.attempt >= ASKED_FOR_ANSWERS - 1
+            return Phase(UNMASK, clients, words, quorum=quorum, may_be_empty=is_last)
+        if progress.stage == "join" and has_enough and not view.attempt:
+            return Phase(JOIN, clients, words, ends_round=False, quorum=quorum)
+        if progress.stage == "train" and has_enough and not view.attempt:
+            slots = self._scale((), own, max(progress.honest, 1)).slots
+            sizes = {MASKED: sum(own.sizes.values()) + slots}
+            train = replace(own, cohort=clients, sizes=sizes, ends_round=False, quorum=quorum)
+            return replace(train, numbers={HEAD: HEAD_WORDS})
+        draw = own.draw or own.name
+        return Phase(BOX, own.cohort, words, ends_round=False, quorum=own.quorum, draw=draw)
+
+    def _phase(self, state: Any) -> Phase:
+        """The method's own phase: it does not depend on who is there."""
+        return self._own.plan(state, View(0, self.rounds, 0, ()))
+
+    def _has_updates(self, phase: Phase) -> bool:
+        """Whether a phase of the method has vectors that are summed under masks."""
+        assert self._own.sealed is not None  # noqa: S101 - a scenario with another method is refused
+        return bool(phase.sizes) and phase.name not in self._own.sealed.clear
+
+    def terms(self, state: Any, phase: Phase, client: ClientId, report: Report) -> Terms:
+        if MASKED not in phase.sizes:
+            is_own = phase.name not in (BOX, JOIN, UNMASK)
+            return self._own.terms(state, phase, client, report) if is_own else ()
+        number, group = Progress.of(state).sum_of(client)
+        if group is None or client not in group.listed:
+            return ()
+        return (MaskedTerm(str(number), 1.0, MASKED, base="", digest=_head_of(report).vector),)
+
+    def _terms(self, state: Any, own: Phase, client: ClientId) -> Terms:
+        """The sums in which the report of a client will count; none for one that takes no part in this round."""
+        vectors = {name: np.zeros(0, np.float32) for name in own.sizes}
+        return self._own.terms(state, own, client, Report(vectors, examples=TWO_EXAMPLES))
+
+    def order(self, state: Any, phase: Phase, client: ClientId) -> Order:
+        if phase.name == BOX:
+            return Order(whole=True)
+        progress = Progress.of(state)
+        if progress.stage == BOX:
+            order = self._own.order(state, phase, client)
+            return replace(order, numbers={**order.numbers, CAP: self.settings.cap})
+        number, group = progress.sum_of(client)
+        if group is None:
+            return Order(whole=True)
+        if phase.name == UNMASK:
+            return Order(models=(f"secure-{number}-unmask",), whole=True)
+        own = self._own.order(state, self._phase(state), client)
+        if phase.name == JOIN:
+            names = (f"secure-{number}-terms", f"secure-{number}-entries")
+            return replace(own, models=(*own.models, *names), whole=True)
+        return replace(own, models=(*own.models, f"secure-{number}-list", f"@{client}"))
+
+    def model(self, state: Any, key: str) -> Vector:
+        if key.startswith("secure-"):
+            _, number, what = key.split("-")
+            return Progress.of(state).sums[int(number)].contents[what]
+        if key.startswith("@"):
+            _, group = Progress.of(state).sum_of(key[1:])
+            assert group is not None  # noqa: S101 - an order names it for members only
+            place = group.members.index(key[1:]) + 1
+            return words_of(co.inbox_of(Collected.of(group).state, place))
+        return self._own.model(state, key)
+
+    def fold(self, state: Any, phase: Phase, sums: Sums, reports: Reports) -> Any:
+        match phase.name:
+            case phases.BOX:
+                return self._boxes(state, reports)
+            case phases.JOIN:
+                return self._joins(state, reports)
+            case phases.UNMASK:
+                return self._answers(state, reports)
+        progress = Progress.of(state)
+        if progress.stage != BOX:
+            return self._masked(state, sums, reports)
+        kept = replace(progress, round=progress.round + phase.ends_round, sums=(), ends=None)
+        after = kept.inside(self._own.fold(state, phase, sums, reports))
+        assert self._own.sealed is not None  # noqa: S101
+        least = max(FEWEST, self.settings.least or 0, self.settings.threshold or 0)
+        return self._own.sealed.allowed(after, least)
+
+    # boxes
+
+    def _boxes(self, state: Any, reports: Reports) -> Any:
+        """Draw groups among those whose boxes came, and make their terms."""
+        entries: dict[ClientId, bytes] = {}
+        members: dict[ClientId, Member] = {}
+        lists: set[bytes] = set()  # the coordinator cannot know which of them is true
+        for client, report in reports:
+            try:
+                entry, expelled, box = _shown_box(bytes_of(report.vectors[WORDS]))
+            except DecodeError:
+                continue
+            if Entry.from_bytes(entry).agent == client:
+                entries[client] = entry
+                lists |= {expelled} if len(lists) < MOST_LISTS else set()
+                members[client] = Member(agent=client, entry=name_of_entry(entry), box=box)
+        progress = Progress.of(state)
+        own = self._phase(state)
+        alike: dict[tuple[Any, ...], list[ClientId]] = {}
+        for client in sorted(members.keys() - set(progress.blamed)):
+            if terms := self._terms(state, own, client):
+                order = self._own.order(state, own, client)
+                kind = (order.models, json_text.dumps(order.numbers), terms)
+                alike.setdefault(kind, []).append(client)
+        drawn = [
+            chosen
+            for of_kind in alike.values()
+            for clients in self._by_broker(of_kind)
+            for chosen in groups(
+                sorted(clients, key=lambda one: hashed("draw", members[one].box.key)),
+                self.settings.group,
+            )
+        ]
+        if progress.stage != BOX:  # the attempt before lacked members
+            progress = replace(progress, voids=progress.voids + 1)
+        if not progress.honest:  # no group of this round has made a vector yet
+            sizes = filter(None, (self._group(len(chosen), 0) for chosen in drawn))
+            progress = replace(progress, honest=min((one.honest for one in sizes), default=0))
+        begun: list[GroupSum] = []
+        for chosen in drawn:
+            if group := self._group(len(chosen), progress.honest):
+                shown = [members[client] for client in chosen]
+                federation = Entry.from_bytes(entries[chosen[0]]).federation
+                terms_of_sum = self._terms_of_sum(
+                    state, progress, len(begun), group, federation, shown
+                )
+                packed = msgpack.packb([[entries[client] for client in chosen], sorted(lists)])
+                contents = {
+                    "terms": words_of(terms_of_sum.to_bytes()),
+                    "entries": words_of(packed),
+                    "records": words_of(msgpack.packb([])),
+                }
+                begun.append(GroupSum(terms_of_sum.cluster, chosen, group.least, contents=contents))
+        if not begun or progress.voids >= MOST_VOIDS:
+            ended = GroupSum("", (), 0).ended("void", "too few agents for a sum")
+            return self._void(state, Progress.of(state), [ended])
+        return replace(progress, stage="join", sums=begun, ends=None).inside(state)
+
+    def _by_broker(self, clients: Sequence[ClientId]) -> list[list[ClientId]]:
+        """Agents by their brokers, so that one that is gone costs its own groups; those that are too few there together."""
+        by_home: dict[int, list[ClientId]] = {}
+        for client in clients:
+            by_home.setdefault(self.home(client), []).append(client)
+        enough = [own for _, own in sorted(by_home.items()) if self._group(len(own), 0)]
+        others = sorted(set(clients) - set(chain(*enough)))
+        if enough and others and not self._group(len(others), 0):
+            return [*enough[:-1], sorted(enough[-1] + others)]
+        return [*enough, others] if others else enough
+
+    def _terms_of_sum(
+        self,
+        state: Any,
+        progress: Progress,
+        number: int,
+        group: Group,
+        federation: str,
+        members: list[Member],
+    ) -> messages.Terms:
+        own = self._phase(state)
+        first = members[0].agent
+        training = self.training.in_round(progress.round, self.rounds)
+        order = self._own.order(state, own, first)
+        vectors = [self._own.model(state, key) for key in order.models]
+        begun = start_of_work(
+            self._own, training, self.seed, progress.round, order.numbers, vectors
+        )
+        counts = self._terms(state, own, first)
+        scale = self._scale(counts, own, progress.honest)
+        return messages.Terms(
+            federation=federation,
+            run="run",
+            step=progress.round,
+            sum=hashed("sum", *(member.box.key for member in members))[:16],
+            cluster=counts[0].key,
+            number=number,
+            start=begun.digest,
+            vectors=dict(own.sizes),
+            clip=scale.clip,
+            cap=scale.cap,
+            levels=scale.levels,
+            deviation=scale.deviation,
+            multiplier=self.noise.noise_multiplier if self.noise else 0.0,
+            threshold=group.threshold,
+            colluders=group.colluders,
+            least=group.least,
+            seconds=self.settings.seconds,
+            members=members,
+        )
+
+    def _group(self, members: int, honest: int) -> Group | None:
+        """The numbers of a group, in which the sum has the noise of that number of honest agents; None for too few members."""
+        settings = self.settings
+        threshold = settings.threshold or 0
+        if self.noise is not None and honest:
+            threshold = max(threshold, honest + floor(settings.colluders * members))
+        try:
+            return group_of(members, settings.colluders, threshold, settings.least)
+        except ValueError:
+            return None
+
+    def _scale(self, terms: Terms, own: Phase, honest: int) -> Scale:
+        """The same for all groups and attempts of a round, so that a vector counts in each of them."""
+        settings = self.settings
+        if self.noise is not None and self.noise.noise_multiplier:
+            length = sum(own.sizes.values())
+            return noised_scale(honest, length, settings.clip, self.noise.noise_multiplier)
+        is_uniform = self.noise is not None or any(term.weight < TWO_EXAMPLES for term in terms)
+        return plain_scale(settings.group, settings.clip, 1 if is_uniform else settings.cap)
+
+    def revealed(self, state: Any) -> list[ClientId]:
+        """Agents whose updates are in the sums that the newest unmask lists open."""
+        progress = Progress.of(state)
+        if progress.stage != "unmask":
+            return []
+        return [client for one in progress.open for client in one.reported]
+
+    # joins, reports, answers
+
+    def _joins(self, state: Any, reports: Reports) -> Any:
+        progress, by_client = Progress.of(state), dict(reports)
+        sums = []
+        for group in progress.sums:
+            collected = Collected.of(group)
+            for client in sorted(set(group.members) & by_client.keys()):
+                collected.feed(collected.machine.joined, by_client[client])
+            collected.take(collected.machine.joins_closed(collected.state))
+            sums.append(collected.kept(list=collected.state.listing))
+        return self._next(state, progress, sums, "train")
+
+    def _masked(self, state: Any, sums: Sums, reports: Reports) -> Any:
+        """The unmask lists. Raises DecodeError for a head that its member did not sign."""
+        progress, by_client, totals = Progress.of(state), dict(reports), cast(Totals, sums)
+        after = []
+        for number, group in enumerate(progress.sums):
+            if group.end:
+                after.append(group)
+                continue
+            collected = Collected.of(group)
+            for client in sorted(set(group.listed) & by_client.keys()):
+                head = _head_of(by_client[client])
+                if head.place != group.members.index(client) + 1:
+                    raise DecodeError("secure head", f"{client} sent that of another member")
+                collected.take(collected.machine.reported(collected.state, head.to_bytes()))
+            online = len(collected.state.heads)
+            collected.take(
+                collected.machine.reports_closed(collected.state, online, is_last_call=True)
+            )
+            closed = collected.kept(unmask=collected.state.unmask)
+            if closed.reported:
+                total = totals.total(str(number)).astype(np.uint64).astype(np.uint32)
+                contents = {**closed.contents, "total": cast(Vector, total)}
+                closed = replace(closed, contents=contents)
+            after.append(closed)
+        return self._next(state, progress, after, "unmask")
+
+    def _next(self, state: Any, progress: Progress, sums: Sequence[GroupSum], stage: str) -> Any:
+        """The next phase; boxes again where no sum is left."""
+        blamed = sorted({*progress.blamed, *chain(*(one.blamed for one in sums))})
+        progress = replace(progress, blamed=blamed)
+        if all(one.end for one in sums):
+            return self._void(state, progress, [one.ended("void", one.end) for one in sums])
+        return replace(progress, stage=stage, sums=sums, ends=None).inside(state)
+
+    def _void(self, state: Any, progress: Progress, ends: list[dict[str, Any]]) -> Any:
+        """Nothing was revealed: begin again, or pass the round over after some attempts."""
+        voids = progress.voids + 1
+        stage = BOX if voids < MOST_VOIDS else "unmask"
+        return replace(progress, voids=voids, sums=(), stage=stage, ends=ends).inside(state)
+
+    def _answers(self, state: Any, reports: Reports) -> Any:
+        progress, by_client = Progress.of(state), dict(reports)
+        own = self._phase(state)
+        spans = _spans(own.sizes)
+        sums, ends = SecureSums(), []
+        came: list[ClientId] = []
+        blamed = set(progress.blamed)
+        for before in progress.sums:
+            collected = Collected.of(before)
+            if not before.end:
+                for client in sorted(set(before.reported) & by_client.keys()):
+                    collected.feed(collected.machine.answered, by_client[client])
+                collected.take(collected.machine.answers_closed(collected.state))
+            group, end = collected.kept(), collected.state.end
+            blamed |= set(group.blamed)
+            if not isinstance(end, co.Opened):
+                ends.append(group.ended("passed over" if group.reported else "void", group.end))
+                continue
+            integers = np.array(group.contents["total"], np.uint32)
+            add_masks(integers, end.streams)
+            scale = collected.machine.terms.scale
+            try:
+                total = total_of(integers, len(end.reported), scale)
+            except OutOfRangeError as error:
+                ends.append(group.ended("passed over", str(error)))
+                continue
+            for term in self._terms(state, own, group.members[0]):
+                start = self._own.model(state, term.started_from) if term.started_from else None
+                part = replace(total, values=total.values[spans[term.vector]])
+                sums.add(term.key, start, part, scale)
+            came += group.reported
+            figures = {
+                "weight": total.weight,
+                "shortened": total.shortened,
+                "too_long": total.mean(scale).was_long,
+            }
+            ends.append({**group.ended("sum"), **figures})
+        # the coordinator does not know what a single report weighs: shares of it count by unit of weight
+        known = [(client, Report({}, examples=1)) for client in sorted(came)]
+        after = self._own.fold(state, own, sums, known)
+        ended = Progress(
+            round=progress.round + 1, blamed=sorted(blamed), ends=ends or progress.ends or ()
+        )
+        return ended.inside(after)
+
+
+def _head_of(report: Report) -> ReportHead:
+    """The head of a masked vector. Raises DecodeError."""
+    return ReportHead.from_bytes(bytes_of(np.array(report.numbers[HEAD], np.uint32)))
+
+
+def _spans(sizes: Mapping[str, int]) -> dict[str, slice]:
+    """Where each vector lies in the masked one."""
+    ends = np.cumsum([*sizes.values()]).tolist()
+    return {
+        name: slice(end - size, end) for (name, size), end in zip(sizes.items(), ends, strict=True)
+    }
+
+
+def _shown_box(content: bytes) -> tuple[bytes, bytes, Box]:
+    """The entry in a report, the list of expelled ones that its agent knows, and the box. Raises DecodeError."""
+    try:
+        entry, expelled, number, key, signature = msgpack.unpackb(content)
+        Entry.from_bytes(entry)
+        return entry, bytes(expelled), Box(number=number, key=key, signature=signature)
+    except DecodeError:
+        raise
+    except Exception as error:
+        raise DecodeError("secure box", str(error)[:200]) from None
+
+
+class Collected:
+    """A sum with the machine that decides about it."""
+
+    def __init__(self, group: GroupSum, machine: co.SecureSum, state: co.SumState) -> None:
+        self.machine, self.state = machine, state
+        self._group = group
+        self._records = [co.Record(*one) for one in _unpacked(group.contents["records"])]
+
+    @classmethod
+    def of(cls, group: GroupSum) -> Collected:
+        contents = [bytes_of(group.contents[name]) for name in ("terms", "entries", "records")]
+        return cls(group, *_restored(*contents))
+
+    def take(self, step: co.Step) -> None:
+        self.state = step.state
+        self._records += step.records
+
+    def feed(self, receive: Callable[[co.SumState, bytes], co.Step], report: Report) -> None:
+        """A message of a member; one that does not count is left out."""
+        try:
+            self.take(receive(self.state, bytes_of(report.vectors[WORDS])))
+        except DecodeError:
+            return
+
+    def kept(self, **contents: bytes) -> GroupSum:
+        """The sum with what is known now, and with further messages."""
+        state, members = self.state, self._group.members
+        listed, reported, blamed = (
+            [members[place - 1] for place in places]
+            for places in (state.listed, state.reported, getattr(state.end, "blamed", ()))
+        )
+        end = "" if state.end is None else getattr(state.end, "reason", "sum")
+        packed = msgpack.packb([(record.name, record.content) for record in self._records])
+        words = {name: words_of(one) for name, one in {**contents, "records": packed}.items()}
+        return replace(
+            self._group,
+            listed=listed,
+            reported=reported,
+            end=f"{end} ({', '.join(blamed)})" if blamed else self._group.end or end,
+            blamed=blamed or self._group.blamed,
+            contents={**self._group.contents, **words},
+        )
+
+
+def _unpacked(words: Vector) -> Any:
+    return msgpack.unpackb(bytes_of(words))
+
+
+@lru_cache(maxsize=16)
+def _restored(terms: bytes, packed: bytes, records: bytes) -> tuple[co.SecureSum, co.SumState]:
+    """The machine of a sum, and its state: the inbox of each member is read from it."""
+    entries, _ = msgpack.unpackb(packed)
+    machine = co.SecureSum(terms, [Entry.from_bytes(entry).key for entry in entries])
+    return machine, machine.restored(co.Record(*one) for one in msgpack.unpackb(records))
