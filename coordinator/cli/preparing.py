@@ -181,9 +181,24 @@ def plan(
 @commands.command()
 @with_connection(BROKER_OF_A_RUN)
 def advise(
-    scenario: ScenarioFile,
+    scenario: Annotated[
+        Path | None,
+        typer.Argument(
+            help="the scenario file  [default: with --from, as `coordinator init` proposes it]",
+            exists=True,
+            dir_okay=False,
+            show_default=False,
+        ),
+    ] = None,
     *,
     connection: Connection,
+    sources: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--from",
+            help="data of one device, as for `agent start --data`, in place of a fleet; repeatable",
+        ),
+    ] = None,
     overrides: Set = None,
     rounds: Annotated[
         int | None,
@@ -200,7 +215,8 @@ def advise(
 ) -> None:
     """Find out which shift a fleet has and whether clusters would help, from cards alone: nothing is trained.
 
-    A scenario with a fleet section is asked in process, any other over the broker. Its method does not count.
+    With --from the devices' data is read here. Else a scenario with a fleet section is asked in process, any other over
+    the broker. Its method does not count.
     """
     from covey.coordinator.commands import advise as command
     from covey.coordinator.record.notices import ignore
@@ -208,8 +224,12 @@ def advise(
     from covey.coordinator.view.printed import show
     from covey.shared.scenario.load import load
 
-    loaded = load(scenario, overrides or [])
-    if loaded.fleet is None:
+    if scenario is None and not sources:
+        raise UserError("advise needs a scenario file, or the data of each device: --from")
+    if scenario is None and overrides:
+        raise UserError("--set changes a scenario file: name one, or omit --set")
+    loaded = None if scenario is None else load(scenario, overrides or [])
+    if loaded is not None and loaded.fleet is None and not sources:
         ensure_role(connection, COORDINATOR)
         loaded = in_federation(connection, loaded)
     options = Options(
@@ -220,7 +240,11 @@ def advise(
         allowed=AllowedCode.parse(allow),
         brokers=tuple(several_brokers(connection, None)),
     )
-    found = command.advise(loaded, options, ignore, rounds=rounds)
+    if sources:
+        found = command.advise_files(sources, loaded, options, rounds)
+    else:
+        assert loaded is not None  # noqa: S101 - checked above
+        found = command.advise(loaded, options, ignore, rounds=rounds)
     if found is None:
         raise stopped("nothing was found out")
     if as_json:

@@ -13,9 +13,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from covey.coordinator.commands import run
+import yaml
+
+from covey.coordinator.commands import init, run
 from covey.coordinator.record import records
-from covey.coordinator.record.notices import Observer
+from covey.coordinator.record.notices import Observer, ignore
 from covey.coordinator.record.records import Row
 from covey.coordinator.run.options import Options
 from covey.coordinator.simulate import driver
@@ -23,7 +25,9 @@ from covey.coordinator.view.lines import phase_line
 from covey.coordinator.view.table import Column, Table
 from covey.shared.errors import UserError
 from covey.shared.numerics.kinship import KINDS, LEVEL
+from covey.shared.scenario.load import from_mapping
 from covey.shared.scenario.scenario import Scenario
+from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.sentences import counted, some
 from covey.shared.strategies.phase_names import SIGNATURE
 
@@ -94,7 +98,8 @@ def advice(notes: Mapping[str, Any], agents: int, groups: Sequence[Sequence[str]
             found,
             sentence=f"do not cluster: no shift found between the data of {agents} agents; take fedavg",
         )
-    differ = f"{' and '.join(shifts)} differ between agents"
+    verb = "differs" if shifts in (["style"], ["concept"]) else "differ"
+    differ = f"{' and '.join(shifts)} {verb} between agents"
     if silhouette is not None and silhouette >= CLEAR:
         return replace(
             found,
@@ -160,6 +165,39 @@ def advise(
         return None
     trained = [row for row in tried[0] if row["ends_round"]]
     return replace(found, votes=phase_line(trained[-1]).decisions[1:])
+
+
+def advise_files(
+    sources: Sequence[str], scenario: Scenario | None, options: Options, rounds: int | None = None
+) -> Advice | None:
+    """The advice for devices whose data is here: one agent each, in process.
+
+    Args:
+        sources: data of one device each, as for `agent start --data`.
+        scenario: its task counts; None: as `coordinator init` proposes it.
+        options: as `advise` takes them.
+        rounds: as `advise` takes them.
+
+    Raises:
+        UserError: as `advise`, or the data does not go together.
+    """
+    if scenario is None:
+        proposal = init.init(init.Request(sources))
+        scenario = from_mapping(yaml.safe_load(proposal.to_yaml()))
+    with tempfile.TemporaryDirectory(prefix="covey-devices-") as folder:
+        for number, source in enumerate(sources):
+            data = Path(source).resolve()
+            # the agents of a folder of devices have the order of its names
+            (Path(folder) / f"{number:05}{data.suffix}").symlink_to(data)
+        rule = {"name": "by_group", "split": "time"}
+        fleet = {"agents": len(sources), "data": folder, "partition": rule}
+        content = scenario.model_dump(mode="json", exclude={"fleet"})
+        found = advise(from_mapping({**content, "fleet": fleet}), options, ignore, rounds=rounds)
+    if found is None:
+        return None
+    named = {agent_name(number, len(sources)): source for number, source in enumerate(sources)}
+    groups = tuple(tuple(named[agent] for agent in group) for group in found.groups)
+    return replace(found, groups=groups)
 
 
 def _ran(

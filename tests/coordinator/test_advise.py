@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from covey.agent.data.device_folder import device_entries
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.cli import options
 from covey.coordinator.cli.program import app
 from covey.coordinator.commands import advise
-from covey.coordinator.commands.advise import advice, planned
+from covey.coordinator.commands.advise import Advice, advice, planned
 from covey.coordinator.record import records
 from covey.coordinator.run.run import Run
 from covey.shared.errors import UserError
+from covey.shared.scenario.scenario import Scenario
 from tests import clock
 from tests.kit.small_fleet import PATIENT, Fleet, Numpy
 from tests.kit.small_run import rules, scenario
@@ -38,7 +40,7 @@ def notes(silhouette: float | None = None, **chances: float) -> dict[str, Any]:
     ("found", "kind", "sentence"),
     [
         (notes(), "one model", "do not cluster: no shift found between the data of 4 agents"),
-        (notes(0.8, style=0.001), "groups", "cluster: style differ between agents"),
+        (notes(0.8, style=0.001), "groups", "cluster: style differs between agents"),
         (
             notes(0.8, style=0.001),
             "groups",
@@ -109,9 +111,51 @@ def test_the_command_prints_sentence_tests_and_groups_in_eighty_columns(
     command = ["advise", str(ROOT / "scenarios" / "kin.yaml")]
     shown = CliRunner().invoke(app, command)
     assert shown.exit_code == 0
-    assert "cluster: style differ between agents" in shown.output
+    assert "cluster: style differs between agents" in shown.output
     assert "0.0005" in shown.output
     assert "and 88 more" in shown.output
     assert max(map(len, shown.output.splitlines())) <= 80
     listed = json.loads(CliRunner().invoke(app, [*command, "--json"]).output)
     assert (listed["kind"], len(listed["groups"][0])) == ("groups", 100)
+
+
+def test_data_of_devices_that_is_here_is_asked_in_process_and_keeps_its_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"plant-{letter}.csv" for letter in "cab"]
+    for name in names:
+        (tmp_path / name).write_text("x,y\n1,0\n2,1\n")
+    scene = tmp_path / "scenario.yaml"
+    scene.write_text(
+        "name: plants\n"
+        "task: {features: [1], classes: 2, model: {name: linear}}\n"
+        "strategy: fedavg\n"
+        "rounds: {count: 1}\n"
+    )
+    asked: list[list[str]] = []
+
+    def asks(scenario: Scenario, *_: object, **__: object) -> Advice:
+        assert scenario.fleet is not None
+        entries = device_entries(Path(scenario.fleet.data))
+        asked.append([entry.path.resolve().name for entry in entries])
+        return advice(notes(0.9, style=0.0005), 3, (("agent-0", "agent-2"), ("agent-1",)))
+
+    monkeypatch.setattr(advise, "advise", asks)
+    sources = [f"--from={tmp_path / name}" for name in names]
+    shown = CliRunner().invoke(app, ["advise", str(scene), *sources, "--json"])
+    assert asked == [names], shown.output
+    groups = [[Path(name).name for name in group] for group in json.loads(shown.output)["groups"]]
+    assert groups == [["plant-c.csv", "plant-b.csv"], ["plant-a.csv"]]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "advise needs a scenario file, or the data of each device: --from"),
+        (["--from=x.csv", "--set", "seed=2"], "--set changes a scenario file: name one, or omit"),
+    ],
+)
+def test_advice_needs_a_fleet_to_ask(options: list[str], message: str) -> None:
+    shown = CliRunner().invoke(app, ["advise", *options])
+    assert shown.exit_code == 2
+    assert message in shown.output
