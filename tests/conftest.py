@@ -75,3 +75,11 @@ def broker_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[s
             return urls[name]
 
         yield url
+
+
+@pytest.fixture(scope="module")
+def numpy_learner() -> Iterator[None]:
+    """Programs that these tests start train with NumPy: a worker with torch takes seconds to start."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COVEY_LEARNER", "numpy")
+        yield

@@ -19,6 +19,8 @@ from covey.coordinator.record.notices import Notice
 from covey.shared.errors import UserError
 from tests.processes import ROOT
 
+pytestmark = pytest.mark.usefixtures("numpy_learner")
+
 DIGITS = {
     "name": "digits",
     "seed": 1,
@@ -42,7 +44,7 @@ DIGITS = {
 
 
 @pytest.fixture(scope="module")
-def result(tmp_path_factory: pytest.TempPathFactory) -> covey.Result:
+def result(tmp_path_factory: pytest.TempPathFactory, numpy_learner: None) -> covey.Result:
     return covey.run(DIGITS, tmp_path_factory.mktemp("api") / "run")
 
 
@@ -188,7 +190,7 @@ def test_only_public_names_are_offered_for_completion() -> None:
 
 
 @pytest.fixture(scope="module")
-def smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def smoke(tmp_path_factory: pytest.TempPathFactory, numpy_learner: None) -> Path:
     """A folder with `scenarios`, of which smoke takes one worker, and `run`, a run of smoke that the examples read."""
     folder = tmp_path_factory.mktemp("smoke")
     shutil.copytree(ROOT / "scenarios", folder / "scenarios")

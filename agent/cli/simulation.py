@@ -76,7 +76,7 @@ def model(
     plan = load_without_files(scenario)
     check_code(plan, allowed)
 
-    from covey.agent.training.models import write_start
+    from covey.agent.worker.start import write_start
 
     write_start(plan, out, allowed)
 

@@ -243,7 +243,7 @@ async def host(
         rules = Rules(UNLIMITED, allowed, learner)
         await check_device(pool, scenario.training.device, rules)
         if start is not None:
-            await _write_start(pool, source, start, rules)
+            await write_start(pool, source, start, rules)
         await write_partition(pool, source, folder / "partition.npz")
         observer(n.FleetStarted(fleet.agents, workers, ", ".join(map(str, urls))))
         topics = Topics(scenario.federation)
@@ -295,15 +295,6 @@ async def write_start(pool: PoolLike, source: Mapping[str, Any], out: Path, rule
         UserError: the model is wrong, or the rules do not allow its code.
     """
     await _done(pool, {"job": "start", "source": source, "out": str(out), **rules.to_wire()})
-
-
-async def _write_start(pool: PoolLike, source: Mapping[str, Any], out: Path, rules: Rules) -> None:
-    """Write the initial models in a worker of the fleet, or in a short-lived one if the fleet itself needs no torch."""
-    if rules.learner == TORCH:
-        await write_start(pool, source, out, rules)
-        return
-    async with Pool(1) as short_lived:
-        await write_start(short_lived, source, out, rules)
 
 
 async def _done(pool: PoolLike, job: dict[str, Any]) -> None:

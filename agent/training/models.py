@@ -18,17 +18,14 @@ from covey.agent.light.own_loop import SEEDS, start_of
 from covey.agent.own_code import loop_of, users_builder
 from covey.agent.training.adapters import adapted
 from covey.agent.training.architectures import BUILT_IN, Headed
-from covey.shared import json_text
 from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import PublicError, UserError
-from covey.shared.files import atomic_replace
 from covey.shared.model_files import SUFFIX, model_file
 from covey.shared.numerics.split import Role, Split
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.numerics.vectors import Tensor as Entry
 from covey.shared.scenario.adapters import A, B
 from covey.shared.scenario.base import Base, check_size, with_tensors
-from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.task import Task
 from covey.shared.seeds import entropy
 
@@ -364,25 +361,3 @@ def _found_instead(path: str) -> str:
             return "this is a single array without a name"
         case _:
             return "this is not an .npz file"
-
-
-def write_start(scenario: Scenario, out: Path, allowed: AllowedCode = NO_CODE) -> None:
-    """Draw the initial weights on the scenario's seed and write them as .npz.
-
-    The file holds `starts`, float32 (strategy.starts, d), and `layout`, a text of JSON.
-
-    Raises:
-        UserError: the model cannot be built, lacks the strategy's head, or is not allowed on this machine.
-    """
-    task = scenario.task
-    strategy = scenario.strategy
-    if strategy.projection_head:
-        headed(build(task, scenario.seed, allowed), strategy.projection_head)
-    starts: list[Vector] = []
-    for start in range(strategy.starts):
-        vector, layout = initial(task, entropy(scenario.seed, "init", start), start, allowed)
-        starts.append(vector)
-    layout_text = json_text.dumps(layout.to_wire())
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_replace(out) as temporary, temporary.open("wb") as file:
-        np.savez(file, starts=np.stack(starts), layout=np.array(layout_text))

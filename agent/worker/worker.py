@@ -200,7 +200,7 @@ def _partition(job: frames.Job) -> frames.Job:
 
 def _start(job: frames.Job) -> frames.Job:
     """Write the initial models of a scenario, if the rules allow its code."""
-    from covey.agent.training.models import write_start
+    from covey.agent.worker.start import write_start
     from covey.shared.scenario.code import check_code
     from covey.shared.scenario.load import load_without_files
 

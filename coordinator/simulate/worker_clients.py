@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from concurrent.futures import Future, wait
 from pathlib import Path
@@ -33,12 +34,13 @@ class WorkerClients:
         pool: WorkerPool,
         sources: Mapping[ClientId, Job],
         allowed: AllowedCode = NO_CODE,
-        learner: str = USUAL_LEARNER,
+        learner: str = "",
     ) -> None:
         self._pool = pool
         self._sources = sources
         self._allowed = sorted(allowed.names)
-        self._learner = learner  # what the workers train with
+        # what the workers train with; a fleet over a broker follows the same variable
+        self._learner = learner or os.environ.get("COVEY_LEARNER", USUAL_LEARNER)
         self._folder = run.folder / "agents"
         self._jobs: dict[ClientId, dict[int, Future[Job]]] = {client: {} for client in sources}
         for client in sources:

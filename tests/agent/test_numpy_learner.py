@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,12 +16,13 @@ import pytest
 from covey.agent.data.dataset import Dataset, dataset
 from covey.agent.learner_choice import NUMPY, TORCH, learner_name
 from covey.agent.learning import check_layout, load_learner
-from covey.agent.light.dense_net import layout_of_task
+from covey.agent.light.dense_net import drawn, layout_of_task
 from covey.agent.light.numpy_learner import NumpyLocal
 from covey.agent.policy import NO_CODE_RULES, UNLIMITED, PolicyError, Rules
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import initial
 from covey.agent.worker.pool import Pool
+from covey.agent.worker.start import write_start
 from covey.agent.worker.worker import answer
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.processes.launch import setup_of
@@ -132,6 +134,28 @@ SETTINGS: dict[str, tuple[dict[str, Any], Callable[[Vector], dict[str, Any]]]] =
     ),
     "no step": ({"momentum": 0.5}, lambda start: {"steps": 0}),
 }
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_initial_weights_are_those_of_torch(task: Task) -> None:
+    for seed in (0, 5):
+        vector, layout = initial(task, seed)
+        assert drawn(layout, seed).tobytes() == vector.tobytes()
+
+
+def test_the_start_of_a_run_needs_torch_only_for_a_model_that_numpy_does_not_know(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = scenario("ifca")
+    known, other = tmp_path / "known.npz", tmp_path / "other.npz"
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "covey.agent.training.models", None)
+        write_start(scene, known)
+        with pytest.raises(ImportError):
+            write_start(scenario("fedavg", task={"model": {"name": "lenet"}}), other)
+    with np.load(known) as file:
+        starts = file["starts"]
+    assert len({start.tobytes() for start in starts}) == scene.strategy.starts > 1
 
 
 def test_balanced_weights_give_each_class_of_an_agent_the_same_sum() -> None:

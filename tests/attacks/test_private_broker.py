@@ -19,7 +19,7 @@ from covey.shared.mqtt.mqtt_link import MqttLink
 from tests.e2e.conftest import SIMULATED
 from tests.processes import Program, needs_mosquitto, program, until
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("numpy_learner")]
 
 
 @pytest.mark.parametrize(

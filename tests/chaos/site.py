@@ -99,15 +99,11 @@ class Site:
         agents: int = AGENTS,
         rounds: int = ROUNDS,
         slow_s: float = 0.15,
+        learner: str = "torch",
         disks: bool = True,  # small disks of their own, where this user may have them
     ) -> None:
-        self.folder, self.agents, self.rounds, self.slow_s, self.disks = (
-            folder,
-            agents,
-            rounds,
-            slow_s,
-            disks,
-        )
+        self.folder, self.agents, self.rounds = folder, agents, rounds
+        self.slow_s, self.learner, self.disks = slow_s, learner, disks
         port, upstream = free_ports(2)
         self.proxy = Proxy(port, upstream)
         self.broker: Program | None = None
@@ -194,6 +190,8 @@ class Site:
             self.url,
             "--run-dir",
             str(self.home),
+            "--learner",
+            self.learner,
         )
         self.fleet = await Program.start([*command, "--json"], log)
         await self._until(

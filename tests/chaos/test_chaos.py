@@ -45,7 +45,7 @@ STORIES = {
 @needs_mosquitto
 async def test_runs_under_faults_end_in_the_bytes_of_the_calm_run(tmp_path: Path) -> None:
     start = tmp_path / "start.npz"
-    async with Site(tmp_path / "site", agents=6, rounds=4, slow_s=0.05) as site:
+    async with Site(tmp_path / "site", agents=6, rounds=4, slow_s=0.05, learner="numpy") as site:
         await site.initial_models("fedclust", start)
         await site.start_fleet()
         wanted = await calm(site, "fedclust", start)

@@ -32,7 +32,7 @@ TWO_CELLS = {"methods": [{"name": "fedavg"}, {"name": "fedclust", "n_clusters": 
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[str]:
+def cluster(numpy_learner: None) -> Iterator[str]:
     """The address of a scheduler with two workers, each a process of this machine."""
     with distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=None

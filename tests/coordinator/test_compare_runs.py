@@ -78,6 +78,7 @@ def tabled(scene: Scenario, out: Path, known: KnownRows = NONE_KNOWN) -> list[Su
     return summaries(scene, rows)
 
 
+@pytest.mark.usefixtures("numpy_learner")
 @pytest.mark.processes
 def test_a_comparison_shares_partition_start_and_draws_and_runs_nothing_twice(
     tmp_path: Path,
@@ -239,6 +240,7 @@ class Interrupted(WorkerPool):
         return answer
 
 
+@pytest.mark.usefixtures("numpy_learner")
 @pytest.mark.processes
 def test_an_interrupted_run_resumes_to_the_same_bytes(tmp_path: Path, pool: WorkerPool) -> None:
     scene = grid(scenario())[1].scenario
@@ -254,6 +256,7 @@ def test_an_interrupted_run_resumes_to_the_same_bytes(tmp_path: Path, pool: Work
     assert again["accuracy"] == whole["accuracy"]  # E-last is measured with the agents' memories
 
 
+@pytest.mark.usefixtures("numpy_learner")
 @pytest.mark.processes
 @pytest.mark.parametrize("kind", [NotImplementedError, RecursionError, RuntimeError])
 def test_an_abandoned_run_names_the_error_that_its_method_raised(
@@ -269,6 +272,7 @@ def test_an_abandoned_run_names_the_error_that_its_method_raised(
         simulate(grid(scenario())[0].scenario, Options(tmp_path / "run"), pool, lambda row: None)
 
 
+@pytest.mark.usefixtures("numpy_learner")
 @pytest.mark.processes
 def test_an_abandoned_run_names_its_reason(
     tmp_path: Path, pool: WorkerPool, monkeypatch: pytest.MonkeyPatch

@@ -9,11 +9,30 @@ from typing import Any
 
 import pytest
 
-from tests.kit.scenes import DIGITS, Scenes
+from covey.shared.scenario.scenario import Scenario
+from tests.kit.scenes import DIGITS, Scenes, Sections, changed, start_file
 from tests.processes import Program, free_port, mosquitto, program, until
 
+
+class Started(Scenes):
+    """Scenarios whose initial models lie in a file: no program imports torch to draw them."""
+
+    def written(
+        self,
+        folder: Path,
+        method: str | Sections | None = None,
+        *,
+        file: str = "scenario.yaml",
+        **changes: Any,
+    ) -> Path:
+        document = self.document(method, **changes)
+        starts = Scenario.model_validate(document).strategy.starts
+        init = {"task": {"init": start_file(folder, document["task"], starts)}}
+        return super().written(folder, method, file=file, **changed(changes, init))
+
+
 AGENTS = 8
-REAL = Scenes.of(
+REAL = Started.of(
     "e2e",
     {**DIGITS, "model": {"name": "mlp", "options": {"hidden": 32}}},
     seed=5,
@@ -30,7 +49,7 @@ REAL = Scenes.of(
     wire={"part_bytes": 2048},
 )
 # planted clusters of digits; every job takes a third of a second, so a run takes seconds
-SIMULATED = Scenes(
+SIMULATED = Started(
     REAL.document(
         fleet={
             "agents": AGENTS,

@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.conftest import SIMULATED, finish
 from tests.processes import Program, model_bytes, result, rows
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("numpy_learner")]
 
 
 def run(folder: Path, out: str, **sections: Any) -> Path:
@@ -35,6 +35,7 @@ def test_a_run_from_files_is_the_run_that_wrote_them(tmp_path: Path) -> None:
     with np.load(first / "partition.npz") as whole:
         wanted = ("train_idx", "train_ptr", "test_idx", "test_ptr")
         np.savez(tmp_path / "split.npz", **{name: whole[name] for name in wanted})
+    assert set(result(first)["devices"]) == {"cpu (numpy)"}
     trained = [row["invited"] for row in rows(first) if row["phase"] == "train"]
     (tmp_path / "who.json").write_text(
         json.dumps([[int(who.split("-")[1]) for who in row] for row in trained])

@@ -21,8 +21,8 @@ from covey.agent.device.identity import Identity
 from covey.agent.device.keeper import KeepOptions
 from covey.agent.device.service import Agent
 from covey.agent.kept.model_dir import Index, read_index
-from covey.agent.training.models import write_start
 from covey.agent.training.predict import model_in_use, predict
+from covey.agent.worker.start import write_start
 from covey.agent.worker.worker import answer
 from covey.coordinator.commands import promote, status
 from covey.coordinator.commands import run as command

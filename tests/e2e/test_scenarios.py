@@ -91,6 +91,7 @@ def test_the_known_memberships_of_a_scenario_are_the_truth_of_its_partition(name
     assert set(known) == set(names)
 
 
+@pytest.mark.usefixtures("numpy_learner")
 @pytest.mark.processes
 def test_fedclust_finds_the_planted_clusters_of_digits_over_the_embedded_broker(
     tmp_path: Path,
@@ -101,6 +102,7 @@ def test_fedclust_finds_the_planted_clusters_of_digits_over_the_embedded_broker(
     assert '"broker": "embedded' in (tmp_path / "run.log").read_text()
 
 
+@pytest.mark.usefixtures("numpy_learner")
 @pytest.mark.processes
 def test_the_faults_scenario_completes_and_keeps_its_quorum(tmp_path: Path) -> None:
     summary = run(tmp_path, "faults")
@@ -118,6 +120,7 @@ def test_the_faults_scenario_completes_and_keeps_its_quorum(tmp_path: Path) -> N
     assert macro(summary, "server") > 0.9
 
 
+@pytest.mark.usefixtures("numpy_learner")
 @pytest.mark.processes
 def test_the_private_scenario_records_epsilon_after_every_round(tmp_path: Path) -> None:
     sets = [word for text in ("rounds.count=3", "fleet.agents=20") for word in ("--set", text)]

@@ -13,7 +13,7 @@ from tests.certificates import Authority, needs_openssl
 from tests.e2e.conftest import SIMULATED, finish
 from tests.processes import Program, free_port, needs_mosquitto, program, result, until
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("numpy_learner")]
 
 
 @contextmanager

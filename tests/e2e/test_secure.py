@@ -25,7 +25,12 @@ from tests.processes import (
     until,
 )
 
-pytestmark = [pytest.mark.processes, pytest.mark.broker, needs_mosquitto]
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.broker,
+    pytest.mark.usefixtures("numpy_learner"),
+    needs_mosquitto,
+]
 
 SECTIONS: dict[str, Any] = {
     "strategy": {"name": "fedavg"},

@@ -12,7 +12,7 @@ from covey.coordinator.serve.signals import interrupts_stay_interrupts
 from tests.e2e.conftest import SIMULATED, finish
 from tests.processes import Program, model_bytes, rows, until
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("numpy_learner")]
 
 Moment = Callable[[Path], object]
 WAYS = {"over a broker": ["--embedded"], "in process": ["--in-process"]}
@@ -33,7 +33,7 @@ def command(folder: Path, way: Sequence[str], out: str, rounds: int = ROUNDS) ->
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(tmp_path_factory: pytest.TempPathFactory, numpy_learner: None) -> Path:
     """The folder of a run that nobody stopped."""
     folder = tmp_path_factory.mktemp("whole")
     finish(Program(command(folder, WAYS["in process"], "run"), folder / "log"))

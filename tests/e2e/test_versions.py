@@ -19,7 +19,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from covey.agent.kept.model_dir import read_index
-from covey.agent.training.models import write_start
+from covey.agent.worker.start import write_start
 from covey.coordinator.cli.program import app
 from covey.coordinator.disk.versions import last_version, round_name, save_version
 from covey.shared.seeds import generator

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import yaml
@@ -41,12 +41,15 @@ def changed(base: Sections, changes: Sections) -> dict[str, Any]:
     return found
 
 
-def start_file(folder: Path, task: Sections) -> str:
-    """An initial model of zeros with its layout, for `task.init`: no program imports torch to draw one."""
+def start_file(folder: Path, task: Sections, starts: int = 1) -> str:
+    """Small initial models with their layout, for `task.init`: no program imports torch to draw them.
+
+    The same task always gets the same models.
+    """
     layout = layout_of_task(Task.model_validate(task))
     path = folder / "start.npz"
-    starts = np.zeros((1, layout.size), np.float32)
-    np.savez(path, starts=starts, layout=json.dumps(layout.to_wire()))
+    drawn = np.random.default_rng(1).normal(0, 0.1, (starts, layout.size)).astype(np.float32)
+    np.savez(path, starts=drawn, layout=json.dumps(layout.to_wire()))
     return str(path)
 
 
@@ -57,7 +60,7 @@ class Scenes:
     sections: Sections
 
     @classmethod
-    def of(cls, name: str, task: Sections, **sections: Any) -> Scenes:
+    def of(cls, name: str, task: Sections, **sections: Any) -> Self:
         return cls({"name": name, "task": task, "strategy": {"name": "fedavg"}, **sections})
 
     def document(self, method: str | Sections | None = None, **changes: Any) -> dict[str, Any]:

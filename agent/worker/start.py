@@ -1,0 +1,58 @@
+"""The initial models of a scenario: with NumPy where it knows the model, so that neither coordinator nor device needs torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from covey.agent.light import dense_net
+from covey.shared import json_text
+from covey.shared.consent import NO_CODE, AllowedCode
+from covey.shared.errors import PublicError
+from covey.shared.files import atomic_replace
+from covey.shared.numerics.vectors import Layout, Vector
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.seeds import entropy
+
+
+def write_start(scenario: Scenario, out: Path, allowed: AllowedCode = NO_CODE) -> None:
+    """Draw the initial weights on the scenario's seed and write them as .npz.
+
+    The file holds `starts`, float32 (strategy.starts, d), and `layout`, a text of JSON.
+
+    Raises:
+        UserError: the model cannot be built, lacks the strategy's head, or is not allowed on this machine.
+    """
+    seeds = [entropy(scenario.seed, "init", start) for start in range(scenario.strategy.starts)]
+    starts, layout = _drawn(scenario, seeds) or _built(scenario, seeds, allowed)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_replace(out) as temporary, temporary.open("wb") as file:
+        np.savez(file, starts=np.stack(starts), layout=np.array(json_text.dumps(layout.to_wire())))
+
+
+def _drawn(scenario: Scenario, seeds: list[int]) -> tuple[list[Vector], Layout] | None:
+    """The models as NumPy draws them; None for a model that it does not know, and for one that begins with given weights."""
+    task = scenario.task
+    if task.init is not None or task.base is not None or scenario.strategy.projection_head:
+        return None
+    try:
+        layout = dense_net.layout_of_task(task)
+    except PublicError:
+        return None
+    return [dense_net.drawn(layout, seed) for seed in seeds], layout
+
+
+def _built(
+    scenario: Scenario, seeds: list[int], allowed: AllowedCode
+) -> tuple[list[Vector], Layout]:
+    """The models as torch builds them."""
+    from covey.agent.training.models import build, headed, initial
+
+    if head := scenario.strategy.projection_head:
+        headed(build(scenario.task, scenario.seed, allowed), head)
+    starts = []
+    for number, seed in enumerate(seeds):
+        vector, layout = initial(scenario.task, seed, number, allowed)
+        starts.append(vector)
+    return starts, layout
