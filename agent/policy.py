@@ -34,6 +34,7 @@ from covey.shared.wire.messages import DeviceKind, DeviceWish, ModelRef, OrderMe
 
 METHODS = (
     "cfl",
+    "clove",
     "ditto",
     "fedala",
     "fedavg",
@@ -44,6 +45,7 @@ METHODS = (
     "feddist",
     "feddws",
     "fedem",
+    "fedgwc",
     "fednova",
     "fedprox",
     "fedrep",

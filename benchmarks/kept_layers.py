@@ -52,15 +52,17 @@ METHODS: Mapping[str, dict[str, Any]] = {
     "fedbn": {"name": "fedbn"},
     "scaffold": {"name": "scaffold"},
     "fedala": {"name": "fedala"},
-    "ifca": {"name": "ifca", "clusters": 4},
+    "ifca": {"name": "ifca", "n_clusters": 4},
     "fedclust": {"name": "fedclust"},
+    "clove": {"name": "clove", "n_clusters": 4},
+    "fedgwc": {"name": "fedgwc"},
 }
 MODELS: Mapping[str, dict[str, Any]] = {
     "mlp": {"name": "mlp", "options": {"hidden": [64, 32]}},
     "cnn4": {"name": "cnn4", "options": {"filters": 8}},
     "fashion": {"name": "mlp", "options": {"hidden": [64, 32]}},
 }
-OF_CLUSTERS = ("ifca", "fedclust")
+OF_CLUSTERS = ("ifca", "fedclust", "clove", "fedgwc")
 ROWS = {
     "fashion": tuple(method for method in METHODS if method != "fedbn"),
     "mlp": tuple(method for method in METHODS if method not in ("fedbn", *OF_CLUSTERS)),

@@ -547,7 +547,7 @@ class Strategy(BaseModel, Generic[S]):
     # How clients leave a cluster that serves them badly (`evaluation.fallback`); None: they cannot.
     fallback: ClassVar[Fallback | None] = None
 
-    # Fields of the state that name clients: dicts by client id, or tuples of ids. A client that is
+    # Fields of the state that name clients: dicts by client id (of such dicts too), or tuples of ids. A client that is
     # forgotten leaves them; what it has changed in a shared model stays.
     client_fields: ClassVar[tuple[str, ...]] = ()
 

@@ -77,13 +77,22 @@ def forgotten(strategy: Strategy[Any], state: S, client: ClientId) -> S:
         if client not in known:
             continue
         if isinstance(known, Mapping):
-            changes[name] = {one: value for one, value in known.items() if one != client}
+            changes[name] = _without(known, client)
         else:
             changes[name] = tuple(one for one in known if one != client)
     if not changes:
         return state
     changed: S = replace(state, **changes)  # type: ignore[type-var]
     return changed
+
+
+def _without(known: Mapping[str, Any], client: ClientId) -> dict[str, Any]:
+    """Without a client, in mappings within the mapping too."""
+    return {
+        one: _without(value, client) if isinstance(value, Mapping) else value
+        for one, value in known.items()
+        if one != client
+    }
 
 
 def sums_of(

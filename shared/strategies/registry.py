@@ -18,6 +18,7 @@ from covey.shared.errors import UserError
 from covey.shared.plain_name import OrItsName
 from covey.shared.strategies.base import Strategy
 from covey.shared.strategies.cfl import Cfl
+from covey.shared.strategies.clove import Clove
 from covey.shared.strategies.ditto import Ditto
 from covey.shared.strategies.fedala import FedAla
 from covey.shared.strategies.fedavg import FedAvg
@@ -28,6 +29,7 @@ from covey.shared.strategies.feddane import FedDane
 from covey.shared.strategies.feddist import FedDist
 from covey.shared.strategies.feddws import FedDws
 from covey.shared.strategies.fedem import FedEm
+from covey.shared.strategies.fedgwc import FedGwc
 from covey.shared.strategies.fednova import FedNova
 from covey.shared.strategies.fedprox import FedProx
 from covey.shared.strategies.fedrep import FedRep
@@ -50,6 +52,7 @@ from covey.shared.strategies.scaffold import Scaffold
 
 BuiltIn = Annotated[
     Cfl
+    | Clove
     | Ditto
     | FedAla
     | FedAvg
@@ -60,6 +63,7 @@ BuiltIn = Annotated[
     | FedDist
     | FedDws
     | FedEm
+    | FedGwc
     | FedNova
     | FedProx
     | FedRep
