@@ -293,7 +293,7 @@ def _train_on(
     set_by_strategy = state is not before and _differs(LAST_MODEL, state, before)
     trained = _trained_model(job, report, recorder)
     if trained is not None and not set_by_strategy:
-        state = _with_array(state, LAST_MODEL, trained)
+        state = with_array(state, LAST_MODEL, trained)
     if track and _differs(LAST_MODEL, state, before):
         figures = measure(((1.0, state[LAST_MODEL]),), local)
         report = replace(report, numbers={**report.numbers, "track": figures})
@@ -305,7 +305,7 @@ def _differs(key: str, state: ClientState, before: ClientState) -> bool:
     return state.get(key) is not before.get(key)
 
 
-def _with_array(state: ClientState, key: str, array: Vector) -> ClientState:
+def with_array(state: ClientState, key: str, array: Vector) -> ClientState:
     """The state with another array in the place of this key. The old one is not read: it may still lie on the disk."""
     changed = {name: array if name == key else state[name] for name in state}
     changed[key] = array

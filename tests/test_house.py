@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -241,6 +242,18 @@ def unsafe(tree: ast.AST) -> Iterator[tuple[int, str]]:
 @pytest.mark.parametrize("file", FILES)
 def test_a_file_keeps_the_rules_of_the_house(file: str) -> None:
     assert broken(file, read(file)) == []
+
+
+def test_tests_import_public_names_alone() -> None:
+    """A test that needs a private name shows where the product lacks a seam."""
+    imports = re.compile(r"^from covey[\w.]* import (\([^)]*\)|.*)$", re.MULTILINE)
+    private = {
+        f"{path.name}: {name}"
+        for path in (ROOT / "tests").rglob("*.py")
+        for names in imports.findall(path.read_text(encoding="utf-8"))
+        for name in re.findall(r"\b_\w+", names)
+    }
+    assert private == set()
 
 
 def test_every_room_has_its_place_on_the_stairs() -> None:

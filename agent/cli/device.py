@@ -129,20 +129,20 @@ def start(
     if connection.credentials is not None:
         _take_entry(places[0][0].state / SECURE, connection.credentials)
     quiet_links()
-    lives: list[_Life] = []
+    memberships: list[Membership] = []
     for identity, where in places:
         of_one = len(places) == 1
         stamp = time_of_day if of_one else partial(_stamp, identity.federation)
         observer = print_json if as_json else DeviceDisplay(stamp)
         observer(Started(identity.agent, identity.federation, ", ".join(map(str, where)), data))
-        lives.append(_Life(identity, where, observer))
+        memberships.append(Membership(identity, where, observer))
     with contextlib.suppress(KeyboardInterrupt):
         pool = PoolOptions(keep_warm, threads or default_threads())
-        asyncio.run(_start(lives, pool, rules, keep))
+        asyncio.run(run_agents(memberships, pool, rules, keep))
 
 
 @dataclass(frozen=True)
-class _Life:
+class Membership:
     """An agent of this program, in one federation."""
 
     identity: Identity
@@ -225,8 +225,8 @@ def keys(
     print(SecureFolder.signing_key(state_folder(state, agent, federation) / SECURE).hex())
 
 
-async def _start(
-    lives: Sequence[_Life], workers: PoolOptions, rules: Rules, keep: KeepOptions | None
+async def run_agents(
+    memberships: Sequence[Membership], workers: PoolOptions, rules: Rules, keep: KeepOptions | None
 ) -> None:
     """Live in all federations. Their jobs go to one worker, so that they wait their turn."""
     from covey.agent.device.service import Agent
@@ -236,7 +236,8 @@ async def _start(
     loop = asyncio.get_running_loop()
     pool = Pool(1, keep_warm_s=workers.keep_warm_s, threads=workers.threads)
     agents = [
-        Agent(life.identity, pool, observer=life.observer, rules=rules, keep=keep) for life in lives
+        Agent(one.identity, pool, observer=one.observer, rules=rules, keep=keep)
+        for one in memberships
     ]
 
     def show_stories() -> None:
@@ -265,8 +266,8 @@ async def _start(
                 raise
 
     async with pool, asyncio.TaskGroup() as group:
-        for agent, life in zip(agents, lives, strict=True):
-            group.create_task(live(agent, life.urls))
+        for agent, one in zip(agents, memberships, strict=True):
+            group.create_task(live(agent, one.urls))
 
 
 @commands.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

@@ -78,7 +78,7 @@ class PrivateSgd:
         account: DeviceAccount | None = None,
     ) -> None:
         opacus = _opacus()
-        _check_layers(module)
+        check_layers(module)
         self._privacy = privacy
         self._noise = noise
         self._account = account
@@ -228,7 +228,7 @@ def _without_warnings() -> Iterator[None]:
         yield
 
 
-def _check_layers(module: nn.Module) -> None:
+def check_layers(module: nn.Module) -> None:
     """Raises PublicError for layers that mix the examples of a batch, and for those that Opacus does not know."""
     if any(name.rpartition(".")[2] == B for name, _ in module.named_parameters()):
         raise PublicError(

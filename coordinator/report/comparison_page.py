@@ -60,9 +60,9 @@ def comparison_page(scenario: Scenario, folder: Path, cells: Sequence[ShownCell]
     """
     rows = [shown.row for shown in cells if shown.row is not None]
     found = summaries(scenario, rows)
-    runs = _runs(cells)
+    runs = curves_of_cells(cells)
     measure = measure_of(section(scenario), scenario.task)
-    drawn = _pictures(scenario, cells, runs)
+    drawn = pictures_of_splits(scenario, cells, runs)
     remarks = [verdict.sentence for verdict in verdicts(scenario, rows)]
     missing = [shown for shown in cells if shown.row is None]
     if missing:
@@ -92,7 +92,7 @@ def comparison_page(scenario: Scenario, folder: Path, cells: Sequence[ShownCell]
     return html(page)
 
 
-def _runs(cells: Sequence[ShownCell]) -> Mapping[str, Curves]:
+def curves_of_cells(cells: Sequence[ShownCell]) -> Mapping[str, Curves]:
     """The curves of the cells whose runs lie here, by the cell's name."""
     names = []
     folders = []
@@ -106,7 +106,7 @@ def _runs(cells: Sequence[ShownCell]) -> Mapping[str, Curves]:
     return dict(zip(names, curves(folders, results, detailed=False), strict=True))
 
 
-def _pictures(
+def pictures_of_splits(
     scenario: Scenario, cells: Sequence[ShownCell], runs: Mapping[str, Curves]
 ) -> list[Picture]:
     """The pictures of each partition, with a group of seeds for each method."""

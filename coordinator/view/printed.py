@@ -113,11 +113,11 @@ def show_words(
     width = console.width
     if not console.is_terminal:
         width = max(width, min_width)
-    for part in _parts(console, words, build, width):
+    for part in divided(console, words, build, width):
         console.print(part, width=max(width, _width(console, part)), crop=False)
 
 
-def _parts(
+def divided(
     console: Console, words: Table, build: Callable[[Table], rich.table.Table], width: int
 ) -> Iterator[rich.table.Table]:
     """Tables of consecutive columns that fit into the width, if a column and its line's name do."""

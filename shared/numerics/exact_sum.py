@@ -208,7 +208,7 @@ class ExactSum:
                 here = grid[span]
                 if here.max() < half and here.min() >= -half:
                     continue
-                moved = _nearest(here, coarser)
+                moved = nearest(here, coarser)
                 if coarser not in self._grids:
                     pending.append(coarser)
                 here -= moved
@@ -454,7 +454,7 @@ def _round(values: Sum, exponent: int, out: Sum) -> None:
     np.subtract(out, shift, out=out)
 
 
-def _nearest(values: Sum, exponent: int) -> Sum:
+def nearest(values: Sum, exponent: int) -> Sum:
     """The nearest multiples of 2^exponent, and of two that are equally near the upper one."""
     unit = math.ldexp(1.0, exponent)
     units = values / unit

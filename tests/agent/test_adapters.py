@@ -17,7 +17,7 @@ from covey.agent.training.adapters import adapted, merged
 from covey.agent.training.export import load, module_of
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import build, initial, layout_of
-from covey.agent.training.private_sgd import _check_layers
+from covey.agent.training.private_sgd import check_layers
 from covey.shared.errors import PublicError
 from covey.shared.numerics.split import Split
 from covey.shared.scenario.adapters import Adapters
@@ -151,4 +151,4 @@ def test_learners_without_adapters_refuse_them() -> None:
         layout_of_task(linear)
     task = task_of({"rank": 2})
     with pytest.raises(PublicError, match="adapters have no gradient of each example"):
-        _check_layers(build(task, 0))
+        check_layers(build(task, 0))

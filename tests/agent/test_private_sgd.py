@@ -239,7 +239,7 @@ def test_a_batch_norm_is_refused_with_its_name_and_the_way_out() -> None:
 
 def test_a_layer_that_opacus_does_not_know_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(PublicError, match="Opacus cannot train this model"):
-        private_sgd._check_layers(nn.Sequential(nn.Linear(3, 3), nn.LSTM(3, 3)))
+        private_sgd.check_layers(nn.Sequential(nn.Linear(3, 3), nn.LSTM(3, 3)))
 
 
 def test_without_opacus_the_user_is_given_the_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from covey.agent.worker.pool import Pool, WorkerLost
 from covey.agent.worker.process import Options
 from covey.agent.worker.worker import ModelCache, answer
 from covey.shared import files
-from covey.shared.client import _with_array, encode_model
+from covey.shared.client import encode_model, with_array
 from covey.shared.consent import AllowedCode
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.scenario.task import Model, Task
@@ -461,7 +461,7 @@ def test_arrays_of_a_memory_keep_their_order_when_one_is_replaced(tmp_path: Path
     assert list(stored) == ["a", "b", "c"]
     assert stored.get("d") is None
     assert stored["b"] is stored["b"]
-    assert list(_with_array(stored, "b", np.zeros(3, np.float32))) == ["a", "b", "c"]
+    assert list(with_array(stored, "b", np.zeros(3, np.float32))) == ["a", "b", "c"]
 
 
 def test_agents_of_a_simulated_fleet_share_the_models_of_an_order(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from covey.agent.cli.device import _Life
+from covey.agent.cli.device import Membership
 from covey.agent.cli.program import app as agent
 from covey.broker.access import members, passwords
 from covey.broker.access.acl import allows, render
@@ -267,12 +267,12 @@ def test_credentials_replace_the_options_for_broker_authority_and_id(
 ) -> None:
     seen: list[tuple[str, BrokerUrl]] = []
 
-    async def start(lives: list[_Life], *_: object) -> None:
-        [life] = lives
-        [url] = life.urls
-        seen.append((life.identity.agent, url))
+    async def start(memberships: list[Membership], *_: object) -> None:
+        [one] = memberships
+        [url] = one.urls
+        seen.append((one.identity.agent, url))
 
-    monkeypatch.setattr("covey.agent.cli.device._start", start)
+    monkeypatch.setattr("covey.agent.cli.device.run_agents", start)
     file = home.enroll("pi-7")
     line = ["start", "--data", str(tmp_path), "--credentials", str(file)]
     assert CliRunner().invoke(agent, line).exit_code == 0
@@ -293,11 +293,11 @@ def test_the_login_of_credentials_opens_every_encrypted_broker(
 ) -> None:
     seen: list[BrokerUrl] = []
 
-    async def start(lives: list[_Life], *_: object) -> None:
-        [life] = lives
-        seen.extend(life.urls)
+    async def start(memberships: list[Membership], *_: object) -> None:
+        [one] = memberships
+        seen.extend(one.urls)
 
-    monkeypatch.setattr("covey.agent.cli.device._start", start)
+    monkeypatch.setattr("covey.agent.cli.device.run_agents", start)
     own = url_of(home.enroll("pi-7"))
     brokers = ["mqtts://one", "mqtts://ann:pw@two"]
     typed = [word for broker in brokers for word in ("--broker", broker)]

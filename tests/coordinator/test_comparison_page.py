@@ -12,7 +12,7 @@ from rich.console import Console
 
 from covey.coordinator.commands import comparison_files, report
 from covey.coordinator.compare.grid import Cell, grid
-from covey.coordinator.report.comparison_page import ShownCell, _pictures, _runs
+from covey.coordinator.report.comparison_page import ShownCell, curves_of_cells, pictures_of_splits
 from covey.coordinator.run.result import write_all
 from covey.shared.errors import UserError
 from covey.shared.scenario.describe import dump
@@ -83,9 +83,9 @@ def test_the_report_of_a_comparison_writes_a_page_into_its_folder(whole: Path) -
 
 def test_a_band_is_one_deviation_around_the_mean_of_the_seeds(whole: Path) -> None:
     cells = shown(whole)
-    runs = _runs(cells)
+    runs = curves_of_cells(cells)
     assert sorted(runs) == ["fedavg/1", "fedavg/2", "fedclust/1", "fedclust/2"]
-    first, *_ = _pictures(SCENE, cells, runs)
+    first, *_ = pictures_of_splits(SCENE, cells, runs)
     assert (first.name, len(first.drawing.panels)) == ("accuracy", 3)
     assert [entry.label for entry in first.drawing.legend] == ["fedavg", "fedclust"]
 

@@ -30,7 +30,7 @@ from covey.coordinator.report.progress import ProgressBar
 from covey.coordinator.report.roster import roster_table, status_lines
 from covey.coordinator.report.run_facts import device_words
 from covey.coordinator.report.tables import labels, results
-from covey.coordinator.view.printed import _parts, framed, results_table, show, show_words
+from covey.coordinator.view.printed import divided, framed, results_table, show, show_words
 from covey.coordinator.view.words import epsilons, sizes_text
 from covey.shared.wire.documents import RosterMessage
 
@@ -305,7 +305,7 @@ def test_no_column_of_a_narrow_table_stands_alone() -> None:
     words = results([result(), result(method="ifca"), result(method="fesem")])
     for width in range(40, 140):
         console = Console(width=width, file=io.StringIO(), force_terminal=True)
-        parts = list(_parts(console, words, results_table, width))
+        parts = list(divided(console, words, results_table, width))
         assert min(len(part.columns) for part in parts) > 2 or len(parts[-2].columns) <= 3
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from covey.shared.numerics.exact_sum import LARGEST, ExactMean, ExactSum, _nearest, weighted_moved
+from covey.shared.numerics.exact_sum import LARGEST, ExactMean, ExactSum, nearest, weighted_moved
 from covey.shared.numerics.vectors import Vector, mean
 
 Term = tuple[Vector, float]
@@ -217,4 +217,4 @@ def test_more_terms_than_float64_has_room_for_are_carried_in_time() -> None:
 
 def test_of_two_multiples_that_are_equally_near_the_upper_one_is_taken() -> None:
     halves = np.array([0.5, 1.5, -0.5, -1.5], np.float64)
-    assert _nearest(halves, 0).tolist() == [1.0, 2.0, 0.0, -1.0]
+    assert nearest(halves, 0).tolist() == [1.0, 2.0, 0.0, -1.0]
