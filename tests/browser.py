@@ -83,7 +83,7 @@ class Page:
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         return answer["result"].get("value")
 
-    def wait_for(self, expression: str, within_s: float = 10.0) -> float:
+    def wait_for(self, expression: str, within_s: float = 60.0) -> float:
         """Wait until an expression is true; the seconds that it took."""
         began = time.monotonic()
         while not self.value(expression):

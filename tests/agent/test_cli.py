@@ -327,7 +327,7 @@ async def test_an_idle_agent_needs_at_most_40_mb_and_announces_its_end(
         assert "numpy" not in loaded
         assert "torch" not in loaded
         agent.send_signal(signal.SIGTERM)
-        assert await asyncio.wait_for(agent.wait(), 30) == 0
+        assert await asyncio.wait_for(agent.wait(), 60) == 0
         assert not await online(broker)
 
 
@@ -345,16 +345,16 @@ async def test_a_running_agent_prints_its_story_on_sigusr1(as_json: bool, tmp_pa
             agent.send_signal(signal.SIGUSR1)
             sentence = b""
             while b"Connected to the broker." not in sentence:
-                sentence = await asyncio.wait_for(agent.stdout.readline(), 30)
+                sentence = await asyncio.wait_for(agent.stdout.readline(), 60)
             if as_json:
                 assert json.loads(sentence)["event"] == "story"
             agent.send_signal(signal.SIGTERM)
-            assert await asyncio.wait_for(agent.wait(), 30) == 0
+            assert await asyncio.wait_for(agent.wait(), 60) == 0
 
 
 async def online(url: str) -> bool:
     """Is agent `pi` online? Its status is retained."""
-    async with asyncio.timeout(30), MqttLink(url, client_id="ear") as link:
+    async with asyncio.timeout(60), MqttLink(url, client_id="ear") as link:
         async for incoming in link.incoming():
             if isinstance(incoming, Up):
                 await link.subscribe([TOPICS.status("pi")])
@@ -379,7 +379,7 @@ async def test_a_fleet_writes_its_partition_brings_its_agents_up_and_ends_on_sig
             said = await statuses(url, 3)
             assert sorted(said) == ["agent-0", "agent-1", "agent-2"]
             fleet.send_signal(signal.SIGTERM)
-            await asyncio.wait_for(fleet.communicate(), 30)
+            await asyncio.wait_for(fleet.communicate(), 60)
             assert fleet.returncode == 0
 
 

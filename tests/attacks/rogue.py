@@ -145,7 +145,7 @@ def attack(
     *,
     name: str = "victim",
     enough: Callable[[Heard], Any] = lambda heard: False,
-    within_s: float = 30.0,
+    within_s: float = 60.0,
 ) -> Heard:
     """Publish retained messages by topic and listen to the agent `name` until it is enough, or `within_s` have passed."""
 

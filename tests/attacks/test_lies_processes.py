@@ -185,7 +185,7 @@ def status(url: str, folder: Path) -> dict[str, Any]:
     with program(
         "covey.coordinator.cli", "status", "--broker", url, "--json", log=folder / "status.log"
     ) as asked:
-        asked.process.wait(30)
+        asked.process.wait(60)
         seen: dict[str, Any] = json.loads(asked.output.splitlines()[-1])
         return seen
 
@@ -229,12 +229,12 @@ def test_a_quarantine_outlasts_a_kill_and_ends_with_release(tmp_path: Path) -> N
             with program(
                 "covey.coordinator.cli", "release", "one", "--broker", url, log=tmp_path / "r0.log"
             ) as wrong:
-                assert wrong.process.wait(30) == 2
+                assert wrong.process.wait(60) == 2
                 assert "one is not in quarantine" in wrong.output
             with program(
                 "covey.coordinator.cli", "release", LIAR, "--broker", url, log=tmp_path / "r1.log"
             ) as release:
-                assert release.process.wait(30) == 0, release.output
+                assert release.process.wait(60) == 0, release.output
             until(lambda: blamed(folder, "released") == {LIAR}, of=second)
             until(
                 lambda: [row["event"] for row in rows(folder)].count("quarantined") == 2, of=second

@@ -38,7 +38,7 @@ def test_coordinator_status_shows_escape_sequences_by_their_numbers(tmp_path: Pa
     with rogue.open_broker() as url:
         status = rogue.status(None).model_copy(update={"name": TITLE, "phase": CLEAR})
         messages = {rogue.TOPICS.roster: roster, rogue.TOPICS.coordinator_status: status.to_bytes()}
-        rogue.attack(url, messages, within_s=3)
+        rogue.attack(url, messages, enough=lambda heard: True)  # once they are published
         command = ["covey.coordinator.cli", "status", "--broker", url]
         with program(*command, log=tmp_path / "status.log") as shown:
             assert shown.process.wait(60) == 0, shown.output

@@ -231,7 +231,7 @@ def test_broker_up_ends_with_its_standard_input(options: list[str]) -> None:
         assert set(said) == {"url", "broker", "pid"}
         assert process.stdin is not None
         process.stdin.close()
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
         assert not Path(f"/proc/{said['pid']}").exists()
 
 
@@ -239,7 +239,7 @@ def test_broker_up_ends_with_its_standard_input(options: list[str]) -> None:
 def test_broker_up_ends_cleanly_when_terminated() -> None:
     with up("--embedded") as (process, _):
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
 
 
 @pytest.mark.processes
@@ -248,7 +248,7 @@ def test_broker_up_ends_cleanly_when_terminated() -> None:
 async def test_no_broker_outlives_a_killed_broker_up(options: list[str]) -> None:
     with up(*options) as (process, said):
         process.kill()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while _alive(str(said["pid"])):  # noqa: ASYNC110  not our child, so we cannot wait for it
                 await asyncio.sleep(0.05)
 

@@ -106,7 +106,7 @@ async def test_a_save_that_fails_is_in_the_brokers_log_and_the_next_start_is_ref
     async with Mosquitto(Options(data=data)) as broker:
         broker.report = said.append
         broker._process.send_signal(signal.SIGUSR1)  # save now
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not said:
                 await asyncio.sleep(0.05)
                 broker.report_messages()

@@ -182,7 +182,7 @@ def test_an_agent_with_wrong_data_stays_out_and_gives_the_reason(tmp_path: Path)
             "--json",
             log=tmp_path / "status.log",
         ) as status:
-            assert status.process.wait(30) == 0, status.output
+            assert status.process.wait(60) == 0, status.output
     assert '"wrong"' in status.output
     assert "row 2, column 2 is not a finite number" in status.output
     assert result(tmp_path / "run")["took_part"] == ["good"]

@@ -112,7 +112,7 @@ def test_ctrl_c_stops_cleanly_and_the_run_can_be_resumed(tmp_path: Path, undistu
         this = coordinator(tmp_path, port)
         until(lambda: len(rows(tmp_path / "run")) >= 2, of=this)
         this.process.send_signal(2)
-        assert this.process.wait(20) == 130
+        assert this.process.wait(60) == 130
         assert "--resume" in this.output
         assert "Traceback" not in this.output
         finish(coordinator(tmp_path, port, "--resume"))
@@ -148,18 +148,18 @@ def test_a_run_that_cannot_be_resumed_is_refused_and_left_alone(
     shutil.copytree(undisturbed, folder)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     anew = coordinator(tmp_path, port, out="run")
-    assert anew.process.wait(30) == 2, anew.output
+    assert anew.process.wait(60) == 2, anew.output
     assert "a run folder is already there" in anew.output
     other = coordinator(
         tmp_path, port, "--resume", out="run", seed=6
     )  # one after another: a folder is for one at a time
-    assert other.process.wait(30) == 2, other.output
+    assert other.process.wait(60) == 2, other.output
     assert "belongs to another scenario; yours differs: seed: " in " ".join(other.output.split())
     manifest = folder / "checkpoint" / "manifest.json"
     whole = manifest.read_bytes()
     manifest.write_bytes(whole[: len(whole) // 2])
     cut = coordinator(tmp_path, port, "--resume")
-    assert cut.process.wait(30) == 2
+    assert cut.process.wait(60) == 2
     assert "cut short" in cut.output
     assert manifest.read_bytes() == whole[: len(whole) // 2]
     manifest.write_bytes(whole)

@@ -3,7 +3,6 @@ import gc
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 
 import pytest
@@ -100,7 +99,7 @@ async def test_a_link_with_too_much_to_read_hangs_up_and_comes_back_when_it_was_
         for number in range(30):
             await fast.publish("slow/t", bytes([number]) * 1000)
         got = []
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while isinstance(item := await anext(slow.incoming()), Message):
                 got.append(item.payload[0])
             assert isinstance(item, Down)
@@ -125,11 +124,12 @@ async def test_a_publish_that_waits_when_the_connection_breaks_is_false_at_once(
 
     server = await asyncio.start_server(half_a_broker, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    async with MqttLink(f"mqtt://127.0.0.1:{port}", client_id="a") as link:
+    async with (
+        asyncio.timeout(60),
+        MqttLink(f"mqtt://127.0.0.1:{port}", client_id="a", ack_s=3600) as link,
+    ):
         await up(link)
-        began = time.monotonic()
         assert not await link.publish("t", b"x")
-        assert time.monotonic() - began < 5
     server.close()
 
 
@@ -175,7 +175,7 @@ async def test_a_broker_that_hangs_up_on_connect_is_not_waited_for(
     async with MqttLink(
         f"mqtt://127.0.0.1:{port}", client_id="a", backoff=Backoff(max_s=0.1)
     ) as link:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             first = await anext(link.incoming())
         assert isinstance(first, Down)
         assert ("without an answer" in first.why and "mqtts://" in first.why) == (not answer)
@@ -202,7 +202,7 @@ async def test_a_broker_that_refuses_us_after_the_loss_is_reported_once() -> Non
         f"mqtt://127.0.0.1:{port}", client_id="a", backoff=Backoff(max_s=0.05)
     ) as link:
         inbox = link.incoming()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert isinstance(await anext(inbox), Up)
             enough.set()
             lost, busy, stranger = [await anext(inbox) for _ in range(3)]

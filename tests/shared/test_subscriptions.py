@@ -85,7 +85,7 @@ async def test_a_broker_that_answers_0x80_is_asked_again_until_its_rules_allow_i
     server = await asyncio.get_running_loop().create_server(lambda: Connection(hub), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     url = f"mqtt://127.0.0.1:{port}"
-    async with MqttLink(url, client_id="agent") as link, asyncio.timeout(30):
+    async with MqttLink(url, client_id="agent") as link, asyncio.timeout(60):
         assert isinstance(await anext(link.incoming()), Up)
         subscriptions = SubscriptionKeeper(link, told.put_nowait, Pauses(first_s=0.05, max_s=0.1))
         assert not await subscriptions.add(["a/order", "a/status"])
