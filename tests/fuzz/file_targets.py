@@ -130,16 +130,33 @@ def audit_log() -> list[bytes]:
         return [log.path.read_bytes()]
 
 
+AUDIT = [json.loads(line) for line in audit_log()[0].splitlines()]
+
+
 def audit_text(rng: Random, samples: Sequence[bytes]) -> bytes:
     """Any change breaks the chain, so some logs stay whole."""
     return mutated(rng, samples) if rng.random() < 0.95 else samples[0]
 
 
 def read_audit(path: Path) -> str:
-    return "" if audit.verify(path).whole else "broken"
+    """A whole log has lines of the sample, from the first one on, whatever spaces stand between their words."""
+    if not audit.verify(path).whole:
+        return "broken"
+    lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+    if lines != AUDIT[: len(lines)]:
+        raise AssertionError("a log was taken for whole in which a line was changed")
+    return ""
 
 
 # -- data --------------------------------------------------------------------------------------------------------------
+
+
+def load_finite(path: Path) -> None:
+    """Data whose numbers are finite, or the refusal of the reader."""
+    data = load_data(path)
+    for array in (data.features, data.targets, data.test_features, data.test_targets):
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise AssertionError("data was taken with a number that is not finite")
 
 
 def csv() -> list[bytes]:
@@ -368,10 +385,13 @@ def checkpoint_target() -> Target:
             path.write_bytes(mutated(rng, [kept[path]]))
             try:
                 again = Checkpoint(folder / "checkpoint")
-                again.facts()
-                again.state(Small)
+                facts, found = again.facts(), again.state(Small)
+                # now, because the arrays are views of the file
+                same = all(map(np.array_equal, found.models, state.models))
             finally:
                 path.write_bytes(kept[path])
+            if not same or found.assignment != state.assignment or facts["run"] != {"run": "r"}:
+                raise AssertionError("a damaged checkpoint was taken")
             return ""
 
         return take
@@ -425,9 +445,9 @@ def file_targets() -> list[Target]:
             share=2,
         ),
         file_target("audit.log", audit_log, read_audit, "audit.jsonl", make=audit_text),
-        file_target("data.csv", csv, load_data, "d.csv", share=4),
-        file_target("data.parquet", parquet, load_data, "d.parquet", share=1),
-        file_target("data.npz", npz, load_data, "d.npz", share=2),
+        file_target("data.csv", csv, load_finite, "d.csv", share=4),
+        file_target("data.parquet", parquet, load_finite, "d.parquet", share=1),
+        file_target("data.npz", npz, load_finite, "d.npz", share=2),
         file_target("data.images", images, read_images, folder + "cat/1.png", share=2),
         file_target("data.idx", idx, read_idx, folder + "train-images-idx3-ubyte", share=2),
         file_target(

@@ -7,7 +7,7 @@ import json
 import math
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
 
@@ -133,6 +133,25 @@ def mutated_tree(rng: Random, tree: Any) -> Any:
     for _ in range(rng.randint(1, 3)):
         changed = _changed(rng, changed)
     return changed
+
+
+def with_wild_number(rng: Random, tree: Any) -> Any:
+    """A copy of nested lists and dicts in which one of its floats, if it has any, is not finite."""
+    changed = copy.deepcopy(tree)
+    if places := list(_floats(changed)):
+        place, key = rng.choice(places)
+        place[key] = rng.choice((math.nan, math.inf, -math.inf))
+    return changed
+
+
+def _floats(tree: Any) -> Iterator[tuple[Any, Any]]:
+    """Where floats are: the list or dict, and the key in it."""
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree)
+    for key, value in items:
+        if isinstance(value, float):
+            yield tree, key
+        elif isinstance(value, dict | list):
+            yield from _floats(value)
 
 
 def _changed(rng: Random, tree: Any) -> Any:

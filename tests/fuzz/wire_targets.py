@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import re
 from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
@@ -21,6 +23,7 @@ from covey.broker.embedded.hub import Hub, Users
 from covey.broker.limits import Limits
 from covey.coordinator.serve.roster import Roster
 from covey.shared.errors import DecodeError, UserError
+from covey.shared.mqtt.credentials import COORDINATOR
 from covey.shared.mqtt.link import Down, Up
 from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.numerics.vectors import Layout
@@ -33,7 +36,7 @@ from covey.shared.wire.messages import Encoded, OrderMessage, Part, ReportConten
 from covey.shared.wire.parts import Assembler, Sink, split
 from covey.shared.wire.topics import Topics
 from tests.agent.orders import order, ref, status
-from tests.fuzz.mutate import as_json, mutated, mutated_tree, packed
+from tests.fuzz.mutate import as_json, mutated, mutated_tree, packed, with_wild_number
 from tests.fuzz.target import Target
 from tests.shared.samples import SAMPLES
 
@@ -61,17 +64,29 @@ MAX_MESSAGE = 1 << 20  # bytes: a list of a list of lists, each 300 times over, 
 # -- single messages ---------------------------------------------------------------------------------------------------
 
 
+def with_another_checksum(rng: Random, sample: Packed | Document, whole: bytes) -> bytes:
+    """A message in which a single bit of the checksum is wrong, and nothing else."""
+    damaged = bytearray(whole)
+    place = rng.randrange(1, 9) if isinstance(sample, Packed) else len(whole) - rng.randrange(3, 19)
+    damaged[place] ^= 1
+    return bytes(damaged)
+
+
 def hostile_message(sample: Packed | Document, rng: Random) -> bytes:
     """Raw bytes, a body with a right checksum, or a tree with a wrong leaf and a right checksum."""
     whole = sample.to_bytes()
     way = rng.random()
+    if way < 0.05:
+        return with_another_checksum(rng, sample, whole)
     if way < 0.1:
         return mutated(rng, [whole])
     if isinstance(sample, Packed):
         body = packed(sample.model_dump())
-        changed = (
-            mutated(rng, [body]) if way < 0.45 else packed(mutated_tree(rng, sample.model_dump()))
-        )
+        tree = sample.model_dump()
+        if way < 0.15:
+            changed = packed(with_wild_number(rng, tree))
+        else:
+            changed = mutated(rng, [body]) if way < 0.45 else packed(mutated_tree(rng, tree))
         if isinstance(sample, Part | ReportContent) and rng.random() < 0.5:
             data_bytes = len(sample.data) if isinstance(sample, Part) else 0
             return sealed_in_version_2(type(sample), changed[:MAX_MESSAGE], data_bytes)
@@ -92,11 +107,38 @@ def read(kind: type[Packed | Document], payload: bytes) -> Packed | Document:
     return kind.from_bytes(payload)
 
 
+def is_whole(message: Packed | Document, payload: bytes) -> bool:
+    """Whether the payload has the checksum that the protocol's page describes, computed here once more."""
+    if isinstance(message, Document):
+        before, key, after = payload.rpartition(b',"check":"')
+        body = before + b"}"
+        expected = blake2b(body, digest_size=8).hexdigest().encode() + b'"}'
+        return not message.checked or (bool(key) and after == expected)
+    if isinstance(message, ReportContent):  # its digest was compared, by our own words
+        return True
+    checked = payload[9:]
+    if payload[0] == framing.REPORT_VERSION and isinstance(message, Part):
+        checked = checked[: len(checked) - len(message.data)]
+    return payload[1:9] == blake2b(checked, digest_size=8).digest()
+
+
+def is_finite(tree: Any) -> bool:
+    if isinstance(tree, float):
+        return math.isfinite(tree)
+    if isinstance(tree, dict):
+        tree = list(tree.values())
+    return not isinstance(tree, list | tuple) or all(map(is_finite, tree))
+
+
 def message_target(name: str) -> Target:
     sample = SAMPLES[name]
 
     def take(payload: bytes) -> str:
         message = read(type(sample), payload)
+        if not is_whole(message, payload):
+            raise AssertionError("a message was taken whose checksum is wrong")
+        if not is_finite(message.model_dump()):
+            raise AssertionError("a number was taken that is not finite")
         again = read(type(sample), message.to_bytes())  # what was taken can be passed on
         if again != message:
             raise AssertionError(
@@ -148,12 +190,13 @@ def part_sequence(rng: Random) -> list[tuple[str, Part]]:
     """Parts of a few contents of three senders, out of order, doubled, and some of them lies."""
     parts: list[tuple[str, Part]] = []
     for _ in range(rng.randint(1, 4)):
-        content = rng.randbytes(rng.randint(1, 300))
+        content = rng.randbytes(rng.randint(1, 300) if rng.random() < 0.9 else LARGEST + 1)
         import io
 
         name = messages.digest(content)
         sender = rng.choice("abc")
-        about, cut = rng.randrange(4), rng.randint(20, 200)
+        about = rng.randrange(4)
+        cut = rng.randint(20, 200) if len(content) < LARGEST else LARGEST
         whole = split(
             io.BytesIO(content), digest=name, size=len(content), part_bytes=cut, about=about
         )
@@ -187,7 +230,11 @@ def assembler_target() -> Target:
                 now[0] += 0.1
                 try:
                     part = Part.from_bytes(part.to_bytes(framing.REPORT_VERSION))
-                    assembler.feed(sender, part, now[0])
+                    whole = assembler.feed(sender, part, now[0])
+                    if isinstance(whole, MemorySink) and whole.digest() != part.digest:
+                        raise AssertionError("a content was taken that has another digest")
+                    if isinstance(whole, MemorySink) and whole.size > LARGEST:
+                        raise AssertionError("a content was taken that is too large")
                 except DecodeError as error:
                     outcome = error.reason
             assembler.expire(now[0])
@@ -207,11 +254,13 @@ def assembler_target() -> Target:
 
 
 def encoded_vector(rng: Random) -> Any:
-    length = rng.choice((0, 1, 2, 5, 64, 300))
+    length = rng.choice((0, 1, 2, 5, 64, 300, 301))
     codec = rng.choice(("float32", "float16", "bfloat16", "int8", "topk", "int8", "topk", "gzip"))
     width = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}.get(codec, 4)
     kept = rng.randint(0, length) if codec == "topk" else length
     index = sorted(rng.sample(range(length), kept)) if codec == "topk" else []
+    if rng.random() < 0.3:  # in any order, repeated, and beyond the end
+        index = [rng.randrange(length + 2) for _ in index]
     tree = {
         "codec": codec,
         "length": length,
@@ -230,6 +279,9 @@ def take_vector(tree: Any) -> str:
     values = decode(encoded, length=-300, bases=lambda name: np.zeros(encoded.length, np.float32))
     if not np.isfinite(values).all() or values.size > 300:
         raise AssertionError("a vector that is not finite or too long was taken")
+    positions = np.frombuffer(encoded.index, "<u4").astype(np.int64)
+    if (np.diff(positions) <= 0).any() or (positions >= values.size).any():
+        raise AssertionError("a vector was taken whose positions do not ascend below its length")
     return ""
 
 
@@ -292,13 +344,30 @@ def take_topic(data: bytes) -> str:
     return ""
 
 
+USERS = ("pi-7", "pi-8", "pi-8@default", COORDINATOR)
+
+
+def user_and_topic(rng: Random) -> bytes:
+    """A user of these and a topic, half of them changed."""
+    both = f"{rng.choice(USERS)} {rng.choice(TOPICS)}".encode()
+    return both if rng.random() < 0.5 else mutated(rng, [both])
+
+
 def take_rule(data: bytes) -> str:
     """May a user read, write or subscribe? Any text is a topic here, and any is a name."""
     user, _, topic = data.decode(errors="replace").partition(" ")
-    acl.allows(user, "read", topic, None)
-    acl.allows(user, "write", topic, None)
-    acl.allows_subscription(user, topic, None)
-    return ""
+    reads = acl.allows(user, "read", topic, None)
+    writes = acl.allows(user, "write", topic, None)
+    subscribes = acl.allows_subscription(user, topic, None)
+    if user == COORDINATOR:
+        return ""
+    agents = re.match(r"covey/[^/]+/agents/([^/]+)/(.+)", topic, re.DOTALL)
+    is_own = agents is not None and agents[1] == user.partition("@")[0]
+    if writes and not (is_own and agents is not None and agents[2] in ("status", "report/0")):
+        raise AssertionError(f"{user!r} may write to {topic!r}")
+    if (reads or subscribes) and agents is not None and not is_own:
+        raise AssertionError(f"{user!r} may read {topic!r} of another agent")
+    return "" if reads or writes or subscribes else "refused"
 
 
 # -- the agent's session -----------------------------------------------------------------------------------------------
@@ -518,13 +587,7 @@ def wire_targets() -> list[Target]:
             (DecodeError,),
             4,
         ),
-        (
-            "broker.rules",
-            lambda rng: mutated(rng, [f"pi-7 {t}".encode() for t in TOPICS]),
-            take_rule,
-            (),
-            3,
-        ),
+        ("broker.rules", user_and_topic, take_rule, (), 3),
         ("worker.frame", lambda rng: mutated(rng, [frame]), take_frame, (ValueError, UserError), 1),
     ]
     return [
