@@ -212,7 +212,7 @@ def _figures(mode: str, value: Any, task: Task) -> Kept:
     if task.classes is not None:
         names = ("n", "correct", *_shares(task), *OPTIONAL_SHARES, *_amounts(task))
         return _those_of(value, names)
-    kept = _those_of(value, ("n", *_amounts(task), *OPTIONAL))
+    kept = _those_of(value, ("n", *_amounts(task), *OPTIONAL, "maes"))
     return kept | derived(kept)
 
 
@@ -232,6 +232,11 @@ def _expected_figures(figures: Numbers, task: Task) -> str:
             figures["correct"], 0, figures["n"], whole=True
         )
         return "" if is_right else "correct from 0 to n"
+    maes = figures.get("maes", [])
+    if not isinstance(maes, list) or not (
+        len(maes) in (0, task.outputs) and all(is_number(mae, 0, LARGEST) for mae in maes)
+    ):
+        return f"maes: {task.outputs} numbers from 0 to {LARGEST:g}"
     optional = _those_of(figures, OPTIONAL)
     if not is_number(optional.pop("mean", 0.0), -LARGEST, LARGEST):
         return f"mean from {-LARGEST:g} to {LARGEST:g}"

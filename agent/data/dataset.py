@@ -100,7 +100,7 @@ def dataset(
 
     Args:
         features: (n, *shape) numbers; types that are not in SMALL_TYPES become float32.
-        targets: (n,) or (n, 1); whole numbers become int64, others float32.
+        targets: (n,) or (n, 1); whole numbers become int64, others float32. Those of forecasts are (n, steps).
         test: features and targets of the test part.
         source: where the data came from, for messages.
         labels, ordered, groups, test_groups, populations, columns, overlap: as the fields of a Dataset. With columns, features
@@ -324,7 +324,7 @@ def _checked(features: Array, targets: Array, source: str, *, missing: bool) -> 
         fault = f"features have shape {x.shape}; expected (samples, ...) with at least 2 axes"
         raise DataError(f"{source}: {fault}", public=fault)
     n = len(x)
-    if y.shape not in {(n,), (n, 1)}:
+    if y.ndim not in (1, 2) or len(y) != n or 0 in y.shape:
         fault = f"{n} samples, but targets of shape {y.shape}; expected one target per sample"
         raise DataError(f"{source}: {fault}", public=fault)
     if not n:
@@ -335,6 +335,8 @@ def _checked(features: Array, targets: Array, source: str, *, missing: bool) -> 
     if not missing:
         _check_finite(x, source)
     checked_y = _targets(y.reshape(-1), source)
+    if y.size > n:
+        checked_y = checked_y.reshape(n, -1)
     return np.ascontiguousarray(small(x)), checked_y
 
 

@@ -43,6 +43,7 @@ def fit(data: Dataset, task: Task) -> Dataset:
     """
     _check_table(data, task)
     shape = data.shape if task.has_own_columns else _fitting_shape(data, task)
+    _check_targets(data, task)
     if task.classes is None:
         targets, test_targets = _values(data)
     else:
@@ -118,8 +119,17 @@ def _shape_hint(seen: Shape, expected: Shape) -> str:
     return f"that is {numbers} numbers per sample instead of {expected_numbers}"
 
 
+def _check_targets(data: Dataset, task: Task) -> None:
+    """DataError for another number of targets in a sample."""
+    expected = task.outputs if task.classes is None else 1
+    seen = math.prod(data.targets.shape[1:])
+    if seen != expected:
+        fault = f"a sample has {seen} targets, the task expects {expected}"
+        raise DataError(f"{data.source}: {fault}", public=fault)
+
+
 def _values(data: Dataset) -> tuple[Array, Array]:
-    """Training and test targets of a regression task, float32."""
+    """Training and test targets of a regression task (n,), or of forecasts (n, steps), float32."""
     if data.labels:
         names = some(data.labels, MAX_NAMES)
         expected = "the task expects numbers (task.classes is null): name a numeric label column"

@@ -69,8 +69,8 @@ def card_of(
 
     Args:
         inputs: of the training samples, as the model gets them, in pieces (rows, values of one).
-        values: their targets (n,) in the units of the data. Those of a regression count in tenths of the fleet's
-            distribution, or as one class where the task has no `target_scale`, which would show that distribution.
+        values: their targets (n,) in the units of the data, of forecasts (n, steps). Those of a regression, or their means,
+            count in tenths of the fleet's distribution, or as one class where the task has no `target_scale`, which would show that distribution.
         units: as `units_of` gives them.
         task: of the scenario, resolved.
         seed: of the run.
@@ -82,5 +82,6 @@ def card_of(
         scale = target_scale_of(task)
         labels = np.zeros(len(values), np.int64)
         if scale is not None:
-            labels = kinship.tenths((values - scale.mean) / scale.std)
+            means = values if values.ndim == 1 else values.mean(axis=1)
+            labels = kinship.tenths((means - scale.mean) / scale.std)
     return kinship.card(inputs, labels, classes, units, seed, client, task.min_cell)

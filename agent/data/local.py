@@ -33,8 +33,8 @@ class Samples:
     """One part of the data."""
 
     features: Array  # (n, *task.features), in the type of their file
-    targets: Array  # (n,) int64 class indices, or float32 values, standardised if the task is
-    values: Array  # (n,) the targets in the units of the data
+    targets: Array  # (n,) int64 class indices, or float32 values (n,) or (n, steps), standardised if the task is
+    values: Array  # of the same shape: the targets in the units of the data
 
     @classmethod
     def of(cls, features: Array, targets: Array, task: Task) -> Samples:

@@ -165,10 +165,10 @@ def _present(data: Dataset, place: int) -> Float64:
 
 
 def target_statistics(targets: Array, task: Task) -> Numbers:
-    """`target`: count, sum and sum of squares of the targets (n,), if the task standardises them over the fleet."""
+    """`target`: count, sum and sum of squares of all targets, if the task standardises them over the fleet."""
     if task.target_scale != "federated":
         return {}
-    return {"target": _moments(targets.astype(np.float64))}
+    return {"target": _moments(targets.astype(np.float64).ravel())}
 
 
 def _moments(values: Float64) -> Mapping[str, float]:

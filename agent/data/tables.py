@@ -73,13 +73,14 @@ class Table:
     features: (
         Float32  # (n, columns): numbers, or indices into the words of a category; NaN: missing
     )
-    spelled: list[str]  # (n,) labels as the file spells them; empty without a label
+    spelled: list[str]  # (n * width,) labels as the file spells them; empty without a label
     rows: list[int]  # (n,) numbers of the rows in the file, from 1
     vocabularies: Vocabularies = field(default_factory=dict)
     left_out: int = 0  # samples with missing cells
     groups: list[str] = field(default_factory=list)  # (n,) series; empty if the rows are one
     overlap: int | None = None  # of windows: how many before a window share rows with it
     moments: list[float] = field(default_factory=list)  # (n,) if the latest rows test; else empty
+    width: int = 1  # labels of a sample
 
     @property
     def raw_columns(self) -> RawColumns:
@@ -125,6 +126,9 @@ def load_table(
         _check_same_columns(train_table, test_table, path, test)
     test_spelled = test_table.spelled if test_table else []
     targets, test_targets, names = encode(train_table.spelled, test_spelled)
+    if train_table.width > 1:
+        targets = targets.reshape(-1, train_table.width)
+        test_targets = test_targets.reshape(-1, train_table.width)
     test_part = (test_table.features, test_targets) if test_table else None
     columns = train_table.raw_columns if task is not None and task.has_own_columns else None
     return dataset(
@@ -189,7 +193,10 @@ def read_table(
             vocabularies = {}
         table = _read(path, file, selection, vocabularies, task)
     if task is not None and task.window is not None:
-        table = _windowed(table, task.window, path)
+        window = task.window
+        if not label_needed:  # nothing has to come after the newest window
+            window = window.model_copy(update={"horizon": None})
+        table = _windowed(table, window, path)
     if selection.leaves_out:
         return _without_incomplete_samples(table, path)
     return table
@@ -263,17 +270,21 @@ def _windowed(table: Table, window: Window, path: Path) -> Table:
         fault = (
             f"no window: the longest series has {longest} rows, task.window.rows is {window.rows}"
         )
+        if window.horizon is not None:
+            fault += f" and task.window.horizon {window.horizon}"
         raise DataError(f"{path}: {fault}; use shorter windows", public=f"the table gives {fault}")
     check_size(path, rows.size * table.features.shape[1] * 4, unpacked_limit(path))
-    last_rows = rows[:, -1].tolist()
+    own_rows = rows[:, : window.rows]
+    last_rows = own_rows[:, -1].tolist()
     return replace(
         table,
-        features=windows_of(table.features, rows),
+        features=windows_of(table.features, own_rows),
         spelled=labels_of(table.spelled, rows, window) if table.spelled else [],
         rows=[table.rows[row] for row in last_rows],
         groups=[table.groups[row] for row in last_rows] if table.groups else [],
         overlap=window.overlap,
         moments=[],
+        width=window.targets,
     )
 
 
@@ -286,7 +297,10 @@ def _without_incomplete_samples(table: Table, path: Path) -> Table:
         raise DataError(
             f"{path}: {fault}; set task.impute to mean or median", public=f"in the table {fault}"
         )
-    spelled = [table.spelled[index] for index in kept] if table.spelled else []
+    spelled: list[str] = []
+    if table.spelled:
+        width = table.width
+        spelled = [one for at in kept for one in table.spelled[width * at : width * (at + 1)]]
     return replace(
         table,
         features=table.features[complete],

@@ -158,7 +158,7 @@ def _samples(
     repeated = features
     if len(rows) == 1:
         repeated = np.concatenate([features, features])
-    targets = np.zeros(len(repeated), np.int64)
+    targets = np.zeros((len(repeated), 1 if task.classes else task.outputs), np.int64)
     names: tuple[str, ...] = ()
     if isinstance(task.classes, tuple):
         names = task.classes

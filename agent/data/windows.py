@@ -17,7 +17,7 @@ Array = npt.NDArray[Any]
 
 
 def window_rows(groups: Sequence[str], count: int, window: Window) -> Indices:
-    """The rows of every window, (windows, window.rows).
+    """The rows of every window and of its targets after it, (windows, window.span).
 
     Rows of one series stay in the order of the file, also if other series lie between them. Series come in the order of
     their first row. Rows at the end of a series that fill no window are left out.
@@ -34,11 +34,11 @@ def window_rows(groups: Sequence[str], count: int, window: Window) -> Indices:
     found: list[Indices] = []
     for rows in rows_of.values():
         series = np.array(rows, np.int64)
-        last_start = len(series) - window.rows
+        last_start = len(series) - window.span
         for start in range(0, last_start + 1, window.step):
-            found.append(series[start : start + window.rows])
+            found.append(series[start : start + window.span])
     if not found:
-        return np.empty((0, window.rows), np.int64)
+        return np.empty((0, window.span), np.int64)
     return np.stack(found)
 
 
@@ -58,7 +58,12 @@ def windows_of(features: Float32, rows: Indices) -> Float32:
 
 
 def labels_of(spelled: Sequence[str], rows: Indices, window: Window) -> list[str]:
-    """The label of each window: that of its last row, or the most frequent one. Among equally frequent ones, the latest."""
+    """The label of each window: that of its last row, or the most frequent one. Among equally frequent ones, the latest.
+
+    Of forecasts: the labels of the rows after it, `window.targets` for each window.
+    """
+    if window.horizon is not None:
+        return [spelled[row] for row in rows[:, window.rows :].ravel().tolist()]
     found: list[str] = []
     for own in rows.tolist():
         if window.label == "last":

@@ -125,9 +125,9 @@ def cross_entropy(outputs: Float32, targets: Targets) -> LossesAndSlopes:
 
 
 def squared_error(outputs: Float32, targets: Targets) -> LossesAndSlopes:
-    """The squared error of outputs (n, 1) against values (n,) float32; returns what `cross_entropy` does."""
-    errors = outputs.ravel() - targets
-    return errors**2, _column(2 * errors)
+    """The mean squared error of outputs (n, steps) against values (n,) or (n, steps) float32; returns what `cross_entropy` does."""
+    errors = outputs - targets.reshape(outputs.shape)
+    return (errors**2).mean(axis=1), 2 * errors / np.float32(outputs.shape[1])
 
 
 def loss_of(task: Task) -> Callable[[Float32, Targets], LossesAndSlopes]:

@@ -123,8 +123,9 @@ class TaskLoss:
         return cls(regression=task.classes is None)
 
     def per_sample(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Losses (B,) of outputs (B, classes or 1)."""
-        return self._loss(outputs, targets, "none")
+        """Losses (B,) of outputs (B, classes or steps)."""
+        losses = self._loss(outputs, targets, "none")
+        return losses if losses.ndim == 1 else losses.mean(dim=1)
 
     def of_batch(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
         """Mean loss () of a batch. `weights` (B,) multiply the losses; the mean still divides by B."""

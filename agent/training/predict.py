@@ -42,6 +42,9 @@ class Prediction:
     probability: float | None = None  # of that class; None for a regression task
     file: str | None = None  # of an image: its name below the folder
     kept: Mapping[str, str] = field(default_factory=dict)  # cells of the sample's row, by column
+    forecast: tuple[
+        float, ...
+    ] = ()  # the value of each row after a window; `prediction` is the first
 
     def to_json(self) -> dict[str, Any]:
         """Its row, its file if it is an image, kept columns, its prediction, and the probability if it has one."""
@@ -49,6 +52,9 @@ class Prediction:
         if self.file is not None:
             content["file"] = self.file
         content.update(self.kept)
+        if self.forecast:
+            steps = enumerate(self.forecast, 1)
+            return {**content, **{f"prediction_{step}": value for step, value in steps}}
         content["prediction"] = self.prediction
         if self.probability is not None:
             content["probability"] = self.probability
@@ -146,7 +152,8 @@ class Predictor:
         """
         found, samples = self._predicted(data, label, with_targets=True)
         if self.file.task.classes is None:
-            return _errors([float(one.prediction) for one in found], samples.targets, data)
+            values = [value for one in found for value in one.forecast or [float(one.prediction)]]
+            return _errors(values, samples.targets, data)
         return _shares([str(one.prediction) for one in found], samples.targets)
 
     def _predicted(
@@ -231,16 +238,17 @@ def _predictions(
     weights = list(file.weights)
     if file.task.classes is None:
         mixed = weighted_mean(weights, outputs)
-        return _values(mixed[:, 0], rows)
+        return _values(mixed, rows)
     mixed = weighted_mean(weights, [softmax(output) for output in outputs])
     return _classes(mixed, rows, file.task)
 
 
 def _values(values: Outputs, rows: Sequence[int]) -> list[Prediction]:
+    """The predictions of values (n, 1), or of forecasts (n, steps)."""
     found: list[Prediction] = []
-    for row, value in zip(rows, values.tolist(), strict=True):
-        rounded = float(f"{value:.{DIGITS}g}")
-        found.append(Prediction(row, rounded))
+    for row, own in zip(rows, values.tolist(), strict=True):
+        rounded = tuple(float(f"{value:.{DIGITS}g}") for value in own)
+        found.append(Prediction(row, rounded[0], forecast=rounded if len(rounded) > 1 else ()))
     return found
 
 

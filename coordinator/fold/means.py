@@ -222,6 +222,9 @@ def _average(
             row[figure] = {"micro": metrics.micro(values, samples), "macro": macro}
     if "mse" in row:
         _pool(row, tested, samples)
+        steps = [figures["maes"] for figures in tested if figures.get("maes")]
+        if steps:
+            row["maes"] = [metrics.macro(step) for step in zip(*steps, strict=True)]
     if diverged:
         row["diverged"] = sorted(diverged)
     return row

@@ -252,6 +252,9 @@ def regression(result: Result) -> str:
             if name in figures:
                 measure = MEASURES[name]
                 words.append(f"{measure.label} {_averages(measure, figures[name])}")
+        if figures.get("maes"):
+            steps = ", ".join(f"{mae:.4g}" for mae in figures["maes"])
+            words.append(f"MAE by step {steps} (macro)")
         if words:
             listed = ", ".join(words)
             sentences.append(f"{MODE_TITLES[mode]}: {listed}")

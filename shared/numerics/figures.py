@@ -53,16 +53,16 @@ def regression_figures(truth: Float32, values: Float64) -> Figures:
     """Figures of predicted values, in the units of the targets.
 
     Args:
-        truth: targets (n,), n >= 1.
-        values: predictions (n, 1).
+        truth: targets (n,), of forecasts (n, steps); n >= 1.
+        values: predictions (n, 1), of forecasts (n, steps).
 
     Returns:
         n, mse (mean squared error), mae (mean absolute error), mean and variance of the targets (population variance:
-        the coordinator computes R2 from them) and loss (the same as mse).
+        the coordinator computes R2 from them) and loss (the same as mse); of forecasts also maes, the error of each step.
     """
     count = len(truth)
-    predicted = values[:, 0]
-    targets = truth.astype(np.float64)
+    predicted = values.ravel()
+    targets = truth.astype(np.float64).ravel()
     errors = predicted - targets
     mse = np.mean(errors**2)
     mae = np.mean(np.abs(errors))
@@ -78,7 +78,13 @@ def regression_figures(truth: Float32, values: Float64) -> Figures:
         "mean": float(np.mean(targets)),
         "variance": variance,
         "loss": float(mse),
+        **({} if truth.ndim == 1 else {"maes": _by_step(np.abs(errors), truth)}),
     }
+
+
+def _by_step(errors: Float64, truth: Float32) -> list[float]:
+    means: list[float] = errors.reshape(truth.shape).mean(axis=0).tolist()
+    return means
 
 
 def baseline_figures(train: npt.NDArray[Any], truth: npt.NDArray[Any]) -> Figures:
@@ -89,7 +95,7 @@ def baseline_figures(train: npt.NDArray[Any], truth: npt.NDArray[Any]) -> Figure
         truth: targets of the test part (n,), n >= 1, of the same kind.
     """
     if truth.dtype.kind == "f":
-        mean = np.full((len(truth), 1), np.mean(train.astype(np.float64)))
+        mean = np.full(truth.shape, np.mean(train.astype(np.float64)))
         return regression_figures(truth, mean)
     shares = np.bincount(train, minlength=int(truth.max()) + 1) / len(train)
     return classification_figures(truth, np.tile(shares, (len(truth), 1)))
@@ -99,14 +105,15 @@ def errors(truth: npt.NDArray[Any], outputs: Float64, measure: str = "") -> Floa
     """The error of each sample (n,), whose mean a model that is better by a measure makes smaller.
 
     Args:
-        truth: targets (n,): class indices int64, or values float32.
-        outputs: values (n, 1), or probabilities (n, classes).
+        truth: targets (n,): class indices int64, or values float32, of forecasts (n, steps).
+        outputs: values (n, 1) or (n, steps), or probabilities (n, classes).
         measure: of values: mae gives absolute errors, any other squared ones. Of classes: accuracy gives 1 for a wrong class
             and 0 for the right one; recall and f1 the same with equal weight for each class; auc and loss the cross-entropy.
     """
     if truth.dtype.kind == "f":
-        distances: Float64 = outputs.ravel() - truth
-        return np.abs(distances) if measure == "mae" else distances**2
+        distances: Float64 = outputs - truth.reshape(outputs.shape)
+        of_steps = np.abs(distances) if measure == "mae" else distances**2
+        return np.asarray(of_steps.mean(axis=1))
     if measure in ("auc", "loss"):
         entropies: Float64 = -np.log(np.maximum(outputs[np.arange(len(truth)), truth], SMALLEST))
         return entropies
@@ -120,7 +127,7 @@ def errors(truth: npt.NDArray[Any], outputs: Float64, measure: str = "") -> Floa
 def or_diverged(figures: Figures) -> Figures:
     """The figures, or {"n", "diverged": True} if one of them is not finite: the model's outputs were not."""
     for name, figure in figures.items():
-        if name != "n" and not abs(figure) <= LARGEST_FIGURE:
+        if name != "n" and not np.max(np.abs(figure)) <= LARGEST_FIGURE:
             return {"n": figures["n"], "diverged": True}
     return figures
 

@@ -6,9 +6,9 @@ import codecs
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
 from covey.shared.printable import printable
 from covey.shared.scenario.section import Section, repeated
@@ -80,15 +80,41 @@ class Window(Section):
         "latest).",
     )
 
+    horizon: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_ROWS,
+        description="Forecasts: the targets of a window are the values of the target in this number of rows after it. The "
+        "target may be among the columns too. null: a window has one label, of its own rows.",
+    )
+
+    @model_serializer(mode="wrap")
+    def _horizon_only_where_it_is_set(
+        self, serialize: SerializerFunctionWrapHandler
+    ) -> dict[str, Any]:
+        """A task without forecasts keeps the digest that its runs have stored."""
+        settings: dict[str, Any] = serialize(self)
+        return {key: value for key, value in settings.items() if value or key != "horizon"}
+
     @property
     def step(self) -> int:
         """Rows between the starts of two consecutive windows."""
         return self.stride or self.rows
 
     @property
+    def targets(self) -> int:
+        """Targets of a window."""
+        return self.horizon or 1
+
+    @property
+    def span(self) -> int:
+        """Rows of a window with those after it that hold its targets."""
+        return self.rows + (self.horizon or 0)
+
+    @property
     def overlap(self) -> int:
-        """How many of the windows before a window share rows with it."""
-        return (self.rows - 1) // self.step
+        """How many of the windows before a window share rows with it, or targets."""
+        return (self.span - 1) // self.step
 
 
 def _date_form(form: str) -> str:

@@ -320,7 +320,8 @@ class Task(Section):
             "flags": self.flags,
             "impute": tuple(self.impute) if isinstance(self.impute, dict) else (),
         }
-        if self.target is not None:
+        forecasts = self.window is not None and self.window.horizon is not None
+        if self.target is not None and not forecasts:
             roles["target"] = (self.target,)
         if self.window is not None and self.window.group is not None:
             roles["window.group"] = (self.window.group,)
@@ -379,6 +380,10 @@ class Task(Section):
         expected: tuple[int, ...] = (width,)
         if self.window is not None:
             expected = (width, self.window.rows)
+            if forecasts and (self.classes is not None or self.target is None):
+                raise ValueError(
+                    "window.horizon forecasts values of task.target: name it, and leave out classes"
+                )
             if self.window.label == "majority" and self.classes is None:
                 raise ValueError("window.label: majority is for classes; use last")
         if self.features != expected:
@@ -467,10 +472,10 @@ class Task(Section):
 
     @property
     def outputs(self) -> int:
-        """Width of the model's last layer: one output per class, or one for regression."""
+        """Width of the model's last layer: one output per class, one for a regression, or one for each step of a forecast."""
         match self.classes:
             case None:
-                return 1
+                return 1 if self.window is None else self.window.targets
             case int(count):
                 return count
             case names:

@@ -1,0 +1,168 @@
+"""Windows whose targets are the values of the rows after them: from a table to figures by step and predictions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from covey.agent.data.check import load_local
+from covey.agent.data.unlabelled import load_unlabelled
+from covey.agent.kept.model_file import save_model, task_with_scaling
+from covey.agent.kept.versions import Version
+from covey.agent.light.dense_net import layout_of_task
+from covey.agent.light.numpy_learner import NumpyLocal
+from covey.agent.training.learner import TorchLocal
+from covey.agent.training.predict import Predictor, as_csv
+from covey.coordinator.fold.means import averages
+from covey.coordinator.processes.launch import setup_of
+from covey.coordinator.report.tables import regression
+from covey.coordinator.run.result import result_of
+from covey.shared.client import shuffle
+from covey.shared.errors import DataError
+from covey.shared.numerics.figures import errors, or_diverged, regression_figures
+from covey.shared.scenario.task import Task
+from covey.shared.seeds import generator
+from covey.shared.strategies.base import Local, Training
+from covey.shared.wire.messages import OrderMessage
+from tests.kit.local_clients import local_driver
+from tests.kit.small_run import rules, scenario
+
+pytestmark = pytest.mark.usefixtures("single_thread")
+
+DOCUMENT: dict[str, Any] = {
+    "features": [2, 4],
+    "columns": ["power", "heat"],
+    "target": "power",
+    "window": {"rows": 4, "stride": 1, "horizon": 2},
+    "model": "linear",
+}
+TASK = Task.model_validate(DOCUMENT)
+
+
+def table(folder: Path, rows: int, phase: float = 0.0) -> Path:
+    """A wave of twelve rows, and a second column that is its square."""
+    folder.mkdir(parents=True, exist_ok=True)
+    waves = np.round(np.sin(np.arange(rows) * np.pi / 6 + phase), 6).tolist()
+    lines = ["power,heat", *(f"{wave},{wave * wave:.6f}" for wave in waves)]
+    path = folder / "rows.csv"
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_the_targets_of_a_window_are_the_values_of_the_rows_after_it(tmp_path: Path) -> None:
+    path = table(tmp_path, 12)
+    powers = [float(line.split(",")[0]) for line in path.read_text().splitlines()[1:]]
+    data = load_local(str(path), None, TASK)
+    assert data.overlap == 5  # of windows and targets together
+    assert data.features.shape[1:] == (2, 4)
+    assert data.features[0, 0] == pytest.approx(powers[:4])
+    assert data.targets[0] == pytest.approx(powers[4:6])
+    assert data.test_targets[-1] == pytest.approx(powers[-2:])
+
+
+def test_a_series_that_is_too_short_for_a_window_and_its_targets_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"window.rows is 4 and task.window.horizon 2"):
+        load_local(str(table(tmp_path, 5)), None, TASK)
+
+
+def test_data_with_another_number_of_targets_is_refused(tmp_path: Path) -> None:
+    other = Task.model_validate({"features": [3], "model": "linear"})
+    np.savez(tmp_path / "data.npz", x=np.ones((6, 3)), y=np.ones((6, 2)))
+    with pytest.raises(DataError, match="a sample has 2 targets, the task expects 1"):
+        load_local(str(tmp_path / "data.npz"), None, other)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"classes": 3}, "leave out classes"),
+        ({"target": None}, "name it"),
+        ({"window": {"rows": 4}}, "power"),  # only a forecast has its target among its columns
+    ],
+)
+def test_a_task_of_forecasts_names_its_target_and_has_no_classes(
+    change: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(ValidationError, match=why):
+        Task.model_validate(DOCUMENT | change)
+
+
+def test_windows_without_a_horizon_have_the_digest_that_they_had() -> None:
+    document = DOCUMENT | {"target": None, "window": {"rows": 4}}
+    window = Task.model_validate(document).model_dump(mode="json")["window"]
+    assert window == {"rows": 4, "stride": None, "group": None, "label": "last"}
+    assert TASK.model_dump(mode="json")["window"]["horizon"] == 2
+
+
+def test_figures_of_forecasts_are_known_by_hand() -> None:
+    truth = np.array([[1, 2], [3, 6]], np.float32)
+    outputs = np.array([[2, 2], [3, 2]], np.float64)
+    figures = regression_figures(truth, outputs)
+    assert (figures["n"], figures["mse"], figures["mae"]) == (2, 17 / 4, 5 / 4)
+    assert figures["maes"] == [0.5, 2.0]
+    assert errors(truth, outputs).tolist() == [0.5, 8.0]
+    assert errors(truth, outputs, "mae").tolist() == [0.5, 2.0]
+    assert or_diverged({**figures, "maes": [0.5, float("inf")]}) == {"n": 2, "diverged": True}
+    both = {"a": {"server": figures}, "b": {"server": figures | {"maes": [1.5, 4.0], "rmse": 1}}}
+    assert averages(both, {}, "test")["server"]["maes"] == [1.0, 3.0]
+
+
+def learner(kind: type, path: Path, rng: np.random.Generator, **training: Any) -> Local:
+    data = load_local(str(path), None, TASK)
+    settings = Training(epochs=3, batch=8, lr=0.2, **training)
+    local: Local = kind(data, TASK, layout_of_task(TASK), settings, rng)
+    return local
+
+
+def test_both_learners_train_on_forecasts_alike(tmp_path: Path) -> None:
+    path = table(tmp_path, 60)
+    start = np.full(layout_of_task(TASK).size, 0.1, np.float32)
+    ends = []
+    for kind in (TorchLocal, NumpyLocal):
+        local = learner(kind, path, generator(1, "test"))
+        result = local.train(start)
+        assert local.loss(result.end) < local.loss(start)
+        ends.append(result.end)
+        assert local.gradient(start) == pytest.approx(
+            learner(NumpyLocal, path, generator(1, "test")).gradient(start), abs=1e-5
+        )
+    assert ends[0] == pytest.approx(ends[1], abs=1e-5)
+
+
+def test_a_run_has_an_error_for_each_step_and_its_model_forecasts_the_newest_window(
+    tmp_path: Path,
+) -> None:
+    task = {**DOCUMENT, "classes": None}
+    scene = scenario("fedavg", task=task, training={"epochs": 5, "lr": 0.2})
+    layout = layout_of_task(TASK)
+    setup = setup_of(scene, [np.zeros(layout.size, np.float32)], layout)
+    paths = {f"agent-{i}": table(tmp_path / str(i), 80, phase=i) for i in range(8)}
+    data = {client: load_local(str(path), None, TASK) for client, path in paths.items()}
+
+    def local_for(client: str, order: OrderMessage) -> Local:
+        assert order.work is not None
+        training = Training.model_validate(order.work.training)
+        return NumpyLocal(data[client], TASK, layout, training, shuffle(order.work, client))
+
+    driver = local_driver(tmp_path / "run", scene, setup, rules(scene), local_for)
+    run = driver.complete({client: (len(one.targets),) * 2 for client, one in data.items()})
+    result = result_of(run, None).to_json()
+    maes = result["accuracy"]["server"]["maes"]
+    assert len(maes) == 2
+    assert max(maes) < 0.5, "the mean of a wave is off by 0.64"
+    assert "MAE by step" in regression(result)
+
+    file = tmp_path / "model.safetensors"
+    stored = task_with_scaling(TASK.model_dump(mode="json"), None)
+    save_model(file, Version("r", 3, None), stored, ((1.0, run.models[0]),), layout)
+    newest = load_unlabelled(paths["agent-0"], TASK)
+    assert newest.rows[-1] == 80, "no row has to follow the newest window"
+    predictor = Predictor(file)
+    found = predictor.predict(paths["agent-0"])
+    assert len(found[-1].forecast) == 2
+    assert as_csv(found).splitlines()[0] == "row,prediction_1,prediction_2"
+    assert predictor.score(paths["agent-0"]).figures["MAE"] < 0.5
