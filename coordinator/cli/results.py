@@ -199,7 +199,7 @@ def list_runs(
     from covey.coordinator.commands import runs as command
     from covey.coordinator.view.printed import json_line, show
 
-    found = command.listed(runs)
+    found = command.RunList(runs).lines()
     if as_json:
         json_line({"runs": [one.to_json() for one in found]})
     else:

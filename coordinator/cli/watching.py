@@ -75,7 +75,10 @@ def _watch(folder: Path | None, connection: Connection, federation: str, *, as_j
 @with_connection(broker_option("none with RUN, else " + DEFAULT_BROKER))
 def dashboard(
     folder: Annotated[
-        Path | None, typer.Argument(metavar="RUN", help="a run's folder  [default: ask the broker]")
+        Path | None,
+        typer.Argument(
+            metavar="RUN", help="a run's folder, or one with runs in it  [default: ask the broker]"
+        ),
     ] = None,
     *,
     connection: Connection,

@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from covey.coordinator.commands import watch
+from covey.coordinator.commands.runs import RunList
 from covey.coordinator.dashboard.broker_watcher import BrokerWatcher
 from covey.coordinator.dashboard.folder_reader import FolderReader
 from covey.coordinator.dashboard.hub import is_other_run
 from covey.coordinator.dashboard.server import DashboardServer, Send, serving
+from covey.coordinator.deploy.registry import run_folders
+from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.credentials import COORDINATOR
 from covey.shared.wire.documents import Control
@@ -44,14 +47,30 @@ class Request:
 def opened(request: Request) -> Iterator[DashboardServer]:
     """Serve the dashboard for as long as the block lasts.
 
-    Raises UserError if the run's folder is a file, or if the port is taken.
+    A folder that has runs in it is shown as a list of them.
+
+    Raises UserError if the folder is a file, if a list of runs is to be joined with a broker, or if the port is taken.
     """
     with ExitStack() as stack:
+        folder = request.folder
+        if folder is not None and _has_runs(folder):
+            if request.url is not None:
+                raise UserError(
+                    f"{folder}: this folder has several runs; name the run to show with its broker, such as "
+                    f"{run_folders(folder)[0]}"
+                )
+            yield stack.enter_context(serving(RunList(folder), request.port))
+            return
         hub = stack.enter_context(watch.opened(request.folder, request.url, request.federation))
         send: Send | None = None
         if hub.watcher is not None and request.may_command:
             send = _sender(hub.reader, hub.watcher)
         yield stack.enter_context(serving(hub, request.port, send))
+
+
+def _has_runs(folder: Path) -> bool:
+    """Whether a folder is none of a run, and has some in it."""
+    return not (folder / "scenario.yaml").exists() and bool(run_folders(folder))
 
 
 def _sender(reader: FolderReader | None, watcher: BrokerWatcher) -> Callable[[Control], str | None]:
@@ -74,6 +93,6 @@ def serve(request: Request, show: Callable[[str], None]) -> None:
         )
         if server.send is None:
             show(
-                "it only shows the run; to pause, stop or forget from the page, add --broker or --credentials of the coordinator"
+                "it only shows runs; to pause, stop or forget from the page, add --broker or --credentials of the coordinator"
             )
         threading.Event().wait()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -45,46 +46,78 @@ class RunLine:
         return {**asdict(self), "published": list(self.published)}
 
 
-def listed(runs: Path) -> list[RunLine]:
-    """The runs in a folder, those that have changed last first; a comparison's runs are among them.
+class RunList:
+    """The runs in a folder, to be looked at again and again: only what has changed since is read.
 
-    Raises:
-        UserError: it is no folder, or a list of publications is damaged.
+    Raises UserError if it is no folder.
     """
-    if not runs.is_dir():
-        raise UserError(f"{runs}: no such folder; expected one that has the folders of runs")
-    named: dict[Path, list[str]] = {}
-    for federation in sorted(federations(runs)):
-        known = registry(runs, federation)
-        names = known.names()
-        folders = {entry.version: entry.folder for entry in known.entries}
-        for version, own in names.items():
-            named.setdefault(folders[version], []).extend(f"{one}@{version[1]}" for one in own)
-    found = [_line(path, runs, named.get(path, ())) for path in run_folders(runs)]
-    return sorted(found, key=lambda line: -line.changed)
+
+    def __init__(self, runs: Path) -> None:
+        if not runs.is_dir():
+            raise UserError(f"{runs}: no such folder; expected one that has the folders of runs")
+        self.folder = runs
+        self._readers: dict[Path, FolderReader] = {}
+
+    def lines(self) -> list[RunLine]:
+        """The runs, those that have changed last first; a comparison's runs are among them.
+
+        Raises UserError if a list of publications is damaged.
+        """
+        named: dict[Path, list[str]] = {}
+        for federation in sorted(federations(self.folder)):
+            known = registry(self.folder, federation)
+            folders = {entry.version: entry.folder for entry in known.entries}
+            for version, own in known.names().items():
+                named.setdefault(folders[version], []).extend(f"{one}@{version[1]}" for one in own)
+        readers = self._readers
+        present = run_folders(self.folder)
+        self._readers = {path: readers.get(path) or FolderReader(path) for path in present}
+        found = [self._line(one, named.get(path, ())) for path, one in self._readers.items()]
+        return sorted(found, key=lambda line: -line.changed)
+
+    def table(self) -> Table:
+        """A line for each run."""
+        return table(self.lines(), self.folder)
+
+    def reader(self, title: str) -> FolderReader | None:
+        """A reader of the run with this title; None if there is no such run."""
+        for path in run_folders(self.folder):
+            if self._title(path) == title:
+                return FolderReader(path)
+        return None
+
+    def _title(self, folder: Path) -> str:
+        return folder.relative_to(self.folder).as_posix()
+
+    def _line(self, reader: FolderReader, published: Sequence[str]) -> RunLine:
+        reader.poll()
+        seen = dashboard_state(reader.sources)
+        folder = reader.folder
+        return RunLine(
+            folder=str(folder),
+            title=self._title(folder),
+            run=seen.run,
+            name=seen.name,
+            method=seen.method,
+            state="finished" if reader.finished else "running" if _is_busy(folder) else "stopped",
+            rounds_done=seen.rounds_done,
+            rounds=seen.rounds,
+            agents=seen.fleet.known,
+            measure=seen.measure,
+            figure=seen.newest_figure,
+            published=published,
+            changed=seen.updated,
+            bytes=_size(folder),
+        )
 
 
-def _line(folder: Path, runs: Path, published: Sequence[str]) -> RunLine:
-    reader = FolderReader(folder)
-    reader.poll()
-    seen = dashboard_state(reader.sources)
-    sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
-    return RunLine(
-        folder=str(folder),
-        title=folder.relative_to(runs).as_posix(),
-        run=seen.run,
-        name=seen.name,
-        method=seen.method,
-        state="finished" if reader.finished else "running" if _is_busy(folder) else "stopped",
-        rounds_done=seen.rounds_done,
-        rounds=seen.rounds,
-        agents=seen.fleet.known,
-        measure=seen.measure,
-        figure=seen.newest_figure,
-        published=published,
-        changed=seen.updated,
-        bytes=sum(sizes),
-    )
+def _size(folder: Path) -> int:
+    """Bytes of all files, but for those that a run has just removed."""
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(OSError):
+            total += path.stat().st_size if path.is_file() else 0
+    return total
 
 
 def _is_busy(folder: Path) -> bool:
@@ -138,7 +171,7 @@ def old(runs: Path, keep: int) -> list[RunLine]:
     needs: set[Path] = set()
     for federation in federations(runs):
         needs |= {entry.folder for entry in needed(registry(runs, federation))}
-    own = [line for line in listed(runs) if "/" not in line.title]
+    own = [line for line in RunList(runs).lines() if "/" not in line.title]
     return [
         line
         for line in own[keep:]

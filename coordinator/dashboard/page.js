@@ -47,6 +47,8 @@ const parser = new DOMParser(); // what it reads runs no script
 
 function takeSections(news) {
   for (const [id, text] of Object.entries(news)) $(id).replaceChildren(...parser.parseFromString(text, "text/html").body.childNodes);
+  document.body.classList.toggle("list", "runs" in news);
+  for (const link of document.querySelectorAll("a[data-page]")) link.hash = key;
   showSilence();
   showValues();
 }
@@ -349,7 +351,7 @@ function take(name, data) {
 
 /** Server-sent events over fetch, because an EventSource cannot send the key in a header. */
 async function follow() {
-  const reply = await fetch("/events", { headers: { "X-Covey-Key": key }, cache: "no-store" });
+  const reply = await fetch(`/events${location.search}`, { headers: { "X-Covey-Key": key }, cache: "no-store" });
   if (!reply.ok) {
     const answer = await reply.json();
     throw new Error(reply.status === 401 ? "Open the address that `coordinator dashboard` printed: it ends in a key." : String(answer.error));
@@ -401,6 +403,7 @@ $("theme").addEventListener("click", () => {
   showTheme();
 });
 
+$("all-runs").hidden = !location.search;
 showTheme();
 showHeadings();
 run();

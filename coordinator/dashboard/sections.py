@@ -25,7 +25,7 @@ from covey.coordinator.view.axes import (
 )
 from covey.coordinator.view.state import DashboardState, Points
 from covey.coordinator.view.svg import Entry, Panel, panel, swatch
-from covey.coordinator.view.table import NONE
+from covey.coordinator.view.table import NONE, Table
 from covey.coordinator.view.words import away_words, bytes_text, duration_text, trouble_words
 from covey.shared.numerics.measures import MEASURES, PERCENT, Measure
 from covey.shared.sentences import counted
@@ -75,6 +75,12 @@ def sections(state: DashboardState) -> dict[str, str]:
         "chart-traffic": macros.chart(_traffic(state)),
         "events": macros.events(state.log),
     }
+
+
+def list_sections(found: Table) -> dict[str, str]:
+    """The same for a list of runs, each with a link to its page."""
+    macros = _macros()
+    return {"head": macros.head(found.title, "the newest first"), "runs": macros.runs(found)}
 
 
 @cache

@@ -24,13 +24,16 @@ from functools import cache
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from importlib import resources
-from typing import Any
+from typing import Any, Protocol
+from urllib.parse import parse_qs
 
 from pydantic import ValidationError
 
+from covey.coordinator.dashboard.folder_reader import FolderReader
 from covey.coordinator.dashboard.hub import Hub, Update
-from covey.coordinator.dashboard.sections import sections
+from covey.coordinator.dashboard.sections import list_sections, sections
 from covey.coordinator.view import theme
+from covey.coordinator.view.table import Table
 from covey.shared import json_text
 from covey.shared.bounded_http import HOST, BoundedOnThisMachine
 from covey.shared.wire.documents import Control
@@ -39,6 +42,7 @@ KEY_HEADER = "X-Covey-Key"
 MAX_BODY_BYTES = 4096
 MAX_STREAMS = 16  # open pages
 SHUTDOWN_POLL_S = 0.05  # the end of the dashboard takes at most so long
+LIST_S = 2.0  # between two looks at a list of runs
 ALIVE_S = 10.0  # between two signs of life on a stream
 FACTS = (  # of the state, which the scripts of the page need
     "name",
@@ -82,14 +86,28 @@ def files() -> dict[str, tuple[str, bytes]]:
     }
 
 
+class Runs(Protocol):
+    """The runs in a folder."""
+
+    def table(self) -> Table:
+        """A row for each run, whose first word is its title."""
+
+    def reader(self, title: str) -> FolderReader | None:
+        """A reader of the run with this title; None if there is no such run."""
+
+
 class DashboardServer(BoundedOnThisMachine):
-    """Serves one hub. Each page that is open keeps one thread; a connection without the key ends after some seconds."""
+    """Serves one hub, or a list of runs with a page for each, whose hub lasts as long as the page is open.
+
+    Each page that is open keeps one thread; a connection without the key ends after some seconds.
+    """
 
     max_connections = 64
     request_s = 10.0
 
-    def __init__(self, hub: Hub, port: int, send: Send | None) -> None:
-        self.hub = hub
+    def __init__(self, shown: Hub | Runs, port: int, send: Send | None) -> None:
+        self.shown = shown
+        self.over = threading.Event()
         self.send = send  # None: this dashboard only shows
         self.key = secrets.token_urlsafe(24)
         self.streams = threading.BoundedSemaphore(MAX_STREAMS)
@@ -102,9 +120,9 @@ class DashboardServer(BoundedOnThisMachine):
 
 
 @contextmanager
-def serving(hub: Hub, port: int, send: Send | None = None) -> Iterator[DashboardServer]:
+def serving(shown: Hub | Runs, port: int, send: Send | None = None) -> Iterator[DashboardServer]:
     """Serve the dashboard for as long as the block lasts. Raises UserError if the port is taken."""
-    server = DashboardServer(hub, port, send)
+    server = DashboardServer(shown, port, send)
     thread = threading.Thread(
         target=server.serve_forever, args=(SHUTDOWN_POLL_S,), name="dashboard server", daemon=True
     )
@@ -112,6 +130,7 @@ def serving(hub: Hub, port: int, send: Send | None = None) -> Iterator[Dashboard
     try:
         yield server
     finally:
+        server.over.set()
         server.shutdown()
         server.server_close()
 
@@ -134,10 +153,10 @@ class Handler(BaseHTTPRequestHandler):
         """The page, its parts, and the stream of updates."""
         if not self._is_for_us():
             return
-        path = self.path.partition("?")[0]
+        path, _, query = self.path.partition("?")
         if path == "/events":
             if self._has_key():
-                self._stream()
+                self._show(parse_qs(query).get("run", [""])[0])
             return
         found = files().get(path)
         if found is None:
@@ -225,7 +244,23 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
 
-    def _stream(self) -> None:
+    def _show(self, title: str) -> None:
+        """Stream what a page shows: the only run, the one with this title, or without a title the list."""
+        shown = self.server.shown
+        if isinstance(shown, Hub):
+            self._stream(lambda: self._send_updates(shown))
+            return
+        if not title:
+            self._stream(lambda: self._send_list(shown))
+            return
+        reader = shown.reader(title)
+        if reader is None:
+            self._refuse(HTTPStatus.NOT_FOUND, f"{title}: no such run; it may have been removed")
+            return
+        with Hub(reader) as hub:
+            self._stream(lambda: self._send_updates(hub))
+
+    def _stream(self, send: Callable[[], None]) -> None:
         """Server-sent events until the page is closed: the whole state first, then what changes."""
         if not self.server.streams.acquire(blocking=False):
             self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "too many pages are open; close some")
@@ -238,16 +273,27 @@ class Handler(BaseHTTPRequestHandler):
             self._end_headers()
             self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with suppress(OSError):  # the page was closed
-                self._send_updates()
+                send()
         finally:
             self.server.streams.release()
 
-    def _send_updates(self) -> None:
-        hub = self.server.hub
+    def _send_list(self, runs: Runs) -> None:
+        before: dict[str, str] = {}
+        while True:
+            found = list_sections(runs.table())
+            if found != before:
+                self._send_event("sections", found)
+                before = found
+            else:
+                self.wfile.write(b": alive\n\n")
+            if self.server.over.wait(LIST_S):
+                return
+
+    def _send_updates(self, hub: Hub) -> None:
         self._send_event("controls", {"allowed": self.server.send is not None})
         version = -1
         digests: dict[str, bytes] = {}  # of the sections as the page has them
-        while not hub.closed:
+        while not hub.closed and not self.server.over.is_set():
             update = hub.update_after(version, ALIVE_S)
             if update is None:
                 self.wfile.write(b": alive\n\n")

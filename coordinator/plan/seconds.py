@@ -2,8 +2,8 @@
 
 The time of a device is its download, its work and its upload. Work is the steps of local training; an evaluation tests the
 models of its modes and fine-tunes one, and after the last round each device chooses what it uses (`evaluation.deliver`), here
-on samples that have no order in time, which takes the longest. A phase of the method's own counts as local training. Reading data and starting
-the training process are left out, and so is the time in which a device is busy with other things.
+on samples without an order in time, which takes the longest. A phase of the method's own counts as local training. Reading
+data and starting the training process are left out, and so is the time in which a device is busy with other things.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ from covey.shared.wire.documents import Benchmark
 
 BITS = 8
 MEGA = 1e6
-CHOICE = (
-    "choice"  # of each device, once after the last round, whether it fine-tunes what it is served
-)
+CHOICE = "choice"  # of each device after the last round: what it is served, or the same after fine-tuning
 FOLDS = 3  # trainings of that choice, each on two thirds of the samples and tested on the last one
 MODES = 2  # of an evaluation without fine-tuning: E-server and E-last
 ROUNDING = 1e-9  # of a rank: less than this above an integer is no further device
@@ -206,8 +204,7 @@ def work_s(scenario: Scenario, phase: str, bench: Benchmark) -> float:
 
 
 def _tuning_s(scenario: Scenario, bench: Benchmark) -> float:
-    tuning = scenario.tuning
-    return _epochs_s(bench, scenario.evaluation.tune_epochs, tuning.batch)
+    return _epochs_s(bench, scenario.evaluation.tune_epochs, scenario.tuning.batch)
 
 
 def _epochs_s(bench: Benchmark, epochs: int, batch: int) -> float:

@@ -52,7 +52,8 @@ def wait_until(condition: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def shown(hub: Hub, key: str) -> object:
+def shown(hub: object, key: str) -> object:
+    assert isinstance(hub, Hub)
     update = hub.update_after(-1, 0.0)
     assert update is not None
     value: object = getattr(update.state, key)
@@ -77,7 +78,7 @@ def test_a_run_is_followed_at_its_broker_and_obeys(url: str) -> None:
     publish(url, *retained)
     request = Request(None, BrokerUrl.parse(url), "default", "", port=0)
     with opened(request) as server:
-        hub = server.hub
+        hub = server.shown
         wait_until(lambda: shown(hub, "newest_figure") == 0.05)
         assert (shown(hub, "state"), shown(hub, "name"), shown(hub, "connected")) == (
             "running",
@@ -116,7 +117,7 @@ def test_a_command_reaches_the_control_topic(url: str) -> None:
                     return
 
     with opened(request) as server:
-        wait_until(lambda: shown(server.hub, "connected"))
+        wait_until(lambda: shown(server.shown, "connected"))
         assert server.send is not None
         command = server.send
         asyncio.run(listen(lambda: command(Control(command="forget", agent="pi-7"))))
@@ -129,7 +130,7 @@ def test_a_folder_of_another_run_gets_no_commands(url: str, tmp_path: Path) -> N
     publish(url, (TOPICS.roster, roster("r2")))
     request = Request(tmp_path, BrokerUrl.parse(url), "default", "", port=0)
     with opened(request) as server:
-        wait_until(lambda: "another run" in str(shown(server.hub, "problem")))
+        wait_until(lambda: "another run" in str(shown(server.shown, "problem")))
         assert server.send is not None
         assert (
             server.send(Control(command="stop")) == "the broker shows another run than this folder"
@@ -139,7 +140,7 @@ def test_a_folder_of_another_run_gets_no_commands(url: str, tmp_path: Path) -> N
 def test_a_broker_that_is_away_is_named_and_nothing_is_sent() -> None:
     request = Request(None, BrokerUrl.parse("mqtt://127.0.0.1:1"), "default", "", port=0)
     with opened(request) as server:
-        wait_until(lambda: "trying again" in str(shown(server.hub, "problem")))
-        assert shown(server.hub, "connected") is False
+        wait_until(lambda: "trying again" in str(shown(server.shown, "problem")))
+        assert shown(server.shown, "connected") is False
         assert server.send is not None
         assert "trying again" in str(server.send(Control(command="pause")))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from covey.coordinator.commands.dashboard import Request, opened
 from covey.coordinator.dashboard.folder_reader import FolderReader
 from covey.coordinator.dashboard.hub import Hub
 from covey.coordinator.dashboard.server import files, serving
@@ -158,4 +159,13 @@ def test_how_a_fleet_with_faults_looks_on_a_desk_and_on_a_phone(tmp_path: Path) 
             whole_page(page, picture)
             assert picture.stat().st_size > 20_000
             assert flaws(page) == []
+        with opened(Request(tmp_path, None, "default", "", port=0)) as runs:
+            for view in views_of(page, runs.address, f"{TEXT}.includes('1 run')"):
+                whole_page(page, tmp_path / f"runs-{view.name}.png")
+                assert page.value("document.documentElement.scrollWidth") <= view.size[0]
+            assert page.value("document.querySelector('#tiles').offsetParent") is None
+            page.click("#runs a")
+            page.wait_for(f"{TEXT}.includes('1–25 of 100')")
+            page.click("#all-runs")
+            page.wait_for(f"{TEXT}.includes('1 run')")
         assert page.complaints == []

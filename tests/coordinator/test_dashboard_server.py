@@ -7,14 +7,14 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from covey.coordinator.commands.dashboard import Request
+from covey.coordinator.commands.dashboard import Request, opened
 from covey.coordinator.dashboard.folder_reader import FolderReader
 from covey.coordinator.dashboard.hub import Hub
 from covey.coordinator.dashboard.server import KEY_HEADER, DashboardServer, serving
@@ -161,11 +161,10 @@ def test_unknown_paths_and_methods_are_refused(server: DashboardServer) -> None:
     assert ask(server, "PUT", "/control")[0] == 501
 
 
-def test_the_stream_begins_with_everything_and_continues_with_changes(
-    server: DashboardServer, tmp_path: Path
-) -> None:
+def stream(server: DashboardServer, query: str = "") -> Callable[[], tuple[str, Any]]:
+    """Reads one event of the stream after another."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
-    connection.request("GET", "/events", headers={KEY_HEADER: server.key})
+    connection.request("GET", f"/events{query}", headers={KEY_HEADER: server.key})
     reply = connection.getresponse()
 
     def event() -> tuple[str, Any]:
@@ -174,6 +173,47 @@ def test_the_stream_begins_with_everything_and_continues_with_changes(
         assert reply.readline() == b"\n"
         return name, data
 
+    return event
+
+
+def test_a_folder_of_runs_is_a_list_with_a_page_for_each_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LIST_S", "ALIVE_S"):
+        monkeypatch.setattr(f"covey.coordinator.dashboard.server.{name}", 0.01)
+    for name in ("a", "b & c"):
+        dashboards.write_plan(tmp_path / name, name=f"scenario of {name}")
+        dashboards.append_lines(tmp_path / name, phase(1))
+    (tmp_path / "notes").mkdir()
+    with opened(Request(tmp_path, None, "default", "", port=0)) as server:
+        event = stream(server)
+        name, data = event()
+        assert (name, set(data)) == ("sections", {"head", "runs"})
+        assert f"{tmp_path}: 2 runs" in data["head"]
+        assert '<a href="/?run=b%20%26%20c" data-page>b &amp; c</a>' in data["runs"]
+        page = stream(server, "?run=b%20%26%20c")
+        assert page() == ("controls", {"allowed": False})
+        while (found := page())[0] != "sections":
+            pass
+        assert "scenario of b &amp; c" in found[1]["head"]
+        for title in ("c", "..", "notes"):
+            status, _, _ = ask(server, "GET", f"/events?run={title}", **{KEY_HEADER: server.key})
+            assert status == 404
+        assert command(server, {"command": "stop"}) == 403
+    while any(thread.name == "dashboard" for thread in threading.enumerate()):
+        time.sleep(0.01)  # the hub of the run's page ends with the dashboard
+    url = BrokerUrl.parse("mqtt://127.0.0.1:1")
+    with (
+        pytest.raises(UserError, match=r"several runs; name the run .* such as .*/a"),
+        opened(Request(tmp_path, url, "default", "")),
+    ):
+        pass
+
+
+def test_the_stream_begins_with_everything_and_continues_with_changes(
+    server: DashboardServer, tmp_path: Path
+) -> None:
+    event = stream(server)
     assert event() == ("controls", {"allowed": True})
     name, data = event()
     assert name == "agents"
@@ -191,12 +231,11 @@ def test_the_stream_begins_with_everything_and_continues_with_changes(
     assert "chart-figure" not in changed
     name, data = event()
     assert (name, data["rounds_done"]) == ("state", 1)
-    connection.close()
 
 
 def test_a_port_that_is_taken_is_a_users_error(server: DashboardServer) -> None:
     with pytest.raises(UserError, match="choose another with --port"):
-        DashboardServer(server.hub, server.port, None)
+        DashboardServer(server.shown, server.port, None)
 
 
 def test_a_dashboard_ends_with_its_block(tmp_path: Path) -> None:
