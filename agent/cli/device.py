@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -125,20 +125,23 @@ def start(
         places.append((Identity(other, own, source, folder), where))
         if Path(text).is_file():
             _take_entry(folder / SECURE, Path(text))
-    _check_places([identity for identity, _ in places], effective, state, keep)
+    _check_places([identity for identity, _ in places], effective, state)
     if connection.credentials is not None:
         _take_entry(places[0][0].state / SECURE, connection.credentials)
     quiet_links()
     memberships: list[Membership] = []
     for identity, where in places:
         of_one = len(places) == 1
+        kept = keep  # the first federation has the folder itself, each other one a folder in it
+        if keep is not None and memberships:
+            kept = replace(keep, folder=keep.folder / f"@{identity.federation}")
         stamp = time_of_day if of_one else partial(_stamp, identity.federation)
         observer = print_json if as_json else DeviceDisplay(stamp)
         observer(Started(identity.agent, identity.federation, ", ".join(map(str, where)), data))
-        memberships.append(Membership(identity, where, observer))
+        memberships.append(Membership(identity, where, observer, kept))
     with contextlib.suppress(KeyboardInterrupt):
         pool = PoolOptions(keep_warm, threads or default_threads())
-        asyncio.run(run_agents(memberships, pool, rules, keep))
+        asyncio.run(run_agents(memberships, pool, rules))
 
 
 @dataclass(frozen=True)
@@ -148,6 +151,7 @@ class Membership:
     identity: Identity
     urls: Sequence[BrokerUrl]
     observer: DeviceObserver
+    keep: KeepOptions | None  # None: it keeps no models for its own use
 
 
 def _stamp(federation: str) -> str:
@@ -175,9 +179,7 @@ def _other(
     return own.id, own.federation, [BrokerUrl.parse(own.broker, Tls(ca=Path(own.ca)))]
 
 
-def _check_places(
-    identities: Sequence[Identity], policy: Policy, state: Path | None, keep: KeepOptions | None
-) -> None:
+def _check_places(identities: Sequence[Identity], policy: Policy, state: Path | None) -> None:
     """Raise UserError for federations that one device cannot be in, or that its owner's policy does not allow."""
     federations = [identity.federation for identity in identities]
     if len(set(federations)) < len(federations):
@@ -187,8 +189,6 @@ def _check_places(
             f"policy of this device: max_federations: {len(federations)} federations, at most {policy.max_federations} are "
             "allowed"
         )
-    if keep is not None and len(federations) > 1:
-        raise UserError("--model-dir keeps the models of one federation; omit it, or omit --also")
     bounds = (policy.privacy.local_epsilon, policy.privacy.secure_epsilon)
     is_split = len(federations) > 1 or (state is None and federations != [DEFAULT_FEDERATION])
     if is_split and any(bound is not None for bound in bounds):
@@ -225,9 +225,7 @@ def keys(
     print(SecureFolder.signing_key(state_folder(state, agent, federation) / SECURE).hex())
 
 
-async def run_agents(
-    memberships: Sequence[Membership], workers: PoolOptions, rules: Rules, keep: KeepOptions | None
-) -> None:
+async def run_agents(memberships: Sequence[Membership], workers: PoolOptions, rules: Rules) -> None:
     """Live in all federations. Their jobs go to one worker, so that they wait their turn."""
     from covey.agent.device.service import Agent
     from covey.agent.worker.pool import Pool, check_device
@@ -236,7 +234,7 @@ async def run_agents(
     loop = asyncio.get_running_loop()
     pool = Pool(1, keep_warm_s=workers.keep_warm_s, threads=workers.threads)
     agents = [
-        Agent(one.identity, pool, observer=one.observer, rules=rules, keep=keep)
+        Agent(one.identity, pool, observer=one.observer, rules=rules, keep=one.keep)
         for one in memberships
     ]
 

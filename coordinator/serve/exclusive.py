@@ -21,7 +21,7 @@ def already_running(name: str, federation: str) -> UserError:
     """The error that ends a coordinator which is not alone."""
     return UserError(
         f"another coordinator is at work in federation {federation!r} on this broker (scenario {name}); stop it, or "
-        "keep the two apart with the key `federation` in the scenario (agents: --federation)"
+        "keep the two apart with the key `federation` in the scenario (agents: --federation, or --also to take part in both)"
     )
 
 

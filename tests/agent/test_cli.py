@@ -97,8 +97,6 @@ def test_several_federations_are_within_the_owners_limits(tmp_path: Path) -> Non
     more = ("--also", "north", "--also", "south")
     limited = refusal(*start, *more, "--limit", "max_federations=2")
     assert "max_federations: 3 federations, at most 2" in limited
-    kept = refusal(*start, *more, "--model-dir", tmp_path / "models")
-    assert "--model-dir keeps the models of one federation" in kept
     bounded = ("--limit", "privacy={local_epsilon: 2}")
     assert "privacy bounds what the device spends" in refusal(*start, *more, *bounded)
     alone = ("start", "--data", data(tmp_path), "--federation", "north", *bounded)
@@ -110,9 +108,8 @@ async def test_one_program_takes_part_in_several_federations(tmp_path: Path) -> 
     async with EmbeddedBroker() as broker, asyncio.timeout(60):
         command = [sys.executable, "-m", "covey.agent.cli", "start", "--data", data(tmp_path)]
         command += ["--state", tmp_path / "state", "--broker", broker.url, "--id", "pi"]
-        process = await asyncio.create_subprocess_exec(
-            *map(str, command), "--also", "north", stdout=DEVNULL, cwd=ROOT
-        )
+        command += ["--also", "north", "--model-dir", tmp_path / "models"]
+        process = await asyncio.create_subprocess_exec(*map(str, command), stdout=DEVNULL, cwd=ROOT)
         topics = [Topics(federation).status("pi") for federation in ("default", "north")]
         async with MqttLink(broker.url, client_id="c") as link:
             await up(link)
@@ -128,6 +125,7 @@ async def test_one_program_takes_part_in_several_federations(tmp_path: Path) -> 
         assert await process.wait() == 0
         folders = [tmp_path / "state", tmp_path / "state" / "@north"]
         assert all((folder / "models").is_dir() for folder in folders)
+        assert (tmp_path / "models" / "@north").is_dir(), "models in use are apart"
 
 
 def test_start_refuses_wrong_options_before_it_connects(tmp_path: Path) -> None:

@@ -196,8 +196,9 @@ def test_a_folder_of_runs_is_a_list_with_a_page_for_each_run(
         while (found := page())[0] != "sections":
             pass
         assert "scenario of b &amp; c" in found[1]["head"]
+        key: Any = {KEY_HEADER: server.key}
         for title in ("c", "..", "notes"):
-            status, _, _ = ask(server, "GET", f"/events?run={title}", **{KEY_HEADER: server.key})
+            status, _, _ = ask(server, "GET", f"/events?run={title}", **key)
             assert status == 404
         assert command(server, {"command": "stop"}) == 403
     while any(thread.name == "dashboard" for thread in threading.enumerate()):
