@@ -247,6 +247,11 @@ class BrokerFolder:
                 log.append("enroll", user=user, role=role, federation=federation)
         return files
 
+    def note(self, act: str, **fields: str) -> None:
+        """Add a line to the audit log, for what changes nothing in the folder."""
+        with self._changing() as log:
+            log.append(act, **fields)
+
     def rotate(self, user: str) -> Path:
         """Replace a user's password and credentials file. The old ones stop working, and their connections end."""
         with self._changing() as log:

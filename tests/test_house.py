@@ -46,7 +46,7 @@ STAIRS = {
         "embedded",
         "programs",
         "folder doctor",
-        "expulsion shards doctor_between seen",
+        "expulsion joining shards doctor_between seen",
         "cli",
     ],
     "coordinator": [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shlex
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -207,6 +208,36 @@ def _take_entry(folder: Path, file: Path) -> None:
         from covey.agent.kept.secure_folder import SecureFolder
 
         SecureFolder.take_entry(folder, own.entry, own.fleet, own.expelled)
+
+
+@commands.command()
+def join(
+    code: Annotated[str, typer.Argument(help="as `broker enroll --join` printed it")],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="the credentials file  [default: ID.pem]", show_default=False),
+    ] = None,
+) -> None:
+    """Get this device's credentials from the broker's machine with a one-time code, and write them to a file."""
+    from covey.shared.files import write_private
+    from covey.shared.mqtt.credentials import parse
+    from covey.shared.mqtt.joining import JoinCode, redeem
+
+    wanted = JoinCode.parse(code)
+    if out is not None and out.exists():
+        raise UserError(f"--out {out}: the file exists; name a new one. The code was not used")
+    content = redeem(wanted)
+    file = out or _new_file(parse(content, Path(code)).id)
+    write_private(file, content)
+    print(f"wrote {file}; run `agent start --credentials {shlex.quote(str(file))} --data DATA`")
+
+
+def _new_file(agent: str) -> Path:
+    """A file for an agent's credentials that does not exist yet: a code works only once."""
+    file, number = Path(f"{agent}.pem"), 2
+    while file.exists():
+        file, number = Path(f"{agent}-{number}.pem"), number + 1
+    return file
 
 
 @commands.command()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.table import Table
 
+from covey.broker import joining
 from covey.broker.access.acl import ANY
 from covey.broker.access.members import Entry
 from covey.broker.cli.options import command_group, show
@@ -22,6 +23,7 @@ from covey.shared.cli import Json
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import PORTS
 from covey.shared.mqtt.credentials import COORDINATOR
+from covey.shared.sentences import some
 from covey.shared.terminal import Terminal
 from covey.shared.wire.documents import EXPELLED, ROTATED
 
@@ -35,6 +37,17 @@ Names = Annotated[list[str], typer.Argument(help="names of the users; for an age
 MaybeNames = Annotated[
     list[str] | None, typer.Argument(help="names of the users; for an agent, its id")
 ]
+Join = Annotated[
+    bool,
+    typer.Option(
+        "--join",
+        help="print a code for each user and wait: `agent join CODE` gets the credentials over TLS, once",
+    ),
+]
+JoinPort = Annotated[
+    int, typer.Option(min=0, max=65535, help="port for --join; 0 takes any free one")
+]
+JoinMinutes = Annotated[float, typer.Option(min=0.1, help="how long the codes of --join are valid")]
 EnrolledRole = Literal["agent", "coordinator", "observer", "aggregator"]
 
 
@@ -108,6 +121,9 @@ def enroll(
             show_default=False,
         ),
     ] = "",
+    join: Join = False,
+    join_port: JoinPort = joining.PORT,
+    join_minutes: JoinMinutes = joining.MINUTES,
 ) -> None:
     """Add users and write a file for the --credentials of each. A running broker accepts them at once."""
     folders = [BrokerFolder(home) for home in homes or [HOME]]
@@ -122,9 +138,28 @@ def enroll(
     wanted = shards.Wanted(tuple(names or ()), role, federation, signing_key)
     if (csv is None) == (not names):
         raise UserError("expected names of users, or --csv with a table of them")
+    if join and len(folders) > 1:
+        raise UserError("--join hands over the credentials of one broker; give one --home")
     groups = [wanted] if csv is None else shards.read_table(csv, wanted)
-    for file in shards.enroll_all(folders, groups, shard):
+    files = shards.enroll_all(folders, groups, shard)
+    for file in files:
         print(file)
+    if join:
+        _hand_over(folders[0], files, join_port, join_minutes)
+
+
+def _emit(line: str) -> None:
+    print(line, flush=True)
+
+
+def _hand_over(home: BrokerFolder, files: Sequence[Path], port: int, minutes: float) -> None:
+    by_user = {file.stem: file for file in files}
+    left = joining.hand_over(home, by_user, port=port, minutes=minutes, emit=_emit, show=show)
+    if left:
+        show(
+            f"{some(left)} did not join: copy the file, or `broker rotate --join` prints a new code"
+        )
+        raise typer.Exit(1)
 
 
 @commands.command()
@@ -149,13 +184,23 @@ def sign(home: HomeFolder = HOME) -> None:
 
 
 @commands.command()
-def rotate(names: Names, home: HomeFolder = HOME) -> None:
+def rotate(
+    names: Names,
+    home: HomeFolder = HOME,
+    *,
+    join: Join = False,
+    join_port: JoinPort = joining.PORT,
+    join_minutes: JoinMinutes = joining.MINUTES,
+) -> None:
     """Replace credentials, also the coordinator's: a new password in a new file. The old file stops working at once."""
     own = BrokerFolder(home)
     known = own.entries()
-    for name in names:
-        print(own.rotate(name))
+    files = [own.rotate(name) for name in names]
+    for file in files:
+        print(file)
     _publish_offline(own, {name: known[name] for name in names}, ROTATED)
+    if join:
+        _hand_over(own, files, join_port, join_minutes)
 
 
 @commands.command()

@@ -75,14 +75,19 @@ def render(
 
 
 def read(file: Path) -> Credentials:
-    """Read a credentials file.
+    """Read a credentials file. Raises UserError as `parse` does."""
+    return parse(file.read_bytes(), file)
+
+
+def parse(content: bytes, file: Path) -> Credentials:
+    """The credentials in the content of a file.
 
     Raises:
         UserError: the file is something else, or a name in it is invalid. Names end up in unit files, in topics and
             on terminals, so they are checked here.
     """
     try:
-        credentials = _parsed(file)
+        credentials = _parsed(content.decode(), file)
     except (ValueError, TypeError, AttributeError, RecursionError, UserError):
         raise UserError(
             f"{file}: this is not a credentials file; expected one that `broker enroll` wrote, ask for it again"
@@ -90,9 +95,9 @@ def read(file: Path) -> Credentials:
     return credentials
 
 
-def _parsed(file: Path) -> Credentials:
+def _parsed(text: str, file: Path) -> Credentials:
     """The contents of a file. Raises one of several errors if it is no credentials file."""
-    heading, begin, _ = file.read_text().partition(BEGIN)
+    heading, begin, _ = text.partition(BEGIN)
     if not begin:
         raise ValueError("no certificate")
     about: dict[str, Any] = json_text.loads(heading)
