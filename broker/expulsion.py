@@ -17,8 +17,8 @@ from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt import credentials
 from covey.shared.mqtt.broker_url import BrokerUrl, Tls
 from covey.shared.mqtt.credentials import COORDINATOR
-from covey.shared.mqtt.link import Down, Message, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
+from covey.shared.mqtt.retained import until_quiet, why_not_up
 from covey.shared.wire.documents import AgentStatus
 from covey.shared.wire.topics import Topics
 
@@ -66,7 +66,7 @@ async def _publish(url: BrokerUrl, agents: Mapping[str, str], why: str) -> str:
         topics[Topics(federation).status(id_of(name))] = id_of(name)
     sessions = dict.fromkeys(topics, UNKNOWN)
     async with MqttLink(url, client_id=f"covey-expulsion-{id(topics):x}") as link:
-        problem = await _connect(link)
+        problem = await why_not_up(link, CONNECT_S)
         if problem:
             return f"the broker at {url} cannot be reached ({problem}), so the coordinator was not informed"
         async with asyncio.timeout(WITHIN_S):
@@ -78,20 +78,6 @@ async def _publish(url: BrokerUrl, agents: Mapping[str, str], why: str) -> str:
                 due = await _answers(link, topics, sessions, why)
                 if not due:
                     return ""
-
-
-async def _connect(link: MqttLink) -> str:
-    """Wait for the connection. Returns why it failed, or ""."""
-    try:
-        async with asyncio.timeout(CONNECT_S):
-            async for item in link.incoming():
-                if isinstance(item, Up):
-                    return ""
-                if isinstance(item, Down):
-                    return item.why
-    except TimeoutError:
-        pass
-    return "no answer"
 
 
 async def _answers(
@@ -106,23 +92,19 @@ async def _answers(
         why: the problem that our own status gives.
     """
     due: dict[str, str] = {}
-    try:
-        async with asyncio.timeout(QUIET_S):
-            async for item in link.incoming():
-                if not isinstance(item, Message) or item.topic not in topics:
-                    continue
-                status = _read(item.payload)
-                name = topics[item.topic]
-                if status is None or status.online:
-                    due[item.topic] = name
-                if status is None or status.problem == why:
-                    continue
-                if status.session != sessions[item.topic]:
-                    # an offline status counts only for the session that it names
-                    sessions[item.topic] = status.session
-                    due[item.topic] = name
-    except TimeoutError:
-        pass
+    async for item in until_quiet(link, QUIET_S, quiet_s=QUIET_S):
+        if item.topic not in topics:
+            continue
+        status = _read(item.payload)
+        name = topics[item.topic]
+        if status is None or status.online:
+            due[item.topic] = name
+        if status is None or status.problem == why:
+            continue
+        if status.session != sessions[item.topic]:
+            # an offline status counts only for the session that it names
+            sessions[item.topic] = status.session
+            due[item.topic] = name
     return due
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,14 +14,15 @@ from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt import credentials
 from covey.shared.mqtt.broker_url import BrokerUrl, Tls
 from covey.shared.mqtt.credentials import COORDINATOR
-from covey.shared.mqtt.link import Down, Link, Message, Up
+from covey.shared.mqtt.link import Link
 from covey.shared.mqtt.mqtt_link import MqttLink
+from covey.shared.mqtt.retained import until_quiet, why_not_up
 from covey.shared.wire.documents import AgentStatus
 from covey.shared.wire.roster_view import RosterView
 from covey.shared.wire.topics import AgentTopic, Topics
 
 CONNECT_S = 5.0
-QUIET_S = 1.0  # then the broker has sent all that it retains
+MOST_S = 60.0  # to read the statuses of a whole fleet
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,7 @@ async def seen(folder: BrokerFolder) -> dict[str, Seen]:
     own = credentials.read(folder.file(COORDINATOR))
     url = BrokerUrl.parse(own.broker, Tls(ca=Path(own.ca)))
     async with MqttLink(url, client_id=f"covey-list-{uuid.uuid4().hex[:8]}") as link:
-        try:
-            async with asyncio.timeout(CONNECT_S):
-                first = await anext(link.incoming())
-        except TimeoutError:
-            first = Down("no answer")
-        if not isinstance(first, Up):
-            why = first.why if isinstance(first, Down) else "no answer"
+        if why := await why_not_up(link, CONNECT_S):
             raise UserError(f"{why}: who is online is unknown")
         return await retained(link, folder.entries())
 
@@ -70,15 +64,7 @@ async def retained(link: Link, entries: Mapping[str, Entry]) -> dict[str, Seen]:
             *[Topics(federation).status(agent) for federation, agent in users],
         ]
     )
-    incoming = link.incoming()
-    while True:
-        try:
-            async with asyncio.timeout(QUIET_S):
-                item = await anext(incoming)
-        except (TimeoutError, StopAsyncIteration):
-            break
-        if not isinstance(item, Message):
-            continue
+    async for item in until_quiet(link, MOST_S):
         federation = item.topic.split("/")[1]
         topics, roster = Topics(federation), rosters[federation]
         try:

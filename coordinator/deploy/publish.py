@@ -20,6 +20,7 @@ from covey.coordinator.disk.versions import ModelVersion
 from covey.shared.client import encode_model
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt.link import Down, Link, Message
+from covey.shared.mqtt.retained import until_quiet
 from covey.shared.seeds import generator
 from covey.shared.sentences import some
 from covey.shared.strategies.base import ClientId
@@ -29,7 +30,6 @@ from covey.shared.wire.messages import ModelRef, digest
 from covey.shared.wire.parts import part_count, split
 from covey.shared.wire.topics import Topics, deployed_key
 
-RETAINED_S = 1.0  # a broker sends what it retains at once
 ECHO_S = 10.0  # then a deployment that was published must have come back
 ATTEMPTS = 20  # to reach the broker
 PAUSE_S = 0.5  # between two of them
@@ -134,7 +134,7 @@ async def publish(
     )
     topic = topics.candidate if on_trial else topics.deployment
     await _retain(link, topic, deployment.to_bytes())
-    echo = await _read(link, topics, ECHO_S, until=serial)
+    echo = await _read(link, topics, until=serial)
     if echo.newest is None or echo.newest.serial < serial:
         raise UserError(
             f"the broker did not publish the models within {ECHO_S:g} s; check that these credentials are the "
@@ -156,7 +156,7 @@ async def in_force(link: Link, topics: Topics) -> InForce:
         UserError: the broker cannot be reached.
     """
     await subscribed(link, [topics.deployment, topics.candidate])
-    return await _read(link, topics, RETAINED_S)
+    return await _read(link, topics)
 
 
 async def subscribed(link: Link, topics: Sequence[str]) -> None:
@@ -183,21 +183,15 @@ async def _newest_end(link: Link) -> str:
     return why
 
 
-async def _read(link: Link, topics: Topics, within_s: float, until: int | None = None) -> InForce:
-    """The deployments that arrive within some time, or until one has this serial."""
+async def _read(link: Link, topics: Topics, until: int | None = None) -> InForce:
+    """The deployments that the broker retains, or those that arrive until one has this serial."""
     newest: dict[str, Deployment] = {}
-    try:
-        async with asyncio.timeout(within_s):
-            async for incoming in link.incoming():
-                if not isinstance(incoming, Message):
-                    continue
-                found = _deployment_in(incoming, topics)
-                if found is not None:
-                    newest[incoming.topic] = found
-                    if until is not None and found.serial >= until:
-                        break
-    except TimeoutError:
-        pass
+    async for message in until_quiet(link, ECHO_S, is_awaited=lambda: until is not None):
+        found = _deployment_in(message, topics)
+        if found is not None:
+            newest[message.topic] = found
+            if until is not None and found.serial >= until:
+                break
     all_devices, candidate = newest.get(topics.deployment), newest.get(topics.candidate)
     is_over = (
         all_devices is not None and candidate is not None and all_devices.serial > candidate.serial

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import math
 from collections.abc import Collection, Iterable, Sequence
@@ -12,11 +11,11 @@ from typing import Any
 from covey.coordinator.deploy.publish import subscribed
 from covey.shared.errors import DecodeError
 from covey.shared.mqtt.link import Link, Message
+from covey.shared.mqtt.retained import until_quiet
 from covey.shared.sentences import some
 from covey.shared.wire.documents import AgentStatus
 from covey.shared.wire.topics import AgentTopic, Topics
 
-QUIET_S = 1.0  # without a message: the broker has sent all statuses that it retains
 MOST_S = 60.0  # to read the statuses of a whole fleet
 MAX_NAMES = 5  # of devices in a sentence
 REJECTED, NOT_YET = 1, 3  # exit codes
@@ -133,19 +132,10 @@ async def observe(link: Link, topics: Topics, uptake: Uptake, within_s: float) -
         UserError: the broker cannot be reached.
     """
     await subscribed(link, [topics.every_status])
-    loop = asyncio.get_running_loop()
-    end = loop.time() + within_s
-    try:
-        async with asyncio.timeout(min(QUIET_S, within_s)) as limit:
-            async for incoming in link.incoming():
-                status = _status_in(incoming, topics) if isinstance(incoming, Message) else None
-                if status is None:
-                    continue
-                uptake.take(status)
-                quiet = loop.time() + QUIET_S
-                limit.reschedule(end if uptake.undecided else min(end, quiet))
-    except TimeoutError:
-        pass
+    async for message in until_quiet(link, within_s, is_awaited=lambda: bool(uptake.undecided)):
+        status = _status_in(message, topics)
+        if status is not None:
+            uptake.take(status)
 
 
 async def statuses(link: Link, topics: Topics) -> dict[str, AgentStatus]:

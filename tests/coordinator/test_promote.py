@@ -42,8 +42,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> MemoryBroker:
         return broker.link(client_id)
 
     monkeypatch.setattr("covey.coordinator.serve.connect.MqttLink", link)
-    monkeypatch.setattr("covey.coordinator.deploy.publish.RETAINED_S", 0.05)
-    monkeypatch.setattr("covey.coordinator.deploy.uptake.QUIET_S", 0.05)
+    monkeypatch.setattr("covey.shared.mqtt.retained.QUIET_S", 0.05)
     return broker
 
 

@@ -144,8 +144,7 @@ class Site:
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     # this broker is near: the commands need not wait as long for what it retains
-    monkeypatch.setattr("covey.coordinator.deploy.publish.RETAINED_S", NEAR_S)
-    monkeypatch.setattr("covey.coordinator.deploy.uptake.QUIET_S", NEAR_S)
+    monkeypatch.setattr("covey.shared.mqtt.retained.QUIET_S", NEAR_S)
     port = free_port()
     with ExitStack() as stack:
         stack.enter_context(mosquitto(tmp_path, port))

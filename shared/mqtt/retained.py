@@ -1,0 +1,54 @@
+"""Read what a broker retains: it sends it at once after a subscription, and nothing marks its end but silence."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+from covey.shared.mqtt.link import Down, Link, Message, Up
+
+QUIET_S = 1.0  # without a message: the broker has sent all that it retains
+
+
+async def why_not_up(link: Link, within_s: float) -> str:
+    """Wait for the first connection of a link. Returns why it failed, or ""."""
+    try:
+        async with asyncio.timeout(within_s):
+            async for item in link.incoming():
+                if isinstance(item, Up):
+                    return ""
+                if isinstance(item, Down):
+                    return item.why
+    except TimeoutError:
+        pass
+    return "no answer"
+
+
+async def until_quiet(
+    link: Link,
+    within_s: float,
+    *,
+    quiet_s: float | None = None,
+    is_awaited: Callable[[], bool] = lambda: False,
+) -> AsyncIterator[Message]:
+    """The messages that arrive, until there was silence for some time.
+
+    Args:
+        link: that is subscribed.
+        within_s: the longest time in all.
+        quiet_s: how long the silence lasts; None: `QUIET_S`.
+        is_awaited: whether something is still expected, so that silence ends nothing.
+    """
+    loop = asyncio.get_running_loop()
+    end = loop.time() + within_s
+    incoming = link.incoming()
+    while True:
+        silence = QUIET_S if quiet_s is None else quiet_s
+        until = end if is_awaited() else min(end, loop.time() + silence)
+        try:
+            async with asyncio.timeout_at(until):
+                item = await anext(incoming)
+        except (TimeoutError, StopAsyncIteration):
+            return
+        if isinstance(item, Message):
+            yield item
