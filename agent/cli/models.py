@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from covey.agent.cli.options import Device, LearnerOption, command_group
-from covey.shared.cli import Allow, Json
+from covey.agent.cli.options import AgentId, Device, LearnerOption, command_group, default_name
+from covey.shared.cli import Allow, Connection, Json, with_connection
 from covey.shared.errors import UserError
 
 if TYPE_CHECKING:
@@ -196,6 +196,7 @@ def _watch(
 
 
 @commands.command()
+@with_connection()
 def serve(
     *,
     model_dir: Annotated[
@@ -210,23 +211,68 @@ def serve(
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="port on 127.0.0.1; 0 takes any free one")
     ] = 8471,
+    topic: Annotated[
+        str | None,
+        typer.Option(
+            help="also answer at --broker, below this topic: rows asks, predictions answers; such as home/pi-7",
+            show_default=False,
+        ),
+    ] = None,
+    discovery: Annotated[
+        str | None,
+        typer.Option(
+            help="with --topic: show Home Assistant a sensor; the prefix of its discovery, usually homeassistant",
+            show_default=False,
+        ),
+    ] = None,
+    name: AgentId = None,
+    connection: Connection,
     device: Device = None,
     learner: LearnerOption = None,
     allow: Allow = None,
 ) -> None:
-    """Answer the predictions that other programs of this machine ask for over HTTP, until Ctrl-C.
+    """Answer the predictions that other programs ask for, until Ctrl-C: those of this machine over HTTP, others over MQTT.
 
     POST /predict takes a table as CSV, or {"rows": [{column: value}]} as JSON; ?keep=COLUMN copies a column. Each answer
     has the run, round and cluster of the model. GET /model describes the model alone.
     """
+    import threading
+
     from covey.agent.training.serve import Models, PredictionServer
 
+    if discovery and not topic:
+        raise UserError("--discovery announces the sensor of a topic; name it with --topic")
     models = Models(*_model(model, model_dir), _rules(device, learner, allow))
     with models.ready():
         pass  # a model that cannot be used is named now
     with PredictionServer(models, port) as server, suppress(KeyboardInterrupt):
         print(f"http://127.0.0.1:{server.port}/predict", flush=True)
-        server.serve_forever()
+        if topic is None:
+            server.serve_forever()
+            return
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        _serve_mqtt(models, connection, topic, name or default_name(), discovery or "")
+
+
+def _serve_mqtt(
+    models: Models, connection: Connection, topic: str, agent: str, discovery: str
+) -> None:
+    import asyncio
+    import secrets
+
+    from covey.agent.training.serve_mqtt import Place, serve
+    from covey.shared.mqtt.mqtt_link import MqttLink
+
+    place = Place(topic, agent, discovery)
+    url = connection.url()
+
+    async def until_the_end() -> None:
+        client = f"covey-serve-{secrets.token_hex(4)}"
+        async with MqttLink(url, client_id=client, will=place.will) as link:
+            print(f"{url}: {place.rows}", flush=True)
+            await serve(link, place, models)
+
+    asyncio.run(until_the_end())
 
 
 @commands.command()

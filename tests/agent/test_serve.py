@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import threading
@@ -19,7 +20,14 @@ from covey.agent.kept.versions import Version
 from covey.agent.policy import NO_CODE_RULES
 from covey.agent.training import serve
 from covey.agent.training.serve import Models, PredictionServer
+from covey.agent.training.serve_mqtt import Place
+from covey.agent.training.serve_mqtt import serve as serve_mqtt
 from covey.agent.training.watch import seen, whole
+from covey.broker.testing.memory_broker import MemoryBroker
+from covey.shared.errors import UserError
+from covey.shared.mqtt.link import Message
+from covey.shared.mqtt.retained import until_quiet
+from tests import clock
 from tests.agent.test_kept import BAD, GOOD, LAYOUT, TASK
 
 NAMED = TASK.model_copy(update={"columns": ("a", "b"), "ignore": ("id",)})
@@ -211,3 +219,60 @@ def test_a_call_that_makes_no_sense_is_refused(tmp_path: Path, words: list[str],
     )
     assert refused.exit_code == 2
     assert why in refused.stderr
+
+
+# -- over MQTT -------------------------------------------------------------------------------------
+
+PLACE = Place("home/pi-7", "pi.7", "homeassistant")
+
+
+@clock.virtual(within_s=3600)
+async def test_a_device_answers_at_a_topic_of_its_own_and_retains_its_newest_prediction(
+    tmp_path: Path,
+) -> None:
+    use(tmp_path / "models", Version("r1", 3, 0))
+    models = Models(None, tmp_path / "models", NO_CODE_RULES)
+    broker = MemoryBroker()
+    rows = json.dumps({"rows": [{"a": -2, "b": 1}, {"a": 1.5, "b": 0}]}).encode()
+    async with broker.link("reader") as reader, broker.link("pi-7", PLACE.will) as link:
+        serving = asyncio.create_task(serve_mqtt(link, PLACE, models))
+        seen: dict[str, bytes] = {}
+
+        async def until(topic: str) -> Any:
+            async for item in reader.incoming():
+                if isinstance(item, Message):
+                    seen[item.topic] = item.payload
+                    if item.topic == topic:
+                        break
+            return json.loads(seen[topic])
+
+        await reader.subscribe(["home/#", "homeassistant/#"])
+        sensor = await until("homeassistant/sensor/covey_pi_7/config")
+        assert seen["home/pi-7/status"] == b"online"
+        assert sensor["availability_topic"] == "home/pi-7/status"
+        await reader.publish("home/pi-7/rows", rows)
+        newest = await until(sensor["state_topic"])
+        whole = json.loads(seen["home/pi-7/predictions"])
+        assert [one["prediction"] for one in whole["predictions"]] == ["no", "yes"]
+        assert (newest["row"], newest["prediction"], newest["model"]["run"]) == (2, "yes", "r1")
+        for wrong in (b"", b"a\n1\n", b"{", b"[1]", b"\xff"):
+            await reader.publish("home/pi-7/rows", wrong)
+            assert "error" in await until("home/pi-7/predictions")
+        serving.cancel()
+        await asyncio.wait({serving})
+    async with broker.link("later") as later:
+        await later.subscribe(["home/#"])
+        kept = {one.topic: one.payload async for one in until_quiet(later, 10.0)}
+    assert kept["home/pi-7/status"] == b"offline"
+    assert set(kept) == {"home/pi-7/status", "home/pi-7/prediction"}
+
+
+def test_a_topic_that_no_message_can_have_is_refused(tmp_path: Path) -> None:
+    for wrong in ("", "#", "home/+", "/home", "home/", "a//b", "a\x00"):
+        with pytest.raises(UserError, match="without # and"):
+            Place(wrong, "pi-7")
+    use(tmp_path / "models", Version("r1", 3, 0))
+    words = ["serve", "--model-dir", str(tmp_path / "models"), "--port", "0"]
+    done = CliRunner().invoke(app, [*words, "--discovery", "homeassistant"])
+    assert "name it with --topic" in done.output
+    assert "without # and" in CliRunner().invoke(app, [*words, "--topic", "#"]).output

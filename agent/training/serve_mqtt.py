@@ -1,0 +1,103 @@
+"""Predictions over MQTT, next to those over HTTP: `agent serve --topic`, at a broker such as that of Home Assistant.
+
+    TOPIC/rows           ask: a table, as `POST /predict` takes it, CSV text or JSON
+    TOPIC/predictions    the answer, as over HTTP: all predictions and the model; or {"error"}
+    TOPIC/prediction     retained: the prediction for the last row, and the model
+    TOPIC/status         retained: online, or offline
+
+With discovery Home Assistant shows the newest prediction as a sensor of a device that has the agent's name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from covey.agent.training.serve import JSON, MOST_BYTES, Models, answer
+from covey.shared import json_text
+from covey.shared.errors import CoveyError, UserError
+from covey.shared.mqtt.link import Link, Message, Up, Will
+
+CSV = "text/csv"
+ONLINE, OFFLINE = b"online", b"offline"
+NO_TOPIC = re.compile(r"[#+\x00-\x1f]|^/|//|/$")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a device answers. Raises UserError for a topic that no message can have."""
+
+    topic: str
+    agent: str
+    discovery: str = (
+        ""  # first word of the topics that Home Assistant looks at; empty: it is not asked to
+    )
+
+    def __post_init__(self) -> None:
+        for option, topic in (("--topic", self.topic), ("--discovery", self.discovery or "x")):
+            if not topic or NO_TOPIC.search(topic):
+                raise UserError(
+                    f"{option} {topic!r}: expected words with a slash between them, such as home/pi-7, without # and +"
+                )
+
+    @property
+    def status(self) -> str:
+        return f"{self.topic}/status"
+
+    @property
+    def rows(self) -> str:
+        return f"{self.topic}/rows"
+
+    @property
+    def will(self) -> Will:
+        return Will(self.status, OFFLINE)
+
+    def announcement(self) -> tuple[str, bytes]:
+        """Topic and payload of the sensor for Home Assistant (its MQTT discovery)."""
+        unique = re.sub(r"[^A-Za-z0-9_-]", "_", f"covey_{self.agent}")
+        newest = f"{self.topic}/prediction"
+        config = {
+            "name": "Prediction",
+            "unique_id": unique,
+            "state_topic": newest,
+            "value_template": "{{ value_json.prediction }}",
+            "json_attributes_topic": newest,
+            "availability_topic": self.status,
+            "device": {"identifiers": [unique], "name": self.agent, "manufacturer": "Covey"},
+        }
+        return f"{self.discovery}/sensor/{unique}/config", json_text.dumps(config).encode()
+
+
+def answers(place: Place, models: Models, rows: bytes) -> Iterator[tuple[str, bytes, bool]]:
+    """What a device publishes when it was asked: topic, payload, and whether the broker retains it."""
+    try:
+        if not 0 < len(rows) <= MOST_BYTES:
+            raise UserError(f"the request has {len(rows)} bytes; expected 1 to {MOST_BYTES}")
+        kind = JSON if rows.lstrip()[:1] in (b"{", b"[") else CSV
+        found = answer(models, rows, kind, [])
+    except CoveyError as error:
+        yield f"{place.topic}/predictions", json_text.dumps({"error": str(error)}).encode(), False
+        return
+    yield f"{place.topic}/predictions", json_text.dumps(found).encode(), False
+    newest = {**found["predictions"][-1], "model": found["model"]}
+    yield f"{place.topic}/prediction", json_text.dumps(newest).encode(), True
+
+
+async def serve(link: Link, place: Place, models: Models) -> None:
+    """Answer what arrives on a link, whose last will is that of the place, until it is closed."""
+    try:
+        async for item in link.incoming():
+            if isinstance(item, Up):
+                await link.subscribe([place.rows])
+                await link.publish(place.status, ONLINE, retain=True)
+                if place.discovery:
+                    await link.publish(*place.announcement(), retain=True)
+            elif isinstance(item, Message) and item.topic == place.rows:
+                for topic, payload, retain in await asyncio.to_thread(
+                    lambda rows: list(answers(place, models, rows)), item.payload
+                ):
+                    await link.publish(topic, payload, retain=retain)
+    finally:
+        await link.publish(place.status, OFFLINE, retain=True)
