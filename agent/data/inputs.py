@@ -59,7 +59,7 @@ def inputs(raw: Array, words: Words, task: Task) -> Float32:
             case "category":
                 found.append(_one_hot(values, words.get(column.name, ()), column))
             case "time":
-                found.append(circular(values))
+                found.append(circular(values, seasonal=column.seasonal))
             case "number":
                 found.append(_filled(values, column, task)[:, None])
                 if column.flagged:

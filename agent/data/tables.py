@@ -334,7 +334,9 @@ def _features(
                 words = vocabularies.setdefault(column.name, Words())
                 values = words.codes(place, block, faults, missing=missing)
             case "time":
-                values = seconds_of_week(place, block, faults, missing=missing)
+                values = seconds_of_week(
+                    place, block, faults, missing=missing, seasonal=column.seasonal
+                )
             case "number":
                 values = numbers(place, block, faults, missing=missing)
         found.append(values)

@@ -1,4 +1,8 @@
-"""Points in time in the cells of a table, as the second of the week: what a model sees of them. Pure."""
+"""Points in time in the cells of a table, as the second of the week: what a model sees of them. Pure.
+
+With the season, whole weeks since New Year are added: the position in the week is as before, and the sum has the position in
+the year.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +21,24 @@ Float32 = npt.NDArray[np.float32]
 
 DAY_S = 86_400
 WEEK_S = 7 * DAY_S
+YEAR_S = 365.2425 * DAY_S
 SECONDS_UP_TO = 1e11  # the year 5138; larger numbers since 1970 count milliseconds, then microseconds, then nanoseconds
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def seconds_of_week(place: CellPlace, block: Block, faults: BadCells, *, missing: bool) -> Float32:
-    """A block of a column of times, (n,): seconds since Monday, 0:00. Exact to 1/16 s; NaN for missing cells."""
+def seconds_of_week(
+    place: CellPlace, block: Block, faults: BadCells, *, missing: bool, seasonal: bool = False
+) -> Float32:
+    """A block of a column of times, (n,): seconds since Monday, 0:00; NaN for missing cells.
+
+    Exact to 1/16 s; with `seasonal`, which adds the weeks since New Year, to 2 s.
+    """
     found: list[float] = []
     for index, cell in place.cells(block, faults, missing=missing):
         if cell is None:
             found.append(math.nan)
             continue
-        second = second_of_week(cell)
+        second = second_of_week(cell, seasonal=seasonal)
         if second is None:
             advice = "write times as 2026-01-31 13:45 or as seconds since 1970, or name their form in task.read.dates"
             seen = f"{quoted(cell)} is not a time"
@@ -38,13 +48,17 @@ def seconds_of_week(place: CellPlace, block: Block, faults: BadCells, *, missing
     return np.array(found, np.float32)
 
 
-def second_of_week(cell: object) -> float | None:
-    """The second of the week of a point in time, by the clock as written; None if the cell is none."""
+def second_of_week(cell: object, *, seasonal: bool = False) -> float | None:
+    """The second of the week of a point in time, by the clock as written; None if the cell is none.
+
+    With `seasonal` the whole weeks since New Year are added, as many as bring it nearest to the second of the year.
+    """
     moment = moment_of(cell)
     if moment is None:
         return None
     seconds = moment.hour * 3600 + moment.minute * 60 + moment.second
-    return moment.weekday() * DAY_S + seconds + moment.microsecond / 1e6
+    weeks = round((moment.timetuple().tm_yday - 1 - moment.weekday()) / 7) if seasonal else 0
+    return weeks * WEEK_S + moment.weekday() * DAY_S + seconds + moment.microsecond / 1e6
 
 
 def instants(cells: Cells) -> list[float]:
@@ -99,12 +113,13 @@ def _since_1970(number: float) -> datetime | None:
         return None
 
 
-def circular(seconds: Float32) -> Float32:
-    """Seconds of the week (n, ...) as inputs (n, 4, ...): sine and cosine in the day, then in the week; zeros for NaN."""
+def circular(seconds: Float32, *, seasonal: bool = False) -> Float32:
+    """Seconds of the week (n, ...) as inputs (n, 4 or 6, ...): sine and cosine in the day, the week, and with `seasonal` the
+    year; zeros for NaN."""
     exact = seconds.astype(np.float64)
-    in_day = 2 * np.pi * exact / DAY_S
-    in_week = 2 * np.pi * exact / WEEK_S
-    inputs = [np.sin(in_day), np.cos(in_day), np.sin(in_week), np.cos(in_week)]
+    periods = (DAY_S, WEEK_S, YEAR_S) if seasonal else (DAY_S, WEEK_S)
+    angles = [2 * np.pi * exact / period for period in periods]
+    inputs = [wave(angle) for angle in angles for wave in (np.sin, np.cos)]
     stacked: Float32 = np.stack(inputs, axis=1).astype(np.float32)
     stacked[np.isnan(stacked)] = 0.0
     return stacked

@@ -20,6 +20,7 @@ MAX_ROOM = 1000  # values of one categorical column
 MAX_ROWS = 1 << 16  # of a window
 MAX_WIDTH = 1 << 16  # inputs of a model from one row
 TIME_INPUTS = 4  # sine and cosine of the position in the day, then in the week
+SEASON_INPUTS = 2  # the same of the position in the year
 EVERYTHING_ELSE = "*"  # in task.ignore
 SEPARATORS = ",;\t|"  # between the cells of a text file
 DIRECTIVES = frozenset(
@@ -180,16 +181,17 @@ class TableColumn:
     words: tuple[str, ...] = ()  # of a category: the values that have an input
     room: int = 0  # of a category: inputs without the one for all other values
     flagged: bool = False  # of a number: a second input is 1 where the cell is missing
+    seasonal: bool = False  # of a time: two more inputs have its position in the year
 
     @property
     def width(self) -> int:
         """Inputs of the model: one for a number, two with a flag; for a category one per value and one for all others; four for
-        a time."""
+        a time, six with its season."""
         match self.kind:
             case "category":
                 return self.room + 1
             case "time":
-                return TIME_INPUTS
+                return TIME_INPUTS + SEASON_INPUTS * self.seasonal
         return 1 + self.flagged
 
 
@@ -198,12 +200,13 @@ def table_columns(
     categories: Mapping[str, Category],
     times: Sequence[str],
     flags: Sequence[str] = (),
+    seasons: Sequence[str] = (),
 ) -> tuple[TableColumn, ...]:
     """The feature columns of a task, in its order."""
     found: list[TableColumn] = []
     for name in names:
         if name in times:
-            found.append(TableColumn(name, "time"))
+            found.append(TableColumn(name, "time", seasonal=name in seasons))
             continue
         if name in flags:
             found.append(TableColumn(name, flagged=True))
@@ -234,7 +237,7 @@ def wrong_names(columns: Sequence[str], roles: Mapping[str, Sequence[str]]) -> I
 
     Args:
         columns: `task.columns`.
-        roles: names of columns by key. Those of `categories`, `flags`, `impute`, `optional` and `times` must be among the columns, those of
+        roles: names of columns by key. Those of `categories`, `flags`, `impute`, `optional`, `seasons` and `times` must be among the columns, those of
             all other keys must not.
     """
     if twice := repeated(columns):
@@ -242,7 +245,7 @@ def wrong_names(columns: Sequence[str], roles: Mapping[str, Sequence[str]]) -> I
     for key, names in roles.items():
         inside = set(names) & set(columns)
         outside = set(names) - set(columns)
-        if key in ("categories", "flags", "impute", "optional", "times"):
+        if key in ("categories", "flags", "impute", "optional", "seasons", "times"):
             if outside:
                 yield f"{key}: {sorted(outside)} are not in columns; add them or correct the names"
         elif inside:

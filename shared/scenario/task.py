@@ -51,7 +51,7 @@ DIGEST_BYTES = 8
 MIN_CLASSES = 2
 MAX_CLASSES = 1_000_000  # a model has an output for each
 SPLIT: tuple[Role, ...] = ("share", "keep", "freeze")  # keys that divide the tensors of a model
-NEWER = (*SPLIT, "base")  # keys that are left out where they are not set
+NEWER = (*SPLIT, "base", "seasons")  # keys that are left out where they are not set
 IMAGE_AXES = 3  # channels, height, width
 IMAGE_CHANNELS = (1, 3)  # grey, RGB
 # Agents get all other keys only if they are set, so that orders without them stay as they were before these keys existed.
@@ -161,6 +161,12 @@ class Task(Section):
         description="Columns of points in time, as ISO 8601 (2026-01-31 13:45, the clock as written) or as numbers since 1970 "
         "(seconds, milliseconds, microseconds or nanoseconds by their size, in UTC). Each gives four inputs: sine and cosine "
         "of the position in the day, and in the week from Monday. A missing time gives four zeros.",
+    )
+    seasons: tuple[ColumnName, ...] = Field(
+        (),
+        max_length=MAX_COLUMNS,
+        description="Those of times that give two inputs more, for data of many months: sine and cosine of the position in the "
+        "year, by the nearest week.",
     )
     window: Window | None = Field(
         None,
@@ -316,6 +322,7 @@ class Task(Section):
             "ignore": self.ignore,
             "categories": tuple(self.categories),
             "times": self.times,
+            "seasons": self.seasons,
             "optional": self.optional,
             "flags": self.flags,
             "impute": tuple(self.impute) if isinstance(self.impute, dict) else (),
@@ -330,6 +337,8 @@ class Task(Section):
         both = {*self.times} & {*self.categories, *roles["impute"]}
         if both:
             raise ValueError(f"times: {sorted(both)} have another role too; remove one of them")
+        if others := {*self.seasons} - {*self.times}:
+            raise ValueError(f"seasons: {sorted(others)} are not among times; add them there")
         if words := {*self.flags} & {*self.times, *self.categories}:
             raise ValueError(
                 f"flags: {sorted(words)} are not numbers; a missing word or time has inputs of its own: remove them"
@@ -422,7 +431,7 @@ class Task(Section):
     @property
     def table_columns(self) -> tuple[TableColumn, ...]:
         """The feature columns of a table, in the order of the model's inputs; empty if the task names none."""
-        return table_columns(self.columns, self.categories, self.times, self.flags)
+        return table_columns(self.columns, self.categories, self.times, self.flags, self.seasons)
 
     @property
     def number_columns(self) -> int:

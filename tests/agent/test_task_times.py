@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,41 @@ def test_the_inputs_are_sines_and_cosines_and_zeros_for_a_missing_time() -> None
     assert circular(np.zeros((2, 6), np.float32)).shape == (2, 4, 6)
 
 
+def test_with_its_season_a_time_has_its_place_in_the_year_to_half_a_week_and_all_else_as_before() -> (
+    None
+):
+    days = [date(2024, 1, 1) + timedelta(days=day) for day in range(3 * 365)]
+    plain = np.array([second_of_week(day) for day in days], np.float32)
+    seasonal = np.array([second_of_week(day, seasonal=True) for day in days], np.float32)
+    inputs = circular(seasonal, seasonal=True)
+    assert inputs.shape == (len(days), 6)
+    assert inputs[:, :4] == pytest.approx(circular(plain), abs=1e-3)
+    found = np.arctan2(inputs[:, 4], inputs[:, 5])
+    true = np.array([2 * np.pi * (day.timetuple().tm_yday - 1) / 365.2425 for day in days])
+    away = np.abs((found - true + np.pi) % (2 * np.pi) - np.pi)
+    assert away.max() <= 2 * np.pi * 3.6 / 365.2425
+
+
+def test_what_follows_the_season_is_learnt_from_daily_rows_with_seasons_alone(
+    tmp_path: Path,
+) -> None:
+    days = [date(2024, 1, 1) + timedelta(days=day) for day in range(700)]
+    warm = [-np.cos(2 * np.pi * (day.timetuple().tm_yday - 20) / 365) for day in days]
+    rows = [f"{day},{value:.4f}" for day, value in zip(days, warm, strict=True)]
+    path = written(tmp_path, "when,y", *rows)
+
+    def explained(**keys: Any) -> float:
+        own = task(columns=("when",), classes=None, target="y", **keys)
+        data = prepared(with_test(load(path, task=own)), own)
+        with_one = np.c_[data.features, np.ones(len(data.features))]
+        weights, *_ = np.linalg.lstsq(with_one, data.targets, rcond=None)
+        guess = np.c_[data.test_features, np.ones(len(data.test_features))] @ weights
+        return float(1 - np.mean((guess - data.test_targets) ** 2) / np.var(data.test_targets))
+
+    assert explained(features=(4,)) < 0.1
+    assert explained(features=(6,), seasons=("when",)) > 0.98
+
+
 @pytest.mark.parametrize("name", ["data.csv", "data.parquet"])
 def test_times_of_a_table_become_four_inputs(tmp_path: Path, name: str) -> None:
     path = written(tmp_path, "x,when,label", "7,2026-01-01 12:00:00,0", "8,,1", name=name)
@@ -128,6 +163,8 @@ def test_cells_that_are_no_times_are_named(tmp_path: Path) -> None:
         ({"times": ("then",)}, "are not in columns"),
         ({"categories": {"when": 3}}, "have another role too"),
         ({"features": (2,)}, r"set features to \[5\]"),
+        ({"seasons": ("when",)}, r"set features to \[7\]"),
+        ({"seasons": ("x",)}, "not among times"),
     ],
 )
 def test_times_that_do_not_go_with_the_task_are_refused(keys: dict[str, Any], words: str) -> None:
