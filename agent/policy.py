@@ -275,6 +275,11 @@ class Policy(BaseModel):
         None, description="seconds for the work of one order; then the training process is ended"
     )
 
+    def of_memory(self) -> Policy:
+        """The limits on memory alone."""
+        limits = {key: getattr(self, key) for key in ("max_memory_mb", "memory_limit_mb")}
+        return UNLIMITED.model_copy(update=limits)
+
     def with_limits(self, limits: Iterable[str]) -> Self:
         """The policy with some keys replaced.
 
@@ -366,6 +371,7 @@ def _describe_fault(location: tuple[int | str, ...], message: str) -> str:
 
 
 DEFAULT = Policy()
+TAKES_MORE = "the work takes more than the allowed"  # of an error about memory
 UNLIMITED = Policy(
     max_epochs=None, max_steps=None, max_models=None, max_model_values=None, max_base_mb=None
 )

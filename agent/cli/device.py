@@ -389,9 +389,11 @@ def show_policy(*, policy: PolicyOptions, as_json: Json = False) -> None:
 
 
 @commands.command()
+@with_options
 def bench(
     data: Data,
     *,
+    policy: PolicyOptions,
     label: Label = None,
     scenario: Annotated[
         Path | None,
@@ -410,11 +412,13 @@ def bench(
 ) -> None:
     """Measure how long the work of a round takes on this device, for some seconds. Needs no broker.
 
-    The result is kept with the agent's state and travels in the agent's status from its next start on; `coordinator
+    With the limits on memory of `agent start` it ends with exit status 2 if the work does not fit, and names a batch that
+    does. The result is kept with the agent's state and travels in the agent's status from its next start on; `coordinator
     status --json` shows it.
     """
     from covey.agent.device import bench_file, bench_report
     from covey.agent.learner_choice import learner_name
+    from covey.agent.policy import TAKES_MORE
     from covey.shared.wire.documents import Benchmark
 
     agent = name or default_name()
@@ -426,10 +430,14 @@ def bench(
         "model": model,
         "batch": batch,
         "learner": learner_name(learner),
+        "policy": policy.effective().of_memory().model_dump(mode="json"),
     }
     answer = asyncio.run(_first_job(job, threads or default_threads()))
     if "failure" in answer:
-        raise UserError(answer.get("detail") or answer["failure"])
+        why = answer.get("detail") or answer["failure"]
+        if TAKES_MORE not in why:
+            raise UserError(why)
+        raise UserError(f"{why}; {_what_fits(job, threads or default_threads())}")
     result = Benchmark.model_validate(answer)
     file = bench_file.write(state_folder(state, agent), result)
     if as_json:
@@ -437,6 +445,17 @@ def bench(
         return
     print(bench_report.as_text(result, epochs))
     print(f"kept in {file}: the agent's status has it from its next start on")
+
+
+def _what_fits(job: dict[str, Any], threads: int) -> str:
+    """What to change where the work of a batch takes too much memory: each half of the batch is tried."""
+    advice = "freeze more of the model (task.freeze, task.share), or choose a smaller one"
+    batch: int = job["batch"]
+    while batch > 1:
+        batch //= 2
+        if "failure" not in asyncio.run(_first_job({**job, "batch": batch}, threads)):
+            return f"a batch of {batch} fits (training.batch); or {advice}"
+    return f"no batch fits; {advice}"
 
 
 async def _first_job(job: dict[str, Any], threads: int) -> dict[str, Any]:

@@ -274,6 +274,11 @@ class NumpyLocal(DataOfLocal):
                 f"training.augment is {self._training.augment}, and the learner of this device (numpy) changes no images; "
                 f"set it to none, or {WITH_TORCH}"
             )
+        if self._training.precision != "fp32":
+            raise PublicError(
+                f"training.precision is {self._training.precision}, and the learner of this device (numpy) has float32 only; "
+                f"set it to fp32, or {WITH_TORCH}"
+            )
         epochs, steps = self._batching.begin(epochs, steps)
         weights = self._weights(weights)
         net = self._net

@@ -172,6 +172,7 @@ class LoopLocal(DataOfLocal):
             "weights of samples": self._weights(weights) is not None,
             "a contrastive loss": contrast is not None,
             "frozen values": trained is not None,
+            "another precision (training.precision)": self._training.precision != "fp32",
             "changed images (training.augment)": self._training.augment != "none",
         }
         for what, is_asked in asked.items():

@@ -31,6 +31,7 @@ from covey.agent.training.objective import (
     ImageViews,
     Objective,
     TaskLoss,
+    in_bfloat16,
     supervised,
     unchanged,
 )
@@ -42,6 +43,7 @@ from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import (
     AUGMENT_UNDER_DP_SGD,
+    PRECISION_UNDER_DP_SGD,
     WEIGHTS_UNDER_DP_SGD,
     Budget,
     LocalPrivacy,
@@ -318,6 +320,8 @@ class TorchLocal(DataOfLocal):
                 raise PublicError(f"privacy.local: {AUGMENT_UNDER_DP_SGD}")
             if self._training.weights != "none":
                 raise PublicError(f"privacy.local: {WEIGHTS_UNDER_DP_SGD}")
+            if self._training.precision != "fp32":
+                raise PublicError(f"privacy.local: {PRECISION_UNDER_DP_SGD}")
             if steps is None:
                 steps = self._private.steps(epochs)
             return self._train_with_dp_sgd(
@@ -336,6 +340,8 @@ class TorchLocal(DataOfLocal):
             head, kept = features
             objective = supervised(head, self._loss)
             gathered = partial(self._gathered_of, kept)
+        if self._training.precision == "bf16":
+            objective = in_bfloat16(objective, self._device)
         losses: list[Tensor] = []
         with net.training(trained), net.seeded(self._rng):
             batches = chain.from_iterable(self._epoch(weights, gathered) for _ in range(epochs))

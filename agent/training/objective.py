@@ -134,6 +134,7 @@ class TaskLoss:
         return (self.per_sample(outputs, targets) * weights).mean()
 
     def _loss(self, outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
+        outputs = outputs.float()  # after layers of lower precision
         if self.regression:
             return functional.mse_loss(outputs.squeeze(1), targets, reduction=reduction)
         return functional.cross_entropy(outputs, targets, reduction=reduction)
@@ -146,6 +147,16 @@ def supervised(module: nn.Module, loss: TaskLoss, change: Change = unchanged) ->
         return loss.of_batch(module(change(inputs)), targets, weights)
 
     return objective
+
+
+def in_bfloat16(objective: Objective, device: torch.device) -> Objective:
+    """The same, with layers that compute in bfloat16 where torch finds it safe. Losses are float32."""
+
+    def lower(inputs: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
+        with torch.autocast(device.type, torch.bfloat16):
+            return objective(inputs, targets, weights)
+
+    return lower
 
 
 @dataclass(frozen=True)

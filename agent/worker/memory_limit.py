@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from covey.agent.learner_choice import TORCH
-from covey.agent.policy import Policy, PolicyError, Rules
+from covey.agent.policy import TAKES_MORE, Policy, PolicyError, Rules
 from covey.agent.worker.process import prepared
 
 
@@ -48,7 +48,7 @@ def memory_limited(rules: Rules, threads: int | None) -> Iterator[None]:
         if not _is_out_of_memory(error):
             raise
         raise PolicyError(
-            f"policy of this device: {rule}: the work takes more than the allowed {getattr(policy, rule)} MB"
+            f"policy of this device: {rule}: {TAKES_MORE} {getattr(policy, rule)} MB"
         ) from error
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))

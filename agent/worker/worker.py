@@ -272,7 +272,8 @@ def _bench(job: frames.Job, threads: int) -> frames.Job:
     data = job["source"]["data"]
     label = job["source"]["label"]
     task = task_of(data, label, job["scenario"], job["model"])
-    figures = measure(data, label, task, Training(batch=job["batch"]), rules)
+    with memory_limited(rules, threads):
+        figures = measure(data, label, task, Training(batch=job["batch"]), rules)
     return {
         **asdict(figures),
         "batch": job["batch"],

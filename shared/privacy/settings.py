@@ -37,6 +37,9 @@ WEIGHTS_UNDER_DP_SGD = (
     "DP-SGD bounds what each example adds to a gradient, whatever it weighs; set training.weights to none, "
     "or remove privacy.local"
 )
+PRECISION_UNDER_DP_SGD = (
+    "DP-SGD clips gradients in float32; set training.precision to fp32, or remove privacy.local"
+)
 CERTAIN = 3.0  # standard deviations: a smaller noised count may be that of an empty cluster
 
 

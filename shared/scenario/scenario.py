@@ -15,7 +15,12 @@ from pydantic import Field, ValidationError, model_validator
 
 from covey.shared.mqtt.shards import shard_of
 from covey.shared.plugins import door
-from covey.shared.privacy.settings import AUGMENT_UNDER_DP_SGD, WEIGHTS_UNDER_DP_SGD, Privacy
+from covey.shared.privacy.settings import (
+    AUGMENT_UNDER_DP_SGD,
+    PRECISION_UNDER_DP_SGD,
+    WEIGHTS_UNDER_DP_SGD,
+    Privacy,
+)
 from covey.shared.scenario import checks
 from covey.shared.scenario.aggregation import Aggregation
 from covey.shared.scenario.checks import check_buffered
@@ -280,6 +285,8 @@ class Scenario(Section):
                 raise ValueError(f"privacy.local: {AUGMENT_UNDER_DP_SGD}")
             if weighs:
                 raise ValueError(f"privacy.local: {WEIGHTS_UNDER_DP_SGD}")
+            if any(training.precision != "fp32" for training in settings):
+                raise ValueError(f"privacy.local: {PRECISION_UNDER_DP_SGD}")
         return self
 
     # -- what follows from several sections ------------------------------------------------------------------------

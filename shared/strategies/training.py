@@ -66,6 +66,12 @@ class Training(BaseModel):
         "holds weighs the same in sum there, so that rare classes count.",
     )
 
+    precision: Literal["fp32", "bf16"] = Field(
+        "fp32",
+        description="The arithmetic of local SGD. bf16: layers compute in bfloat16 where torch finds it safe, on GPUs and "
+        "processors; the model, its gradient and every step stay float32. Evaluation and what travels are float32 in any case.",
+    )
+
     @model_serializer(mode="wrap")
     def _without_later_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out later keys at their defaults: older agents understand such settings, older runs resume."""
@@ -76,6 +82,8 @@ class Training(BaseModel):
             settings.pop("augment", None)
         if self.weights == "none":
             settings.pop("weights", None)
+        if self.precision == "fp32":
+            settings.pop("precision", None)
         return settings
 
     def in_round(self, round_: int, rounds: int) -> Training:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 
 from covey.agent.cli import program
 from covey.agent.device import bench_file, bench_report
+from covey.agent.policy import TAKES_MORE
 from covey.agent.training.bench import measure, task_of
 from covey.agent.worker import worker
 from covey.coordinator.serve.roster import Roster
@@ -115,3 +117,23 @@ def test_a_damaged_result_is_as_good_as_none(content: bytes, tmp_path: Path) -> 
 def test_figures_out_of_bounds_are_refused(changes: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         Benchmark.model_validate({**RESULT.model_dump(), **changes})
+
+
+@pytest.mark.parametrize(
+    ("most", "advice"),
+    [(16, "a batch of 16 fits (training.batch)"), (0, "no batch fits; freeze more")],
+)
+def test_work_that_takes_too_much_memory_names_a_batch_that_fits(
+    most: int, advice: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def here(job: dict[str, Any], threads: int) -> dict[str, object]:
+        limit = job["policy"]["memory_limit_mb"]
+        fits = job["batch"] <= most
+        why = f"policy of this device: memory_limit_mb: {TAKES_MORE} {limit} MB"
+        return RESULT.model_dump() if fits else {"failure": why, "detail": why}
+
+    monkeypatch.setattr("covey.agent.cli.device._first_job", here)
+    line = ["bench", "--data", str(images(tmp_path)), "--batch", "64", "--memory-limit", "200M"]
+    done = CliRunner().invoke(program.app, line)
+    assert done.exit_code == 2
+    assert f"allowed 200 MB; {advice}" in " ".join(done.stderr.split())
