@@ -2,8 +2,13 @@
 
     python -m benchmarks.kin [--seeds 1 2 3] [--fleets even rotated] [--methods kin fedavg]
 
+    python -m benchmarks.kin --setting few --fleets even "two labels" --data-root ../shared/data
+
 1 797 images of 8 x 8 pixels, 20 agents, a network of 64 hidden units, 15 rounds of two epochs, all agents in each round.
 Macro averages over agents of E-server and of E-tuned (one epoch more at home).
+
+Two other settings have images of Fashion-MNIST: *few* 40 agents with a tenth of them in each of 30 rounds, *lenet* 12 agents with
+LeNet-5 and 9 rounds.
 
 - even: equal shares. log-normal: the same with unequal numbers of samples (sigma 0.7).
 - two labels, dirichlet 0.1, dirichlet 0.3: skewed labels. label groups: four groups with labels of their own.
@@ -27,15 +32,25 @@ import itertools
 import json
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from benchmarks.default_cut import DIGITS, FEWEST, PLAIN, SIGMA, kept_shares, replaced, sizes_of
+from benchmarks.default_cut import (
+    DIGITS,
+    FEWEST,
+    IMAGES,
+    PLAIN,
+    SIGMA,
+    kept_shares,
+    replaced,
+    sizes_of,
+)
 from benchmarks.torch_runs import TorchClients, repeatable, started
 from covey.agent.data import Dataset, fit
 from covey.agent.data.dataset import hold_back, take
@@ -50,8 +65,6 @@ from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.strategies.base import HOLD_BACK, VOTE, ClientId, Local, Training
 from covey.shared.wire.messages import OrderMessage
 
-AGENTS = 20
-ROUNDS = 15
 METHODS: dict[str, dict[str, Any]] = {
     "kin": {"name": "kin"},
     "kin, all cells": {"name": "kin"},
@@ -85,10 +98,33 @@ GATED: dict[str, dict[str, Any]] = {
     "feroma": {"name": "feroma"},
 }
 EVERY = {**METHODS, **GATED}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the runs of a table have in common."""
+
+    task: Mapping[str, Any]
+    data: str
+    agents: int
+    rounds: int
+    participation: float = 1.0
+    limit: int | None = None  # images
+    torch: bool = False  # agents train with torch
+
+
+LENET = {**IMAGES, "model": {"name": "lenet5"}}
+SETTINGS = {
+    "digits": Setting(DIGITS, "digits", agents=20, rounds=15),
+    "few": Setting(IMAGES, "fashion-mnist", 40, 30, participation=0.1, limit=4800),
+    "lenet": Setting(LENET, "fashion-mnist", agents=12, rounds=9, limit=1440, torch=True),
+}
 SWAPS = [list(range(10)), [1, 0, 3, 2, 4, 5, 6, 7, 8, 9], [0, 1, 2, 3, 4, 5, 7, 6, 9, 8]]
 MODES = {"tuned": "E-tuned", "server": "E-server"}
 OUT = Path(__file__).parent / "results" / "kin.json"
 Found = dict[str, dict[str, Any]]  # the figures of each cell by its key
+Images = npt.NDArray[np.floating[Any]]
+Change = Callable[[Dataset, int], Dataset]  # from an agent's data and its group
 
 
 @dataclass(frozen=True)
@@ -97,10 +133,36 @@ class Fleet:
 
     partition: Mapping[str, Any]
     groups: int = 1  # agents take turns
-    change: str = ""  # what the groups differ in: names of digits, or angles
+    change: Change | None = None  # an agent's data as its group has them, from those of the others
     unequal: bool = False  # numbers of samples are log-normal
 
 
+def renamed(*names: list[int]) -> Change:
+    """Each group calls the digits by names of its own."""
+
+    def change(own: Dataset, group: int) -> Dataset:
+        of_group = np.array(names[group])
+        return replace(own, targets=of_group[own.targets], test_targets=of_group[own.test_targets])
+
+    return change
+
+
+def seen(view: Callable[[Images], Images], first: int = 1) -> Change:
+    """Groups from `first` on see the images (n, 1, 8, 8) in another way."""
+
+    def change(own: Dataset, group: int) -> Dataset:
+        if group < first:
+            return own
+        features, test_features = (
+            np.ascontiguousarray(view(images), np.float32)
+            for images in (own.features, own.test_features)
+        )
+        return replace(own, features=features, test_features=test_features)
+
+    return change
+
+
+TURNED = seen(lambda images: images[..., ::-1, ::-1])
 IID = {"name": "iid"}
 SKEWED = {"name": "dirichlet", "alpha": 0.3, "test": "proportional"}
 FLEETS = {
@@ -112,14 +174,14 @@ FLEETS = {
     "label groups": Fleet({"name": "grouped_labels", "groups": 4}),
     "upside down": Fleet({"name": "rotation", "groups": 2}),
     "rotated": Fleet({"name": "rotation", "groups": 4}),
-    "swaps": Fleet(IID, 3, "names"),
-    "unequal swaps": Fleet(IID, 3, "names", unequal=True),
-    "skewed swaps": Fleet(SKEWED, 3, "names"),
-    "skewed rotation": Fleet(SKEWED, 2, "angles"),
+    "swaps": Fleet(IID, 3, renamed(*SWAPS)),
+    "unequal swaps": Fleet(IID, 3, renamed(*SWAPS), unequal=True),
+    "skewed swaps": Fleet(SKEWED, 3, renamed(*SWAPS)),
+    "skewed rotation": Fleet(SKEWED, 2, TURNED),
     "three labels": Fleet({"name": "label_skew", "share": 0.3}),
     "dirichlet 1": Fleet({**SKEWED, "alpha": 1.0}),
     "unequal rotation": Fleet({"name": "rotation", "groups": 4}, unequal=True),
-    "sensor gain": Fleet(IID, 2, "gain"),
+    "sensor gain": Fleet(IID, 2, seen(lambda images: images / 2)),
 }
 
 
@@ -130,6 +192,7 @@ class Cell:
     fleet: str
     method: str
     seed: int
+    setting: str = "digits"
 
     @property
     def key(self) -> str:
@@ -139,21 +202,26 @@ class Cell:
 
 def scenario(cell: Cell) -> Scenario:
     """The scenario that a coordinator would run."""
+    common = SETTINGS[cell.setting]
     is_last_third = cell.method == "local last third"
-    first = round(2 * ROUNDS / 3)
-    last_third = (ROUNDS - first) * PLAIN["epochs"]
+    first = round(2 * common.rounds / 3)
+    last_third = (common.rounds - first) * PLAIN["epochs"]
     return Scenario.model_validate(
         {
             "name": "kin",
             "seed": cell.seed,
-            "task": {**DIGITS, **TASKS.get(cell.method, {})},
+            "task": {**common.task, **TASKS.get(cell.method, {})},
             "training": PLAIN,
             "strategy": EVERY[cell.method],
-            "rounds": {"count": first if is_last_third else ROUNDS},
+            "rounds": {
+                "count": first if is_last_third else common.rounds,
+                "participation": common.participation,
+            },
             "evaluation": {"tune_epochs": last_third + 1 if is_last_third else 1},
             "fleet": {
-                "agents": AGENTS,
-                "data": "digits",
+                "agents": common.agents,
+                "data": common.data,
+                "limit": common.limit,
                 "partition": FLEETS[cell.fleet].partition,
             },
         }
@@ -161,45 +229,38 @@ def scenario(cell: Cell) -> Scenario:
 
 
 @cache
-def people(fleet: str, seed: int) -> tuple[dict[ClientId, Dataset], tuple[int, ...]]:
+def people(
+    fleet: str, seed: int, setting: str = "digits", data_root: Path | None = None
+) -> tuple[dict[ClientId, Dataset], tuple[int, ...]]:
     """Each agent's data and true group (nothing if there is one), the same for all methods of a seed."""
     kind = FLEETS[fleet]
-    scene = scenario(Cell(fleet, "fedavg", seed))
-    data, split = fleet_data(scene, None)
-    kept = kept_shares(SIGMA if kind.unequal else 0.0, AGENTS, seed)
+    agents = SETTINGS[setting].agents
+    scene = scenario(Cell(fleet, "fedavg", seed, setting))
+    data, split = fleet_data(scene, data_root)
+    kept = kept_shares(SIGMA if kind.unequal else 0.0, agents, seed)
     owned = {}
-    for index in range(AGENTS):
-        own = _changed(fit(client_dataset(data, split, index), scene.task), kind, index)
+    for index in range(agents):
+        own = fit(client_dataset(data, split, index), scene.task)
+        if kind.change is not None:
+            own = kind.change(own, index % kind.groups)
         samples = max(int(kept[index] * len(own.targets)), FEWEST)
         order = np.random.default_rng([seed, index]).permutation(len(own.targets))
-        owned[agent_name(index, AGENTS)] = take(own, np.sort(order[:samples]))
-    truth = [index % kind.groups for index in range(AGENTS)]
+        owned[agent_name(index, agents)] = take(own, np.sort(order[:samples]))
+    truth = [index % kind.groups for index in range(agents)]
     if split.truth is not None:
         truth = split.truth.tolist()
     return owned, tuple(truth) if len(set(truth)) > 1 else ()
 
 
-def _changed(own: Dataset, kind: Fleet, index: int) -> Dataset:
-    """An agent's data as its group has them."""
-    group = index % kind.groups
-    if kind.change == "names":
-        names = np.array(SWAPS[group])
-        return replace(own, targets=names[own.targets], test_targets=names[own.test_targets])
-    if kind.change == "gain" and group:
-        return replace(own, features=own.features / 2, test_features=own.test_features / 2)
-    if kind.change == "angles" and group:
-        return replace(
-            own,
-            features=np.ascontiguousarray(own.features[:, :, ::-1, ::-1]),
-            test_features=np.ascontiguousarray(own.test_features[:, :, ::-1, ::-1]),
-        )
-    return own
-
-
 class Voters(TorchClients):
     """Agents with the learner `numpy`, which hold samples back where their order asks for it."""
 
-    def trainer(self, data: Dataset, client: ClientId, order: OrderMessage) -> NumpyLocal:  # type: ignore[override]
+    torch = False
+
+    def trainer(self, data: Dataset, client: ClientId, order: OrderMessage) -> Local:  # type: ignore[override]
+        if self.torch:
+            learner: Local = super().trainer(data, client, order)
+            return learner
         work = order.work
         assert work is not None
         training = Training.model_validate(work.training)
@@ -227,11 +288,12 @@ class Voters(TorchClients):
         return hold_back(data, order.work.seed, client)
 
 
-def measured(cell: Cell) -> dict[str, Any]:
+def measured(cell: Cell, data_root: Path | None = None) -> dict[str, Any]:
     """E-server and E-tuned as macro averages over agents, the sizes of the clusters, ARI, and what Kin decided."""
-    owned, truth = people(cell.fleet, cell.seed)
+    owned, truth = people(cell.fleet, cell.seed, cell.setting, data_root)
     scene = scenario(cell)
     clients = Voters(scene, started(scene), owned)
+    clients.torch = SETTINGS[cell.setting].torch
     clients.held_back_for = clients.held
     began = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
@@ -259,10 +321,12 @@ def measured(cell: Cell) -> dict[str, Any]:
     return figures
 
 
-def cells(fleets: list[str], methods: list[str], seeds: list[int]) -> Iterator[Cell]:
+def cells(
+    fleets: list[str], methods: list[str], seeds: list[int], setting: str = "digits"
+) -> Iterator[Cell]:
     """All cells of the first seed come before any of the second."""
     for seed, fleet, method in itertools.product(seeds, fleets, methods):
-        yield Cell(fleet, method, seed)
+        yield Cell(fleet, method, seed, setting)
 
 
 def of(found: Found, fleet: str, method: str, key: str) -> list[Any]:
@@ -296,6 +360,22 @@ def table(found: Found, mode: str) -> str:
         apart = [f"{margin(found, fleet, method, mode):+.1f}" for method in KINS]
         row = " | ".join([*figures, *apart, *[decisions(found, fleet, method) for method in KINS]])
         lines.append(f"| {fleet} | {row} |")
+    return "\n".join(lines)
+
+
+def brief(found: Found, setting: str) -> str:
+    """Markdown: a row per fleet with E-server / E-tuned of each method of another setting, and what Kin decided."""
+    methods = [method for method in METHODS if any(f"/{method}/" in key for key in found)]
+    lines = [
+        f"| {setting}, E-server / E-tuned | {' | '.join(methods)} | Kin's groups (ARI) |",
+        "|---|" + "---:|" * len(methods) + "---|",
+    ]
+    for fleet in whole(found, tuple(methods)):
+        row = [
+            " / ".join(f"{percent(found, fleet, method, mode):.1f}" for mode in ("server", "tuned"))
+            for method in methods
+        ]
+        lines.append(f"| {fleet} | {' | '.join(row)} | {decisions(found, fleet, methods[0])} |")
     return "\n".join(lines)
 
 
@@ -399,7 +479,7 @@ def advice_for(cell: Cell) -> str:
         run = Voters(scene, started(scene), owned).run(Path(folder))
     notes = dict(run.strategy.shown(run.state).notes)
     groups = [[""]] * (max(run.state.assign.values(), default=-1) + 1)
-    return advice(notes, AGENTS, groups).kind
+    return advice(notes, len(owned), groups).kind
 
 
 def summary(found: Found, mode: str) -> str:
@@ -421,34 +501,44 @@ def summary(found: Found, mode: str) -> str:
     return "\n".join(lines)
 
 
+def outputs(setting: str) -> Path:
+    """The record of a setting."""
+    return OUT if setting == "digits" else OUT.with_name(f"kin_{setting}.json")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--fleets", nargs="+", default=list(FLEETS), choices=list(FLEETS))
     parser.add_argument("--methods", nargs="+", default=[*EVERY, ADVICE], choices=[*EVERY, ADVICE])
-    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--setting", default="digits", choices=list(SETTINGS))
+    parser.add_argument("--data-root", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--out", type=Path, help="default: a file for each setting")
     parser.add_argument("--table", action="store_true", help="run nothing, print finished cells")
     parser.add_argument("--page", type=Path, help="a Markdown page whose tables are replaced")
     options = parser.parse_args()
     repeatable()
-    found: Found = {}
-    if options.out.exists():
-        found = json.loads(options.out.read_text())["cells"]
+    out: Path = options.out or outputs(options.setting)
+    found: Found = json.loads(out.read_text())["cells"] if out.exists() else {}
     if not options.table:
-        for cell in cells(options.fleets, options.methods, options.seeds):
+        for cell in cells(options.fleets, options.methods, options.seeds, options.setting):
             if cell.key in found:
                 continue
             is_advice = cell.method == ADVICE
-            found[cell.key] = {"kind": advice_for(cell)} if is_advice else measured(cell)
+            found[cell.key] = (
+                {"kind": advice_for(cell)} if is_advice else measured(cell, options.data_root)
+            )
             print(cell.key, found[cell.key], flush=True)
-            record = {"rounds": ROUNDS, "agents": AGENTS, "cells": found}
-            write_atomically(options.out, json.dumps(record, indent=1).encode())
-    tables = {}
-    for mode, name in MODES.items():
-        tables[f"{name} on"] = table(found, mode)
-        tables[f"{name}, to the best of the seven"] = summary(found, mode)
-    tables["E-server"] = gated(found)
-    tables["fleet"] = advised(found)
+            common = SETTINGS[options.setting]
+            record = {"rounds": common.rounds, "agents": common.agents, "cells": found}
+            write_atomically(out, json.dumps(record, indent=1).encode())
+    if options.setting != "digits":
+        tables = {f"{options.setting}, E-server / E-tuned": brief(found, options.setting)}
+    else:
+        tables = {"E-server": gated(found), "fleet": advised(found)}
+        for mode, name in MODES.items():
+            tables[f"{name} on"] = table(found, mode)
+            tables[f"{name}, to the best of the seven"] = summary(found, mode)
     if options.page is not None:
         text = options.page.read_text("utf-8")
         for first, made in tables.items():

@@ -8,7 +8,7 @@ In a vote of the fleet each agent sends a mean difference and its variance, and 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -97,17 +97,28 @@ class Outcome:
     better: int  # of them have a lower loss
     gain: float  # the sum of the differences
     z: float  # the sum in standard deviations; the agents are given, their samples drawn
+    least: float = 0.0  # z of the group that loses most; 0: none loses
 
     @property
     def is_sure(self) -> bool:
         """Whether the gain is beyond chance."""
         return self.z > SURE
 
+    @property
+    def harms(self) -> bool:
+        """Whether a group loses beyond chance."""
+        return self.least < -SURE
 
-def counted(differences: Sequence[tuple[float, float]]) -> Outcome:
+
+def counted(differences: Sequence[tuple[float, float]], groups: Sequence[Hashable] = ()) -> Outcome:
     """The outcome from what `difference` gave each agent.
 
-    One liar has one vote: differences and errors beyond `LIMIT` times the median of all are cut off.
+    One liar has one vote: differences and errors beyond `LIMIT` times the median of all are cut off, and a group loses only if
+    two of its agents do.
+
+    Args:
+        differences: of each agent.
+        groups: of each agent; empty: there are none.
     """
     d = np.array([gain for gain, _ in differences], np.float64)
     e = np.sqrt(np.array([max(variance, 0.0) for _, variance in differences], np.float64))
@@ -115,13 +126,23 @@ def counted(differences: Sequence[tuple[float, float]]) -> Outcome:
         return Outcome(0, 0, 0.0, 0.0)
     most = LIMIT * float(np.median(np.abs(d)))
     clipped = np.clip(d, -most, most)
+    squares = np.minimum(e, LIMIT * float(np.median(e))) ** 2
+    least = 0.0
+    for group in set(groups):
+        own = np.array([one == group for one in groups])
+        if (d[own] < 0).sum() >= 2:
+            least = min(least, _deviations(clipped[own], squares[own]))
     gain = math.fsum(clipped.tolist())
-    error = math.sqrt(math.fsum((np.minimum(e, LIMIT * float(np.median(e))) ** 2).tolist()))
+    return Outcome(len(d), int((d > 0).sum()), gain, _deviations(clipped, squares), least)
+
+
+def _deviations(gains: npt.NDArray[np.float64], variances: npt.NDArray[np.float64]) -> float:
+    """The sum of gains in its standard deviations."""
+    gain = math.fsum(gains.tolist())
+    error = math.sqrt(math.fsum(variances.tolist()))
     if gain == 0:
-        z = 0.0
-    else:
-        z = min(max(gain / error if error else math.copysign(MOST, gain), -MOST), MOST)
-    return Outcome(len(d), int((d > 0).sum()), gain, z)
+        return 0.0
+    return min(max(gain / error if error else math.copysign(MOST, gain), -MOST), MOST)
 
 
 def _bounded(losses: Errors) -> npt.NDArray[np.float64]:

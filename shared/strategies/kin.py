@@ -61,7 +61,6 @@ from covey.shared.strategies.base import (
     Setup,
     Shown,
     Sums,
-    Term,
     Terms,
     View,
     trained_report,
@@ -84,26 +83,27 @@ from covey.shared.strategies.bases.cut import (
     with_card,
 )
 from covey.shared.strategies.bases.hard import ManyModels, joined, sizes, unanswered, unassigned
-from covey.shared.strategies.bases.single import KEY, sample_term
+from covey.shared.strategies.bases.single import sample_term
 from covey.shared.strategies.bases.vote import (
+    GROUP_OR_ALL,
+    QUESTION,
     Ballot,
+    after_round,
     ballot,
     ballots,
-    can_vote,
-    comparing,
-    count,
-    facts,
+    ballots_on_groups,
+    counting_in_groups,
+    counts,
+    elected,
     group_or_all,
+    on_groups,
     outcomes_of,
-    with_averages,
+    standing,
 )
 
 VOTERS = 6  # agents; fewer have no first vote
 
-# numbers of orders and reports of a vote
-QUESTION = "question"  # which of the two votes
-GROUP_OR_ALL = "group"
-OWN_OR_GROUP = "own"
+OWN_OR_GROUP = "own"  # the question of the second vote
 ALONE = "alone"  # number of an order to train: the model stays with the agent
 
 
@@ -111,7 +111,7 @@ ALONE = "alone"  # number of an order to train: the model stays with the agent
 class KinState(Ballot):
     """Besides the models, what the tests found and what the agents have voted for."""
 
-    votes: tuple[int, int] = (0, 0)  # complete rounds after which each of the two takes place
+    second: int = 0  # complete rounds before the second vote
     rounds: int = 0  # R
     tested: bool = False
     chances: Chances = ()
@@ -137,8 +137,7 @@ class KinState(Ballot):
     @property
     def votes_follow(self) -> bool:
         """Whether agents hold samples back for a vote that is to come."""
-        first, second = self.votes
-        return bool(self.shift) and first < self.rounds and self.done < second
+        return bool(self.shift) and self.rounds > 1 and self.done < self.second
 
     @property
     def is_settled(self) -> bool:
@@ -146,8 +145,7 @@ class KinState(Ballot):
         return self.tested and (not self.shift or OWN_OR_GROUP in self.outcomes or self.rounds < 2)
 
     @property
-    def cuts(self) -> dict[str, dict[ClientId, int]]:
-        """The cuts that are proposed."""
+    def proposed(self) -> dict[str, dict[ClientId, int]]:
         proposed = {INPUTS: self.inputs, LABELS: self.labels}
         return {basis: groups for basis, groups in proposed.items() if groups}
 
@@ -180,7 +178,8 @@ class Kin(ManyModels[KinState]):
         first = max(round(setup.rounds / 3), 1)
         second = max(round(2 * setup.rounds / 3), first)
         start = setup.starts[0]
-        return KinState(start, (start,), votes=(first, second), rounds=setup.rounds)
+        voted = first if first < setup.rounds else 0
+        return KinState(start, (start,), vote_after=voted, second=second, rounds=setup.rounds)
 
     def continued(self, state: KinState, fresh: KinState) -> KinState:
         if state.finishes_alone:
@@ -195,35 +194,23 @@ class Kin(ManyModels[KinState]):
         if not state.tested:
             return CARDS_ALONE
         if state.question and view.round < view.rounds:
-            return self._vote(state, view)
+            if state.question == GROUP_OR_ALL:
+                return ballots_on_groups(state, view)
+            return ballots([client for client in view.present if client in state.reporters], 2)
         newcomers = unassigned(state, view) if state.basis else ()
         if newcomers:
             entry = Phase(ENTRY, newcomers, ends_round=False, may_be_empty=True)
             return asking(entry, squares=True)
         return Phase(sizes={} if state.finishes_alone else {MODEL: state.start.size})
 
-    def _vote(self, state: KinState, view: View) -> Phase:
-        comparisons = 2
-        voters = tuple(client for client in view.present if client in state.reporters)
-        if state.question == GROUP_OR_ALL:
-            comparisons = len(state.cuts)
-            voters = tuple(
-                client
-                for client in view.present
-                if len(_keys(state, client)) == comparisons
-                and can_vote(state, client, KEY, _keys(state, client))
-            )
-        return ballots(voters, comparisons)
-
     def order(self, state: KinState, phase: Phase, client: ClientId) -> Order:
         if phase.name in (SIGNATURE, ENTRY):
             return CARD_ORDER
         order = self.serve(state, client)
         if phase.name == VOTE:
-            order = _with(order, {QUESTION: state.question, HOLD_BACK: 1})
-            if state.question == OWN_OR_GROUP:
-                return order
-            return comparing(state, order, client, (KEY, *_keys(state, client)))
+            if state.question == GROUP_OR_ALL:
+                return on_groups(state, order, client)
+            return _with(order, {QUESTION: OWN_OR_GROUP, HOLD_BACK: 1})
         if state.finishes_alone:
             return _with(order, {ALONE: 1})
         return _with(order, {HOLD_BACK: 1}) if state.votes_follow else order
@@ -270,31 +257,27 @@ class Kin(ManyModels[KinState]):
             return ()
         if state.basis:
             return sample_term(report, str(state.assign[client])) if client in state.assign else ()
-        all_agents = sample_term(report)
-        if not _is_voted_on_next(state):
-            return all_agents
-        [term] = all_agents
-        return (term, *[Term(key, term.weight, base=KEY) for key in _keys(state, client)])
+        return counting_in_groups(state, client, sample_term(report))
 
     def fold(self, state: KinState, phase: Phase, sums: Sums, reports: Reports) -> KinState:
         if phase.name == SIGNATURE:
             after = _with_cuts(replace(state, tested=True), reports)
-            return _standing(after, next(iter(after.cuts), "")) if self.stop else after
+            return _standing(after, next(iter(after.proposed), "")) if self.stop else after
         if phase.name == ENTRY:
             return _with_newcomers(state, phase, reports)
         if phase.name == VOTE:
-            decide = _grouped if state.question == GROUP_OR_ALL else _finishing
-            return decide(state, reports)
-        after = replace(state, done=state.done + 1, asked=())
+            if state.question == OWN_OR_GROUP:
+                return _finishing(state, reports)
+            voted, basis = elected(state, reports, (INPUTS,))
+            return _asking(_standing(voted, basis))
+        after = after_round(replace(state, asked=()), sums, reports)
         if state.finishes_alone:
             owners = {*state.owners, *[client for client, _ in reports]}
             return replace(after, owners=tuple(sorted(owners)))
         models = [sums.mean(str(k), otherwise=model) for k, model in enumerate(state.models)]
-        after = replace(after, models=tuple(models))
-        if _is_voted_on_next(state):
-            after = with_averages(after, KEY, lambda client: _keys(state, client), sums, reports)
         members = [client for client, _ in reports if not state.basis or client in state.assign]
-        return _asking(replace(after, reporters=tuple(members) if state.votes_follow else ()))
+        reporters = tuple(members) if state.votes_follow else ()
+        return _asking(replace(after, models=tuple(models), reporters=reporters))
 
     def stop_reason(self, state: KinState) -> str:
         return "the cards are tested (strategy.stop: cards)" if self.stop and state.tested else ""
@@ -363,23 +346,6 @@ def _own_or_group(job: Job, local: Local, client_state: ClientState) -> list[tup
 # -- cuts and votes of the fleet ----------------------------------------------------------------------
 
 
-def _key(basis: str, group: int) -> str:
-    """The key of a group's average."""
-    return f"{basis}-{group}"
-
-
-def _keys(state: KinState, client: ClientId) -> tuple[str, ...]:
-    """The keys of the averages of a client's groups, one for each cut."""
-    return tuple(
-        _key(basis, groups[client]) for basis, groups in state.cuts.items() if client in groups
-    )
-
-
-def _is_voted_on_next(state: KinState) -> bool:
-    """Whether the present round is the last one before the fate of the proposed cuts."""
-    return bool(state.cuts) and not state.basis and state.done + 1 == state.votes[0] < state.rounds
-
-
 def _with_cuts(state: KinState, reports: Reports) -> KinState:
     """The state after the tests, with up to two cuts of the fleet."""
     cards = cards_of(sampled(reports))
@@ -417,7 +383,7 @@ def _with_large_parts(state: KinState, least: int) -> KinState:
     """The state without cuts that divide the fleet, alone or together, into a part of fewer agents."""
     large = {
         basis: groups
-        for basis, groups in state.cuts.items()
+        for basis, groups in state.proposed.items()
         if min(Counter(groups.values()).values()) >= least
     }
     if len(large) == 2:
@@ -448,64 +414,38 @@ def _with_newcomers(state: KinState, phase: Phase, reports: Reports) -> KinState
 
 def _asking(state: KinState) -> KinState:
     """The state after a round or a vote, with the vote that is due."""
-    _, second = state.votes
-    if not state.shift or state.done >= state.rounds or state.is_settled:
-        return state
-    if state.averages:
+    if state.question:
         if state.agents >= VOTERS:
-            return replace(state, question=GROUP_OR_ALL)
+            return state
         state = _standing(state, INPUTS if state.inputs else "")
-    if state.done >= second:
-        return replace(state, question=OWN_OR_GROUP)
-    return state
-
-
-def _grouped(state: KinState, reports: Reports) -> KinState:
-    """The state after the first vote: a cut by inputs needs more votes for it than against, one by labels must be sure."""
-    outcomes = dict(zip(state.cuts, outcomes_of(reports, len(state.cuts)), strict=True))
-    helpful = {
-        basis: outcome.gain
-        for basis, outcome in outcomes.items()
-        if (outcome.z > 0 if basis == INPUTS else outcome.is_sure)
-    }
-    best = max(helpful, key=lambda basis: helpful[basis], default="")
-    answers = []
-    for basis, outcome in outcomes.items():
-        groups = len(set(state.cuts[basis].values()))
-        serve = "serve" if basis in helpful else "do not serve"
-        answers.append(
-            f"vote after round {state.done}: {groups} groups by {basis} {serve} the agents better than one model "
-            f"({count(outcome)})"
-        )
-    after = _standing(state, best)
-    kept = {**state.outcomes, **{basis: facts(outcome) for basis, outcome in outcomes.items()}}
-    return _asking(replace(after, answers=(*state.answers, *answers), outcomes=kept))
+    if state.votes_follow or not state.shift or state.is_settled or state.done >= state.rounds:
+        return state
+    return replace(state, question=OWN_OR_GROUP)
 
 
 def _standing(state: KinState, basis: str) -> KinState:
-    """The state in which a cut stands, or none: its groups continue from their own averages."""
-    after = replace(
-        state, question="", averages={}, shares={}, inputs={}, labels={}, kin={}, basis=basis
-    )
+    """The state in which a cut stands, or none."""
+    after = replace(standing(state, basis), inputs={}, labels={}, kin={}, basis=basis)
     if not basis:
         return after
-    assign = state.cuts[basis]
-    groups = Kinship(**state.kin[basis])
-    models = [state.averages.get(_key(basis, k), state.models[0]) for k in range(len(groups.style))]
-    return replace(after, models=tuple(models), assign=assign, kin={basis: state.kin[basis]})
+    return replace(after, assign=state.proposed[basis], kin={basis: state.kin[basis]})
 
 
 def _finishing(state: KinState, reports: Reports) -> KinState:
     """The state after the second vote: a model of its own must serve an agent better at once and after one epoch more."""
-    at_once, tuned = outcomes_of(reports, 2)
+    at_once, tuned = outcomes_of(reports, [{}, {}])
     alone = at_once.is_sure and tuned.is_sure
     serves = "serves" if alone else "does not serve"
     other = "that of its group" if state.basis else "the one of all"
     answer = (
         f"vote after round {state.done}: a model of its own {serves} an agent better than {other} "
-        f"({count(at_once)}; after one epoch more {count(tuned)})"
+        f"({counts(at_once)}; after one epoch more {counts(tuned)})"
     )
-    kept = {**state.outcomes, OWN_OR_GROUP: facts(at_once), f"{OWN_OR_GROUP}_tuned": facts(tuned)}
+    kept = {
+        **state.outcomes,
+        OWN_OR_GROUP: dict(vars(at_once)),
+        f"{OWN_OR_GROUP}_tuned": dict(vars(tuned)),
+    }
     return replace(
         state,
         question="",

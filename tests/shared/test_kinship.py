@@ -358,6 +358,23 @@ def test_one_liar_has_one_vote() -> None:
         assert votes.counted([*honest, lie]).is_sure
 
 
+def test_a_group_that_loses_beyond_chance_is_harmed_however_much_the_others_gain() -> None:
+    votes_of = [(0.4, 0.01)] * 3 + [(-0.2, 0.01)] * 3
+    groups = [0] * 3 + [1] * 3
+    won = votes.counted(votes_of, groups)
+    assert won.z > 2.33
+    assert won.harms
+    assert won.least == pytest.approx(-0.6 / 0.03**0.5)
+    assert not votes.counted(votes_of, [0, 1] * 3).harms, "both groups gain on average"
+    assert not votes.counted(votes_of).harms
+
+
+def test_one_liar_alone_in_a_group_is_not_a_group_that_loses() -> None:
+    honest = [(0.1, 0.001)] * 9
+    assert not votes.counted([*honest, (-1e50, 0.0)], [0] * 9 + [1]).harms
+    assert votes.counted([*honest, *[(-1e50, 0.0)] * 2], [0] * 9 + [1] * 2).harms
+
+
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=20), st.floats(1e-6, 1.0))
 def test_a_vote_for_the_other_model_is_the_vote_against_this_one(
     gains: list[float], variance: float

@@ -291,7 +291,8 @@ def _voted(gains: list[float], basis: str) -> KinState:
     state = KinState(
         flat(0, 0),
         (flat(0, 0),),
-        votes=(1, 2),
+        vote_after=1,
+        second=2,
         rounds=3,
         done=1,
         tested=True,
@@ -318,12 +319,21 @@ def test_a_cut_by_inputs_needs_a_majority_and_one_by_labels_must_be_sure() -> No
     assert _voted([-0.1] * 6, "inputs").basis == ""
 
 
+def test_a_cut_that_harms_one_of_its_groups_does_not_stand_whatever_the_other_gains() -> None:
+    after = _voted([1.0, -0.8] * 3, "inputs")
+    assert after.outcomes["inputs"]["z"] > 0
+    assert after.basis == ""
+    [answer] = after.answers
+    assert "do not serve the agents better" in answer
+    assert "; a group loses, z -" in answer
+
+
 def test_groups_continue_from_their_own_averages_and_a_refused_cut_leaves_nothing() -> None:
     won, lost = _voted([1.0] * 6, "inputs"), _voted([-1.0] * 6, "inputs")
     assert [model.tolist() for model in won.models] == [[1, 1], [2, 2]]
     assert [model.tolist() for model in lost.models] == [[0, 0]]
     for state in (won, lost):
-        assert (state.averages, state.shares, state.cuts, state.question) == ({}, {}, {}, "")
+        assert (state.averages, state.shares, state.proposed, state.question) == ({}, {}, {}, "")
     assert lost.kin == {}
 
 
@@ -455,4 +465,4 @@ def test_a_cut_that_needs_sums_of_too_few_agents_is_not_proposed(
     state = KinState(flat(0, 0), inputs=cuts[0], labels=cuts[1], kin=kept)
     assert Kin.sealed is not None
     after = Kin.sealed.allowed(state, 3)
-    assert [*after.cuts] == [*after.kin] == left
+    assert [*after.proposed] == [*after.kin] == left

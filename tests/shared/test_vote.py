@@ -73,7 +73,7 @@ def test_until_the_vote_all_clusters_have_one_model() -> None:
     end = Run(strategy, begun, clients).rounds(9)
     assert states.question == "group"
     np.testing.assert_array_equal(states.models[0], states.models[1])
-    assert sorted(states.averages) == ["cluster-0", "cluster-1"]
+    assert sorted(states.averages) == ["clusters-0", "clusters-1"]
     assert strategy.plan(states, View(3, 9, 0, tuple(clients))).name == "vote"
     assert end.state.outcomes["clusters"]["voters"] == 0, "agents that hold nothing back abstain"
     assert len(end.state.models) == 1

@@ -63,16 +63,16 @@ from covey.shared.strategies.base import (
 from covey.shared.strategies.bases.hard import Clustered, HardClustered, sizes
 from covey.shared.strategies.bases.single import KEY
 from covey.shared.strategies.bases.vote import (
+    CLUSTERS,
     Ballot,
+    after_round,
     ballot,
-    ballots,
-    can_vote,
-    comparing,
-    count,
-    facts,
+    ballots_on_groups,
+    counting_in_groups,
+    elected,
     group_or_all,
-    outcomes_of,
-    with_averages,
+    on_groups,
+    standing,
 )
 from covey.shared.strategies.phase_names import CARD
 
@@ -363,12 +363,13 @@ class Tested(Clustered):
 class Grouped(Tested, Ballot):
     """The state of a method that clusters once: besides the clusters, what they were made from."""
 
-    vote_after: int = (
-        0  # rounds of one model for all, before the vote on the clusters; 0: no vote is to come
-    )
     heights: tuple[float, ...] = ()  # of the merges
     cut: tuple[float | None, float | None] = (None, None)  # `low` and `high` of the Agglomeration
     evidence: tuple[float, ...] = ()  # of the chosen number of clusters, as `Cut.tree` returns it
+
+    @property
+    def proposed(self) -> Mapping[str, Mapping[ClientId, int]]:
+        return {CLUSTERS: self.assign} if self.vote_after and len(self.models) > 1 else {}
 
     def cut_at(self, agents: int) -> float | None:
         """A height between the last merge that was made and the next one."""
@@ -441,19 +442,14 @@ class ClusteredOnce(Gated[G], Generic[G]):
 
     def plan(self, state: G, view: View) -> Phase:
         if state.question and view.round < view.rounds:
-            voters = [
-                client
-                for client in view.present
-                if can_vote(state, client, KEY, _own(state, client))
-            ]
-            return ballots(voters, 1)
+            return ballots_on_groups(state, view)
         return super().plan(state, view)
 
     def order(self, state: G, phase: Phase, client: ClientId) -> Order:
         order = super().order(state, phase, client)
         if phase.name == VOTE:
-            return comparing(state, order, client, (KEY, *_own(state, client)))
-        if phase.name == TRAIN and is_one_model(state):
+            return on_groups(state, order, client)
+        if phase.name == TRAIN and state.is_before_vote:
             return replace(order, numbers={**order.numbers, HOLD_BACK: 1})
         return order
 
@@ -464,20 +460,16 @@ class ClusteredOnce(Gated[G], Generic[G]):
         if phase.name == VOTE:
             return ()
         terms = super().terms(state, phase, client, report)
-        if not is_one_model(state):
+        if not state.is_before_vote:
             return terms
-        with_own = (KEY, *_own(state, client)) if state.done + 1 == state.vote_after else (KEY,)
-        return tuple(replace(term, key=key, base=term.key) for term in terms for key in with_own)
+        of_all = tuple(replace(term, key=KEY, base=term.key) for term in terms)
+        return counting_in_groups(state, client, of_all)
 
     def aggregate(self, state: G, sums: Sums, reports: Reports) -> G:
-        if not is_one_model(state):
+        if not state.is_before_vote:
             return super().aggregate(state, sums, reports)
         one = sums.mean(KEY, otherwise=state.models[0])
-        after = replace(state, models=(one,) * len(state.models), done=state.done + 1)
-        if after.done < state.vote_after:
-            return after
-        after = with_averages(after, KEY, lambda client: _own(state, client), sums, reports)
-        return replace(after, question="group")
+        return after_round(replace(state, models=(one,) * len(state.models)), sums, reports)
 
     def fold(self, state: G, phase: Phase, sums: Sums, reports: Reports) -> G:
         return (
@@ -527,14 +519,9 @@ class ClusteredOnce(Gated[G], Generic[G]):
         return Proximity(clients, distances, self.cut.linkage, self.unit, cut)
 
 
-def is_one_model(state: Grouped) -> bool:
-    """Whether all agents train one model until their vote on the clusters."""
-    return state.done < state.vote_after and len(state.models) > 1
-
-
 def is_ready(state: Grouped) -> bool:
     """Whether the clusters are formed, and no vote on them is to come."""
-    return bool(state.models) and not is_one_model(state) and not state.question
+    return bool(state.models) and not state.proposed
 
 
 def voted_on(job: Job, local: Local, client_state: ClientState) -> Report:
@@ -542,36 +529,12 @@ def voted_on(job: Job, local: Local, client_state: ClientState) -> Report:
     return ballot(group_or_all(job, local, client_state), local)
 
 
-def _own(state: Grouped, client: ClientId) -> tuple[str, ...]:
-    """The key of the average of a client's cluster, for the vote."""
-    return (f"cluster-{state.assign[client]}",) if client in state.assign else ()
-
-
 def _voted(state: G, reports: Reports) -> G:
-    """The state after the vote: clusters continue from their own averages, or all agents are one cluster.
-
-    If a test has found a shift in inputs, clusters need more votes for them than against; otherwise the gain must be sure.
-    """
-    [outcome] = outcomes_of(reports, 1)
-    helps = outcome.z > 0 if INPUTS in bases_of(state.chances) else outcome.is_sure
-    clusters = len(state.models)
-    answer = (
-        f"vote after round {state.done}: {clusters} clusters {'serve' if helps else 'do not serve'} the agents better than "
-        f"one model ({count(outcome)})"
-    )
-    models = [state.averages.get(f"cluster-{k}", model) for k, model in enumerate(state.models)]
-    after = replace(
-        state,
-        question="",
-        averages={},
-        shares={},
-        answers=(answer,),
-        outcomes={"clusters": facts(outcome)},
-        models=tuple(models),
-    )
-    if helps:
-        return after
-    return replace(after, models=state.models[:1], assign=dict.fromkeys(state.assign, 0))
+    """The state after the vote: clusters continue from their own averages, or all agents are one cluster."""
+    tested = (CLUSTERS,) if INPUTS in bases_of(state.chances) else ()
+    after, name = elected(state, reports, tested)
+    assign = state.assign if name else dict.fromkeys(state.assign, 0)
+    return replace(standing(after, name), assign=assign)
 
 
 def with_tree(state: G, tree: Agglomeration, evidence: tuple[float, ...]) -> G:

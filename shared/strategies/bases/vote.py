@@ -10,7 +10,7 @@ evaluation asks it (`evaluation.fallback`), with the same samples.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -34,11 +34,18 @@ from covey.shared.strategies.base import (
     Report,
     Reports,
     Sums,
+    Terms,
+    View,
 )
 from covey.shared.strategies.bases.hard import Clustered
+from covey.shared.strategies.bases.single import KEY
 from covey.shared.strategies.bases.single import counted as samples_counted
 
+GROUP_OR_ALL = "group"  # a question
+CLUSTERS = "clusters"  # name of the cut of a method that makes one
+
 # numbers of orders and reports of a vote
+QUESTION = "question"
 SHARE = "share"  # of the agent's own model in each average
 GAIN = "gain"
 VARIANCE = "variance"
@@ -50,6 +57,9 @@ Differences = list[tuple[float, float]]  # of each comparison: a mean difference
 class Ballot(Clustered):
     """The state of a method whose agents vote on averages of one round."""
 
+    vote_after: int = (
+        0  # rounds of one model for all, before the vote on groups; 0: none is to come
+    )
     done: int = 0  # rounds that are complete
     question: str = ""  # the vote that is due; empty: none
 
@@ -61,8 +71,21 @@ class Ballot(Clustered):
     answers: tuple[str, ...] = ()  # of the votes, for people
     outcomes: dict[str, dict[str, Any]] = field(default_factory=dict)  # by what was voted on
 
+    @property
+    def proposed(self) -> Mapping[str, Mapping[ClientId, int]]:
+        """By name, the cuts to be voted on: the group of each agent."""
+        return {}
+
+    @property
+    def is_before_vote(self) -> bool:
+        """Whether all agents train one model until their vote on groups."""
+        return bool(self.proposed) and self.done < self.vote_after
+
 
 B = TypeVar("B", bound=Ballot)
+
+
+# -- the phase of a vote ------------------------------------------------------------------------------
 
 
 def ballots(voters: Sequence[ClientId], comparisons: int) -> Phase:
@@ -74,11 +97,30 @@ def ballots(voters: Sequence[ClientId], comparisons: int) -> Phase:
     return Phase(VOTE, tuple(voters), {}, ends_round=False, may_be_empty=True, numbers=numbers)
 
 
-def comparing(state: Ballot, order: Order, client: ClientId, keys: tuple[str, ...]) -> Order:
-    """The order to compare the first of these averages with each of the others."""
+def ballots_on_groups(state: Ballot, view: View) -> Phase:
+    """The phase of a vote on groups, of those for whom each average exists, also without their own model."""
+    voters = []
+    for client in view.present:
+        keys = keys_of(state, client)
+        averages = len(keys) == len(state.proposed) and all(key in state.averages for key in keys)
+        if averages and state.shares.get(client, {}).get(KEY, 0.0) < 1.0:
+            voters.append(client)
+    return ballots(voters, len(state.proposed))
+
+
+def on_groups(state: Ballot, order: Order, client: ClientId) -> Order:
+    """The order to compare the average of all with those of the client's groups."""
+    keys = (KEY, *keys_of(state, client))
     shares = state.shares.get(client, {})
-    numbers = {HOLD_BACK: 1, SHARE: [shares.get(key, 0.0) for key in keys]}
+    numbers = {QUESTION: GROUP_OR_ALL, HOLD_BACK: 1, SHARE: [shares.get(key, 0.0) for key in keys]}
     return replace(order, models=keys, cluster=None, numbers={**order.numbers, **numbers})
+
+
+def keys_of(state: Ballot, client: ClientId) -> tuple[str, ...]:
+    """The keys of the averages of a client's groups, one for each cut."""
+    return tuple(
+        f"{name}-{groups[client]}" for name, groups in state.proposed.items() if client in groups
+    )
 
 
 def ballot(differences: Differences, local: Local) -> Report:
@@ -110,25 +152,35 @@ def group_or_all(job: Job, local: Local, client_state: ClientState) -> Differenc
     return [difference(losses[0], of_group) for of_group in losses[1:]]
 
 
-def with_averages(
-    state: B,
-    common: str,
-    keys_of: Callable[[ClientId], tuple[str, ...]],
-    sums: Sums,
-    reports: Reports,
-) -> B:
-    """The state with the averages of all groups, and each agent's share in its own ones.
+# -- on the server ------------------------------------------------------------------------------------
+
+
+def counting_in_groups(state: Ballot, client: ClientId, terms: Terms) -> Terms:
+    """The terms of a report to the model of all; in the last round before the vote it counts in its groups too."""
+    if not state.is_before_vote or state.done + 1 < state.vote_after:
+        return terms
+    keys = keys_of(state, client)
+    return (
+        *terms,
+        *[replace(one, key=key, base=one.started_from) for one in terms for key in keys],
+    )
+
+
+def after_round(state: B, sums: Sums, reports: Reports) -> B:
+    """The state after one more round; after the last one before the vote it has the averages of all groups, and each agent's
+    share in its own ones.
 
     Args:
-        state: before the vote.
-        common: the key of the average of all agents, which is the present model of all.
-        keys_of: the keys of the averages of an agent's groups.
-        sums: of the round, under these keys.
+        state: after the round, but for this.
+        sums: of the round, the one of all agents under `KEY`.
         reports: of the round.
     """
-    members: dict[str, dict[ClientId, float]] = {common: {}}
+    after = replace(state, done=state.done + 1)
+    if not state.is_before_vote or after.is_before_vote:
+        return after
+    members: dict[str, dict[ClientId, float]] = {KEY: {}}
     for client, report in reports:
-        for key in (common, *keys_of(client)):
+        for key in (KEY, *keys_of(state, client)):
             members.setdefault(key, {})[client] = samples_counted(report)
     averages = {}
     shares: dict[ClientId, dict[str, float]] = {}
@@ -136,35 +188,77 @@ def with_averages(
         total = sums.weight(key)
         if total <= 0:
             continue
-        if key != common:
+        if key != KEY:
             averages[key] = sums.mean(key, otherwise=state.models[0])
         for client, weight in zip(
             weights, fair_weights([*weights.values()], sums.average.share), strict=True
         ):
             shares.setdefault(client, {})[key] = weight / total
-    return replace(state, averages=averages, shares=dict(sorted(shares.items())))
+    in_order = dict(sorted(shares.items()))
+    return replace(after, averages=averages, shares=in_order, question=GROUP_OR_ALL)
 
 
-def can_vote(state: Ballot, client: ClientId, common: str, keys: Sequence[str]) -> bool:
-    """Whether each average exists that the client compares, also without its own model."""
-    own = state.shares.get(client, {})
-    return bool(keys) and all(key in state.averages for key in keys) and own.get(common, 0.0) < 1.0
+def elected(state: B, reports: Reports, tested: Collection[str]) -> tuple[B, str]:
+    """The state with the outcome of a vote on groups, and the cut that serves the agents best; "" if none does.
+
+    Groups must serve the fleet better than one model, and none of them may lose beyond chance: groups cannot be made for some
+    agents alone, and those whom the others help would be left behind.
+
+    Args:
+        state: before.
+        reports: of the vote.
+        tested: cuts of what a test has found to differ: for them more votes for than against are enough.
+    """
+    outcomes = outcomes_of(reports, [*state.proposed.values()])
+    helpful = {}
+    answers = []
+    for (name, groups), outcome in zip(state.proposed.items(), outcomes, strict=True):
+        if (outcome.z > 0 if name in tested else outcome.is_sure) and not outcome.harms:
+            helpful[name] = outcome.gain
+        count = len(set(groups.values()))
+        what = f"{count} clusters" if name == CLUSTERS else f"{count} groups by {name}"
+        answers.append(
+            f"vote after round {state.done}: {what} {'serve' if name in helpful else 'do not serve'} the agents better than "
+            f"one model ({counts(outcome)})"
+        )
+    facts = {name: dict(vars(one)) for name, one in zip(state.proposed, outcomes, strict=True)}
+    after = replace(
+        state, question="", answers=(*state.answers, *answers), outcomes={**state.outcomes, **facts}
+    )
+    return after, max(helpful, key=lambda name: helpful[name], default="")
 
 
-def outcomes_of(reports: Reports, comparisons: int) -> list[Outcome]:
-    """What the agents voted in each comparison."""
-    votes = [report.numbers for _, report in reports if {GAIN, VARIANCE} <= report.numbers.keys()]
+def standing(state: B, name: str) -> B:
+    """The state after a vote on groups: those of the cut that stands continue from their own averages, or all from one model."""
+    models = state.models[:1]
+    if name:
+        count = max(state.proposed[name].values()) + 1
+        models = tuple(state.averages.get(f"{name}-{k}", models[0]) for k in range(count))
+    return replace(state, question="", vote_after=0, averages={}, shares={}, models=models)
+
+
+def outcomes_of(reports: Reports, cuts: Sequence[Mapping[ClientId, int]]) -> list[Outcome]:
+    """What the agents voted in each comparison.
+
+    Args:
+        reports: of the vote.
+        cuts: of each comparison, the group of each agent; empty: it is not about groups.
+    """
+    votes = [
+        (client, report.numbers)
+        for client, report in reports
+        if {GAIN, VARIANCE} <= report.numbers.keys()
+    ]
     return [
-        counted([(vote[GAIN][place], vote[VARIANCE][place]) for vote in votes])
-        for place in range(comparisons)
+        counted(
+            [(vote[GAIN][place], vote[VARIANCE][place]) for _, vote in votes],
+            [cut[client] for client, _ in votes if cut],
+        )
+        for place, cut in enumerate(cuts)
     ]
 
 
-def count(outcome: Outcome) -> str:
+def counts(outcome: Outcome) -> str:
     """An outcome in a sentence."""
-    return f"{outcome.better} of {outcome.voters} gain, z {outcome.z:.2f}"
-
-
-def facts(outcome: Outcome) -> dict[str, Any]:
-    """An outcome in the record."""
-    return dict(vars(outcome))
+    text = f"{outcome.better} of {outcome.voters} gain, z {outcome.z:.2f}"
+    return f"{text}; a group loses, z {outcome.least:.2f}" if outcome.harms else text

@@ -1,0 +1,50 @@
+"""The benchmarks of what cards cost and reveal: their measures are right where they are known, and the pages show the records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from benchmarks import card_costs, card_leakage
+from benchmarks.kin import people
+from covey.shared.numerics import kinship
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_all_is_redrawn_from_as_many_projections_as_pixels_and_nothing_through_much_noise() -> None:
+    owned = [*people("even", 1)[0].values()]
+    shares = []
+    for projected, noise in ((8, 0.0), (64, 0.0), (8, 1e3)):
+        kinship.projection.cache_clear()
+        with mock.patch.object(kinship, "PROJECTED", projected):
+            shares.append(card_leakage.redrawn(owned, noise, 1)[1])
+    kinship.projection.cache_clear()
+    some, everything, nothing = shares
+    assert 0.1 < some < 0.6
+    assert everything > 0.99
+    assert nothing == pytest.approx(0, abs=0.01)
+
+
+def test_a_small_fleet_costs_a_card_of_five_kilobytes() -> None:
+    row = card_costs.measured(20)
+    assert 5000 < row["bytes"] < 6000
+    assert row["ari"] > 0.3
+
+
+@pytest.mark.parametrize(
+    ("made", "record", "page"),
+    [
+        (card_costs.table, card_costs.OUT, "kin.md"),
+        (card_leakage.table, card_leakage.OUT, "privacy.md"),
+    ],
+)
+def test_the_page_shows_the_figures_of_the_record(
+    made: Callable[[Any], str], record: Path, page: str
+) -> None:
+    assert made(json.loads(record.read_text())) in (ROOT / "docs" / page).read_text("utf-8")
