@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 
 from covey.agent.cli.program import app as agent
 from covey.broker.cli.program import app as broker
+from covey.broker.folder import BrokerFolder
 from covey.coordinator.cli.program import app as coordinator
 
 PAGE = Path(__file__).parents[1] / "docs" / "mistakes.md"
@@ -55,7 +56,7 @@ task: {features: [3], classes: 2, columns: [a, b, c], model: linear}
 strategy: fedavg
 rounds: {count: 2, start_agents: 2}
 """
-FILES = {
+FILES: dict[str, str | bytes] = {
     "scenario.yaml": GOOD,
     "devices.yaml": DEVICES,
     "compare.yaml": GOOD + "compare: {methods: [{name: fedavg}, {name: fedclust}], seeds: [1]}\n",
@@ -76,6 +77,13 @@ FILES = {
     "cut.parquet": "nonsense",
     "cut.npz": "nonsense",
     "notes/notes.txt": "nonsense",
+    "latin.csv": "a,b,c,größe\n1,2,3,0\n4,5,6,1\n".encode("latin-1"),
+    "commas.csv": "a;b;c;label\n1,5;2;3;0\n4;5;6;1\n",
+    "german.csv": "when,x,label\n31.12.2025 13:45,1,0\n01.01.2026 13:45,2,1\n",
+    "times.yaml": DEVICES.replace("[3]", "[5]").replace("[a, b, c]", "[when, x], times: [when]"),
+    "north.yaml": DEVICES + "federation: north\n",
+    "twice.csv": "id\npi-3\npi-4\npi-3\n",
+    "columns.csv": "name,place\npi-3,roof\n",
 }
 
 MISTAKES = (
@@ -449,6 +457,247 @@ MISTAKES = (
         "expected a table (.csv, .tsv, .parquet)",
         "a folder per class of images",
     ),
+    # data as people have it
+    Mistake(
+        "a table in another encoding",
+        "agent check --scenario devices.yaml --data latin.csv",
+        "latin.csv: not UTF-8 text",
+        "save the table as UTF-8",
+        "name its encoding in task.read.encoding",
+    ),
+    Mistake(
+        "decimal commas",
+        "agent check --scenario devices.yaml --data commas.csv",
+        "row 1 (line 2), column 'a': '1,5' is not a number",
+        "write numbers with a decimal point, such as 0.5",
+        "set task.read.decimal to ','",
+    ),
+    Mistake(
+        "dates with dots",
+        "agent check --scenario times.yaml --data german.csv",
+        "row 1 (line 2), column 'when': '31.12.2025 13:45' is not a time",
+        "write times as 2026-01-31 13:45",
+        "name their form in task.read.dates",
+    ),
+    Mistake(
+        "a label column that the table lacks",
+        "agent check --scenario devices.yaml --data good.csv --label size",
+        "no label column 'size'",
+        "the columns are 'a', 'b', 'c', 'label'",
+        "choose one of them with --label",
+    ),
+    Mistake(
+        "a season of a column that is no time",
+        "coordinator validate devices.yaml --set 'task.seasons=[a]'",
+        "seasons: ['a'] are not among times",
+        "add them there",
+        "devices.yaml",
+    ),
+    Mistake(
+        "the measure of a regression for classes",
+        "coordinator validate devices.yaml --set task.measure=rmse",
+        "measure is rmse",
+        "the task has accuracy, f1, recall, auc, loss",
+        "choose one of them",
+    ),
+    # devices and their credentials
+    Mistake(
+        "credentials of another federation",
+        "agent start --data good.csv --credentials home/users/pi-1.pem --federation south",
+        "these credentials are for federation 'default'",
+        "--federation (or COVEY_FEDERATION) is 'south'",
+        "credentials from `broker enroll --federation south`",
+    ),
+    Mistake(
+        "a run of another federation than its credentials",
+        "coordinator run north.yaml --credentials home/users/second.pem --out r1",
+        "these credentials are for federation 'south'",
+        "where the broker would deliver nothing",
+        "credentials from `broker enroll --federation north`",
+    ),
+    Mistake(
+        "a run with the credentials of a device",
+        "coordinator run devices.yaml --credentials home/users/pi-1.pem --out r2",
+        "these credentials belong to pi-1, with the role agent",
+        "expected a file with the role coordinator",
+        "from `broker init` or `broker enroll --role`",
+    ),
+    Mistake(
+        "a device with the coordinator's credentials",
+        "agent start --data good.csv --credentials home/users/coordinator.pem",
+        "these credentials belong to the coordinator",
+        "expected those of an agent",
+        "from `broker enroll`",
+    ),
+    Mistake(
+        "the credentials of another device",
+        "agent start --data good.csv --credentials home/users/pi-1.pem --id pi-2",
+        "these credentials belong to pi-1, not to pi-2",
+        "omit --id",
+        "give the file of pi-2",
+    ),
+    Mistake(
+        "a table for credentials",
+        "agent start --data good.csv --credentials good.csv",
+        "good.csv: this is not a credentials file",
+        "expected one that `broker enroll` wrote",
+        "ask for it again",
+    ),
+    Mistake(
+        "one federation twice",
+        "agent start --data good.csv --also default",
+        "--also: default, default",
+        "expected each federation once",
+        "--also",
+    ),
+    Mistake(
+        "a code that was cut",
+        "agent join BJxyz",
+        "this is not a whole code",
+        "copy the line that `broker enroll --join` printed",
+        "from `agent join` to its end",
+    ),
+    Mistake(
+        "a misspelt limit",
+        "agent start --data good.csv --limit max_epoch=3",
+        "--limit: max_epoch: unknown key",
+        "did you mean",
+        "max_epochs?",
+    ),
+    Mistake(
+        "a condition that no device has",
+        "agent start --data good.csv --only-when charged",
+        "unknown condition 'charged'",
+        "expected charging, idle",
+        "hours of the day such as 22:00-06:00",
+    ),
+    Mistake(
+        "a sensor without a topic",
+        "agent serve --model-dir none --discovery homeassistant",
+        "--discovery announces the sensor of a topic",
+        "name it",
+        "with --topic",
+    ),
+    Mistake(
+        "predictions without a model",
+        "agent predict --data good.csv",
+        "no model",
+        "name the agent's folder with --model-dir",
+        "a file with --model",
+    ),
+    Mistake(
+        "predictions into the folder that is watched",
+        "agent predict --watch notes --out notes --model-dir none",
+        "--watch notes",
+        "expected a folder",
+        "another one than --out",
+    ),
+    # operations
+    Mistake(
+        "a device that is enrolled twice",
+        "broker enroll pi-1 --home home",
+        "pi-1 is enrolled already",
+        "replace them with `broker rotate pi-1`",
+        "revoke them with `broker expel pi-1`",
+    ),
+    Mistake(
+        "a device twice in a table",
+        "broker enroll --csv twice.csv --home home",
+        "twice.csv: pi-3 twice",
+        "expected each id",
+        "once in a federation",
+    ),
+    Mistake(
+        "a table of devices without their ids",
+        "broker enroll --csv columns.csv --home home",
+        "found name, place",
+        "expected a table with a column `id`",
+        "`federation` and `key`",
+    ),
+    Mistake(
+        "a space in the federation of a device",
+        "broker enroll pi-5 --federation 'a b' --home home",
+        "--federation 'a b'",
+        "use letters, digits, '.', '_' and '-', at most 64",
+        "or + for any",
+    ),
+    Mistake(
+        "half of a signing key",
+        "broker enroll pi-5 --key 12 --home home",
+        "--key",
+        "expected one user of one federation",
+        "the 64 digits that `agent keys` prints on its device",
+    ),
+    Mistake(
+        "a device that was never enrolled",
+        "broker expel pi-9 --home home",
+        "pi-9: no such agent",
+        "enrolled are",
+        "pi-1, second",
+    ),
+    Mistake(
+        "the coordinator for a device",
+        "broker expel coordinator --home home",
+        "coordinator: no such agent",
+        "replace the coordinator's credentials",
+        "`broker rotate coordinator`",
+    ),
+    Mistake(
+        "a second broker in the folder of the first",
+        "broker init --home home --host localhost",
+        "home is not empty",
+        "expected a new folder",
+        "nothing was changed",
+    ),
+    Mistake(
+        "users of a folder and of the command line",
+        "broker up --home home --user me --password x",
+        "--home contains users and certificates",
+        "omit the options",
+        "for users and TLS",
+    ),
+    Mistake(
+        "a user without a password",
+        "broker up --user me",
+        "--user and --password belong together",
+        "give both",
+        "or neither",
+    ),
+    Mistake(
+        "a folder of data for a broker that keeps none",
+        "broker up --embedded --data kept",
+        "the embedded broker keeps nothing on disk",
+        "omit --data",
+        "or install mosquitto",
+    ),
+    Mistake(
+        "a round that is no number",
+        "coordinator promote notes@last",
+        "notes@last",
+        "expected RUN@ROUND or RUN@best",
+        "such as notes@12",
+    ),
+    Mistake(
+        "a list of runs that are not there",
+        "coordinator ls nowhere",
+        "nowhere: no such folder",
+        "expected one that has the folders",
+        "of runs",
+    ),
+    Mistake(
+        "a speed in words",
+        "coordinator plan devices.yaml --mbit fast",
+        "--mbit fast",
+        "expected Mbit/s of a device",
+        "such as 20 or 20/5 (down/up)",
+    ),
+    Mistake(
+        "the audit log of a folder without a run",
+        "coordinator audit notes",
+        "notes/audit.jsonl: there is no audit log",
+        "give the folder",
+        "of a run",
+    ),
 )
 
 
@@ -459,7 +708,10 @@ def workplace() -> Iterator[int]:
         for name, content in FILES.items():
             file = Path(name)
             file.parent.mkdir(exist_ok=True)
-            file.write_text(content)
+            file.write_bytes(content if isinstance(content, bytes) else content.encode())
+        home = BrokerFolder.create(Path("home"), ["localhost"], 8883)
+        home.enroll("pi-1")
+        home.enroll("second", "coordinator", "south")
         yield port
 
 

@@ -408,6 +408,12 @@ def bench(
     learner: LearnerOption = None,
     name: AgentId = None,
     state: StateFolder = None,
+    federation: Annotated[
+        str,
+        typer.Option(
+            help="whose status has the result, for agents of several", envvar="COVEY_FEDERATION"
+        ),
+    ] = DEFAULT_FEDERATION,
     as_json: Json = False,
 ) -> None:
     """Measure how long the work of a round takes on this device, for some seconds. Needs no broker.
@@ -423,6 +429,7 @@ def bench(
 
     agent = name or default_name()
     check_name("--id", agent)
+    check_name("--federation", federation)
     job = {
         "job": "bench",
         "source": {"data": resolve_data(data), "label": label},
@@ -439,7 +446,7 @@ def bench(
             raise UserError(why)
         raise UserError(f"{why}; {_what_fits(job, threads or default_threads())}")
     result = Benchmark.model_validate(answer)
-    file = bench_file.write(state_folder(state, agent), result)
+    file = bench_file.write(state_folder(state, agent, federation), result)
     if as_json:
         print(bench_report.as_json(result, epochs))
         return

@@ -67,8 +67,10 @@ def test_the_command_prints_a_round_and_keeps_the_result_for_the_status(
 
     monkeypatch.setattr("covey.agent.cli.device._first_job", here)
     data = str(images(tmp_path))
-    state = tmp_path / "state"
-    line = ["bench", "--data", data, "--model", "linear", "--state", str(state), "--epochs", "2"]
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    state = tmp_path / "covey" / "pi@north"
+    line = ["bench", "--data", data, "--model", "linear", "--id", "pi", "--epochs", "2"]
+    line += ["--federation", "north"]
     done = CliRunner().invoke(program.app, [*line, "--json"], catch_exceptions=False)
     printed = json.loads(done.stdout)
     kept = bench_file.read(state)
