@@ -32,8 +32,8 @@ def read_table(path: Path, default: Wanted) -> list[Wanted]:
     """
     with path.open(newline="", encoding="utf-8-sig") as file:
         rows = list(csv.DictReader(file))
-    columns = set(rows[0]) if rows else set()
-    if "id" not in columns or columns - {"id", "federation", "key"}:
+    columns = list(rows[0]) if rows else []
+    if "id" not in columns or {*columns} - {"id", "federation", "key"}:
         raise UserError(
             f"{path}: expected a table with a column `id`, and perhaps `federation` and `key`; found "
             f"{', '.join(map(str, columns)) or 'no rows'}"
