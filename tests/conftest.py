@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -48,7 +49,14 @@ def pytest_configure() -> None:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["COVEY_THREADS"] = "1"  # the bytes of agents are compared with those of a simulation
     sys.dont_write_bytecode = False
+    gc.disable()  # until all tests are collected
     os.fsync = lambda fd: None
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage from now on, and never among what the imports of all test modules left: a million objects."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

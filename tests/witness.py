@@ -159,9 +159,9 @@ def finished_run(run: Path) -> Digests:
 # -- the parts -------------------------------------------------------------------------------------
 
 
-def in_process(folder: Path) -> Digests:
-    """Every method of small_run.py without a network."""
-    return _small_runs(folder, _alone)
+def in_process(folder: Path, methods: Collection[str] = METHODS) -> Digests:
+    """Every method of small_run.py, or these, without a network."""
+    return _small_runs(folder, _alone, methods)
 
 
 def buffered(folder: Path) -> Digests:

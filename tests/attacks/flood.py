@@ -48,15 +48,15 @@ KINDS: dict[str, Callable[[int], tuple[str, bytes]]] = {
 }
 
 
-def main(port: int, kind: str, seconds: float, per_s: float) -> None:
-    """Publish at this rate, as far as broker and machine allow, and print how many were sent."""
+def main(port: int, kind: str, count: int, per_s: float) -> None:
+    """Publish this number at this rate, or as fast as broker and machine allow, and print how many were sent."""
     client = Client(CallbackAPIVersion.VERSION2, client_id=f"rogue-{kind}")
     client.max_queued_messages_set(0)
     client.connect("127.0.0.1", port)
     client.loop_start()
     began, sent = time.monotonic(), 0
-    while (passed := time.monotonic() - began) < seconds:
-        while sent < passed * per_s:
+    while sent < count:
+        while sent < min(count, (time.monotonic() - began) * per_s):
             topic, payload = KINDS[kind](sent)
             client.publish(topic, payload, qos=0).wait_for_publish(5)
             sent += 1
@@ -67,4 +67,4 @@ def main(port: int, kind: str, seconds: float, per_s: float) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], float(sys.argv[3]), float(sys.argv[4]))
+    main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4]))

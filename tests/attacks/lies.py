@@ -48,20 +48,21 @@ Bend = Callable[
 @dataclass(frozen=True)
 class Lie:
     """`caught`: the coordinator must refuse or set aside every report that tells it; otherwise it may be dropped,
-    capped or ignored."""
+    capped or ignored. `reason`: it must refuse the report when it comes, for this reason."""
 
     bend: Bend
     caught: bool = True
+    reason: str = ""
 
 
 LIES: dict[str, Lie] = {}
 
 
-def lie(name: str, *, caught: bool = True) -> Callable[[Bend], Bend]:
+def lie(name: str, *, caught: bool = True, reason: str = "") -> Callable[[Bend], Bend]:
     """Register a lie."""
 
     def register(bend: Bend) -> Bend:
-        LIES[name] = Lie(bend, caught)
+        LIES[name] = Lie(bend, caught, reason)
         return bend
 
     return register
@@ -207,13 +208,13 @@ lie("unasked_numbers_long", caught=False)(
 )
 
 # -- values
-lie("loss_nan")(_set(loss=float("nan")))
-lie("loss_infinite")(_set(loss=float("inf")))
-lie("loss_1.7e308")(_set(loss=1.7e308))
-lie("nan_values")(_vectors(_put(0, np.nan)))
-lie("infinite_values")(_vectors(_put(-1, -np.inf)))
-lie("values_3e38")(_vectors(lambda values: np.full_like(values, 3e38)))
-lie("one_value_3e38")(_vectors(_put(0, 3e38)))
+lie("loss_nan", reason="fields")(_set(loss=float("nan")))
+lie("loss_infinite", reason="fields")(_set(loss=float("inf")))
+lie("loss_1.7e308", reason="wrong numbers")(_set(loss=1.7e308))
+lie("nan_values", reason="not finite")(_vectors(_put(0, np.nan)))
+lie("infinite_values", reason="not finite")(_vectors(_put(-1, -np.inf)))
+lie("values_3e38", reason="absurd values")(_vectors(lambda values: np.full_like(values, 3e38)))
+lie("one_value_3e38", reason="absurd values")(_vectors(_put(0, 3e38)))
 lie("values_1e17", caught=False)(_vectors(lambda values: values + 1e17))
 lie("all_zero", caught=False)(_vectors(np.zeros_like))
 lie("sign_flipped", caught=False)(_vectors(lambda values: -values))
@@ -254,7 +255,7 @@ def _fixed(order: OrderMessage) -> bool:
 # -- vectors
 lie("length_of_another")(_encoding(length=3))
 lie("negative_length")(_encoding(length=-1))
-lie("unknown_codec")(_encoding(codec="gzip"))
+lie("unknown_codec", reason="unknown codec")(_encoding(codec="gzip"))
 lie("codec_is_a_path")(_encoding(codec="../../etc/passwd"))
 lie("unknown_base")(_encoding(base=b"\x07" * 16))
 lie("base_too_long")(_encoding(base=b"\x07" * 17))
@@ -425,12 +426,20 @@ def outcome(method: str, names: Sequence[str], folder: Path) -> Verdict:
     assert fleet.service is not None
     kinds = ("refused", "set_aside", "quarantined")
     blamed = [str(row["agent"]) for row in fleet.rows if row["event"] in kinds]
-    blamed += [agent for agent, entry in fleet.service.roster.entries.items() if entry.refusals]
+    refusals: dict[str, Mapping[str, int]] = {
+        agent: entry.refusals or {} for agent, entry in fleet.service.roster.entries.items()
+    }
+    blamed += [agent for agent, reasons in refusals.items() if reasons]
     told = lying.told
     believed = [client for client in told if liars[client].caught and client not in blamed]
     wrong = _wrong(run, liars, blamed)
     if believed and not wrong:
         wrong = f"{believed} told a lie that was neither refused nor set aside"
+    late = [
+        client for client in told if (why := liars[client].reason) and why not in refusals[client]
+    ]
+    if late and not wrong:
+        wrong = f"{late} told a lie that was not refused when it came"
     if not_asked := sorted(liars.keys() - lying.asked.keys()):
         wrong = f"{not_asked} reported nothing: the attack did not take place"
     return Verdict(told.total(), len(blamed), bool(run.engine.quarantined), wrong)

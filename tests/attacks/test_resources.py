@@ -34,15 +34,15 @@ def roster(folder: Path) -> dict[str, Any]:
     return found
 
 
-def attack(folder: Path, port: int, kind: str, per_s: float, seconds: float = 2.0) -> Program:
-    command = ["tests.attacks.flood", str(port), kind, str(seconds), str(per_s)]
+def attack(folder: Path, port: int, kind: str, count: int, per_s: float) -> Program:
+    command = ["tests.attacks.flood", str(port), kind, str(count), str(per_s)]
     return Program(command, folder / f"{kind}.log")
 
 
 def test_a_flood_of_statuses_neither_fills_the_coordinators_memory_nor_stops_its_rounds(
     tmp_path: Path,
 ) -> None:
-    """Growth after 4 s of 4 MB statuses, twice as many as here: 217 MB before, 0.1 MB after; of made-up agents with 16 KB each: 16 KB each before."""
+    """Growth after 4 s of 4 MB statuses, four times as many as here: 217 MB before, 0.1 MB after; of made-up agents with 16 KB each: 16 KB each before."""
     port, run = free_port(), tmp_path / "run"
     # each job waits, so that the attack has the processor
     calm = {**QUICK, "fleet": {"agents": 4, "faults": {"slow": 1.0, "slow_s": 0.2}}}
@@ -54,8 +54,9 @@ def test_a_flood_of_statuses_neither_fills_the_coordinators_memory_nor_stops_its
             grown: dict[str, float] = {}
             sent: dict[str, int] = {}
             blamed: dict[str, int] = {}
-            for kind, per_s in (("big", 40.0), ("small", 4000.0), ("stranger", 2000.0)):
-                rogue = attack(tmp_path, port, kind, per_s)
+            floods = (("big", 40, 40.0), ("small", 4000, 4000.0), ("stranger", 2000, 2000.0))
+            for kind, count, per_s in floods:
+                rogue = attack(tmp_path, port, kind, count, per_s)
                 until(lambda: rogue.process.poll() is not None, of=rogue)  # noqa: B023 - called at once
                 grown[kind] = megabytes(this) - memory
                 sent[kind] = int(rogue.output)

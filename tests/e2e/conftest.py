@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -113,8 +115,15 @@ def finish(this: Program, within_s: float = 120.0) -> None:
 
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run folder of an undisturbed run on a stock Mosquitto."""
-    folder, port = tmp_path_factory.mktemp("undisturbed"), free_port()
-    with mosquitto(folder, port), fleet(folder, port):
-        finish(coordinator(folder, port))
+    """The run folder of an undisturbed run on a stock Mosquitto, the same for all workers of pytest-xdist."""
+    common = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        common = common.parent
+    folder, port = common / "undisturbed", free_port()
+    with (common / "undisturbed.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "run" / "result.json").exists():
+            folder.mkdir()
+            with mosquitto(folder, port), fleet(folder, port):
+                finish(coordinator(folder, port))
     return folder / "run"

@@ -30,10 +30,10 @@ pytestmark = [
     needs_mosquitto,
 ]
 
-KILLS = 10
+KILLS = 6
 
 
-def test_a_coordinator_killed_ten_times_ends_with_the_same_bytes(
+def test_a_coordinator_killed_at_any_time_ends_with_the_same_bytes(
     tmp_path: Path, undisturbed: Path
 ) -> None:
     port, dice = free_port(), random.Random(1)  # noqa: S311 - bad luck, no secrets
@@ -45,7 +45,7 @@ def test_a_coordinator_killed_ten_times_ends_with_the_same_bytes(
             kills += 1
             this = coordinator(tmp_path, port, "--resume")
         finish(this)
-    assert kills >= KILLS - 3, f"only {kills} kills hit the run"
+    assert kills >= KILLS - 2, f"only {kills} kills hit the run"
     assert model_bytes(tmp_path / "run") == model_bytes(undisturbed)
     assert result(tmp_path / "run")["assignment"] == result(undisturbed)["assignment"]
     assert [row["reported"] for row in rows(tmp_path / "run")] == [

@@ -20,7 +20,7 @@ from tests.processes import free_port, model_bytes, mosquitto, needs_mosquitto, 
 
 pytestmark = [pytest.mark.processes, pytest.mark.broker, needs_mosquitto]
 
-NOISE = 10_000
+NOISE = 3000
 KINDS = {"order", "model", "report", "status", "metrics", "roster"}
 
 
