@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from covey.coordinator.run.effects import Announce, Effect, SendOrder
 from covey.coordinator.run.result import write_all
 from covey.coordinator.run.run import Run
 from covey.shared.client import decode_model, execute_order
+from covey.shared.numerics.averages import Rule
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.messages import Encoded, ReportContent
@@ -278,7 +279,14 @@ def test_a_limit_on_steps_holds_only_with_one_on_shares(tmp_path: Path) -> None:
     plain = final(tmp_path / "plain", clipped, 24)
     assert alone - honest_end > 6 * (plain - honest_end)
     assert both - honest_end < 2.1 * (plain - honest_end)
-    assert final(tmp_path / "ruled", {"rule": "median"}) < honest_end + 0.2
+
+
+@pytest.mark.parametrize("rule", sorted({*get_args(Rule)} - {"mean"}))
+def test_a_rule_keeps_one_liar_of_eight_out_of_the_model(tmp_path: Path, rule: Rule) -> None:
+    """The short form of `benchmarks.poisoning`. The mean with the same liar: more than 2."""
+    honest_end = final(tmp_path / "honest", {"rule": rule}, 24, 0.0)
+    assert final(tmp_path / "lie", {"rule": rule}, by=20.0) < honest_end + 0.2
+    assert final(tmp_path / "mean", {"rule": "mean"}, by=20.0) > honest_end + 2
 
 
 # -- quarantine ----------------------------------------------------------------------------------------------------
