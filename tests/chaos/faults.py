@@ -15,6 +15,7 @@ from tests.chaos.site import FEDERATION, Broken, Program, Site, fill, flip, pyth
 from tests.kit import spooled
 
 BITS_PER_VALUE = 32
+EXPONENT = 23  # the bit that doubles or halves a value; a lower one could vanish in a mean
 SPOOL_S = 10.0  # so long is waited for a report to damage
 REFUSAL_S = 60.0
 USER_ERROR = 2  # exit code
@@ -233,8 +234,8 @@ class Injector:
             if fault.kind.startswith("lose"):
                 spooled.lose(path, client)
             else:
-                bits = ReportFile(path).entry(client).size * BITS_PER_VALUE
-                spooled.flip(path, client, int(fault.chance * bits))
+                value = int(fault.chance * ReportFile(path).entry(client).size)
+                spooled.flip(path, client, value * BITS_PER_VALUE + EXPONENT)
         await self._resume()
         return bool(found)
 

@@ -33,7 +33,7 @@ STORIES = {
     ),
     "brokers": (fault("broker with the database of another run", 1), fault("broker empty", 2)),
     "coordinators": (
-        fault("lose a spooled report", 1),
+        fault("damage a spooled report", 1),
         fault("damage a checkpoint array", 2),
         fault("kill worker", 3),
     ),
