@@ -24,12 +24,14 @@ settings.load_profile("repeatable")
 # by the seconds that they take; a worker of pytest-xdist runs a file as a whole
 LONGEST = (
     "test_docs_sessions.py",
-    "test_chaos.py",
-    "test_load.py",
-    "test_resources.py",
     "test_kill.py",
+    "test_load.py",
+    "test_scenarios.py",
+    "test_chaos.py",
+    "test_secure.py",
+    "test_resources.py",
     "test_lies.py",
-    "test_api.py",
+    "test_model_in_use.py",
     "test_orders_whole.py",
     "test_private_sgd.py",
     "test_simulator.py",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,14 +14,23 @@ from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import DEFAULT_BROKER, BrokerUrl, Tls
 from covey.shared.mqtt.credentials import COORDINATOR, check_federation, check_role
 from covey.shared.mqtt.credentials import read as read_credentials
-from covey.shared.terminal import Terminal
+from covey.shared.printable import printable_lines
 
 if TYPE_CHECKING:
     from covey.shared.scenario.scenario import Scenario
+    from covey.shared.terminal import Terminal
 
-out = Terminal()
-if not out.is_terminal:
-    out.width = 120  # a pipe or a file has no width of its own
+
+@cache
+def out() -> Terminal:
+    """The terminal for tables and progress. Its library is imported now: commands that print lines start without it."""
+    from covey.shared.terminal import Terminal
+
+    terminal = Terminal()
+    if not terminal.is_terminal:
+        terminal.width = 120  # a pipe or a file has no width of its own
+    return terminal
+
 
 ScenarioFile = Annotated[
     Path, typer.Argument(help="the scenario file", exists=True, dir_okay=False)
@@ -175,9 +185,9 @@ def only_broker(connection: Connection) -> str | None:
 
 def complain(text: str) -> None:
     """A remark that is no part of the output."""
-    Terminal(stderr=True).print(text, highlight=False, soft_wrap=True)
+    typer.echo(printable_lines(text), err=True)
 
 
 def show_line(text: str) -> None:
     """One line of the result, however long: a program may read it."""
-    out.print(text, highlight=False, soft_wrap=True)
+    typer.echo(printable_lines(text))

@@ -175,7 +175,7 @@ def plan(
         rows += timed.rows()
     for label, text in rows:
         table.add_row(label, text)
-    out.print(table)
+    out().print(table)
 
 
 @commands.command()
@@ -251,10 +251,10 @@ def advise(
         print(json_text.dumps(found.to_json()))
         return
     for line in (found.sentence, *found.votes):
-        out.print(line, highlight=False, markup=False)
+        out().print(line, highlight=False, markup=False)
     for table in (found.tests, found.members):
         if table.rows:
-            show(out, table)
+            show(out(), table)
 
 
 @bases.command()

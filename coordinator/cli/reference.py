@@ -41,8 +41,10 @@ def methods(allow: Allow = None, as_json: Json = False) -> None:
 
 def _show(text: str, indent: str) -> None:
     """Lines of the terminal's width, of which all but the first are indented further."""
-    lines = textwrap.wrap(text, out.width, initial_indent=indent, subsequent_indent=f"{indent}    ")
-    out.print("\n".join(lines), highlight=False, soft_wrap=True)
+    lines = textwrap.wrap(
+        text, out().width, initial_indent=indent, subsequent_indent=f"{indent}    "
+    )
+    out().print("\n".join(lines), highlight=False, soft_wrap=True)
 
 
 @commands.command()

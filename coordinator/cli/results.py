@@ -203,7 +203,7 @@ def list_runs(
     if as_json:
         json_line({"runs": [one.to_json() for one in found]})
     else:
-        show(out, command.table(found, runs))
+        show(out(), command.table(found, runs))
 
 
 @commands.command()
@@ -235,7 +235,7 @@ def prune(
         json_line({"removed": yes, "runs": [one.to_json() for one in found]})
         return
     if found:
-        show(out, command.table(found, runs))
+        show(out(), command.table(found, runs))
     size = sum(one.bytes for one in found) / command.MEGABYTE
     what = "removed" if yes else "to remove; --yes removes them"
     show_line(f"{counted(len(found), 'run')}, {size:.1f} MB {what}")
@@ -269,7 +269,7 @@ def versions(
     if as_json:
         json_line({"federation": federation, "versions": [one.to_json() for one in found]})
     else:
-        show(out, command.table(found, federation, asked=url is not None))
+        show(out(), command.table(found, federation, asked=url is not None))
 
 
 @commands.command()
@@ -301,7 +301,7 @@ def report(
     """
     from covey.coordinator.commands import report as command
 
-    command.report(command.Request(folders, html, svg or [], as_json), out)
+    command.report(command.Request(folders, html, svg or [], as_json), out())
 
 
 @commands.command()
@@ -336,7 +336,7 @@ def export(
         )
     for model in models:
         written = (to or folder / "export") / f"{model.stem}.{kind}"
-        with nullcontext() if as_json else out.status(f"{model.name}: loading torch"):
+        with nullcontext() if as_json else out().status(f"{model.name}: loading torch"):
             asyncio.run(launch.exported(model, written, folder / "export.log", allowed))
         if as_json:
             json_line({"cluster": model.stem.removeprefix("cluster-"), "file": str(written)})

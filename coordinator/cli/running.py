@@ -144,7 +144,7 @@ def run(
         aggregators,
     )
     observing: AbstractContextManager[Observer]
-    observing = nullcontext(json_notice) if as_json else ProgressBar(out, loaded.rounds.count)
+    observing = nullcontext(json_notice) if as_json else ProgressBar(out(), loaded.rounds.count)
     result = None
     with (
         suppress(KeyboardInterrupt),
@@ -167,7 +167,7 @@ def run(
     if as_json:
         json_line({"event": "result", **result})
     else:
-        show_words(out, results([result]), results_table)
+        show_words(out(), results([result]), results_table)
         for remark in (
             regression(result),
             baseline(result),
@@ -209,7 +209,7 @@ def replay(
     beside = record.with_name(f"{record.name}.replay")
     options = Options(folder or beside, data_root=data_root, allowed=AllowedCode.parse(allow))
     rounds = load(record / "scenario.yaml").rounds.count
-    with nullcontext(ignore) if as_json else ProgressBar(out, rounds) as observer:
+    with nullcontext(ignore) if as_json else ProgressBar(out(), rounds) as observer:
         replayed = command(record, options, observer)
     models = len(replayed.models)
     if as_json:
@@ -318,6 +318,6 @@ def compare(
     )
     done = False
     with suppress(KeyboardInterrupt):
-        done = command.compare(loaded, options, request, None if as_json else out)
+        done = command.compare(loaded, options, request, None if as_json else out())
     if not done:
         raise stopped("the same command continues")

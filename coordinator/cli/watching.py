@@ -54,7 +54,7 @@ def status(
     for line in status_lines(seen):
         show_line(line)
     roster = seen["roster"]
-    show(out, roster_table(roster, regression=seen["regression"]), STYLES)
+    show(out(), roster_table(roster, regression=seen["regression"]), STYLES)
     counts = [f"{reason}: {count}" for reason, count in roster["refusals"].items()]
     show_line(f"refused messages: {', '.join(counts) or 'none'}")
 
@@ -68,7 +68,7 @@ def _watch(folder: Path | None, connection: Connection, federation: str, *, as_j
         ensure_role(connection, *READERS)
         url = connection.url()
     with suppress(KeyboardInterrupt), command.opened(folder, url, federation) as hub:
-        command.watch(hub, out, json_line if as_json else None)
+        command.watch(hub, out(), json_line if as_json else None)
 
 
 @commands.command()
@@ -138,7 +138,7 @@ def audit(
     else:
         for line in audit_lines(found):
             show_line(line)
-        show(out, audit_table(found))
+        show(out(), audit_table(found))
     if not found["whole"]:
         raise typer.Exit(1)
 

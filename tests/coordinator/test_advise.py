@@ -107,7 +107,7 @@ def test_the_command_prints_sentence_tests_and_groups_in_eighty_columns(
     names = tuple(f"agent-{number:03}" for number in range(100))
     found = advice(notes(0.9, style=0.0005), 200, (names, names))
     monkeypatch.setattr(advise, "advise", lambda *_, **__: found)
-    monkeypatch.setattr(options.out, "width", 80)
+    monkeypatch.setattr(options.out(), "width", 80)
     command = ["advise", str(ROOT / "scenarios" / "kin.yaml")]
     shown = CliRunner().invoke(app, command)
     assert shown.exit_code == 0

@@ -52,7 +52,7 @@ class Course:
         shutil.rmtree(self.folder / "run", ignore_errors=True)
         self.scene = scenario(
             self.names[self.turn % len(self.names)],
-            task={"standardise": "federated" if self.turn % 2 else "none"},
+            task={"standardise": "none" if self.turn % 2 else "federated"},
             evaluation={"every": 1, "track": True},
             rounds={"count": 2},
         )
@@ -91,7 +91,8 @@ class Course:
                 "seconds": 0.0,
                 "vectors": {},
             }
-            whole = {"run": "r", "step": order.step, "client": client, "numbers": told, **plain}
+            made = {"run": "r", "step": order.step, "client": client, "work": work.digest}
+            whole = {**made, "numbers": told, **plain}
             return ReportContent.model_validate(whole), self.memories.get(client, {})
         models = [
             decode_model(self.run.orders.content_of(ref.key), self.run.setup.whole)
