@@ -17,6 +17,7 @@ from covey.agent.device.notices import (
     FleetDisconnected,
     FleetNotice,
     FleetStarted,
+    FrozenOnce,
     HookFailed,
     ModelNotKept,
     ModelRejected,
@@ -82,6 +83,10 @@ class DeviceDisplay:
                 self._show(f"step {step}: {phase}")
             case WorkFailed(step, why):
                 self._warn(f"step {step} failed: {why}")
+            case FrozenOnce(step, samples):
+                self._show(
+                    f"step {step}: frozen layers computed once for {samples} samples; all epochs train on that"
+                )
             case ReportAccepted(step):
                 self._show(f"step {step}: report accepted")
             case ModelTaken(run, round_, _, path, why):

@@ -117,6 +117,15 @@ class WorkFailed(_Notice):
 
 
 @dataclass(frozen=True)
+class FrozenOnce(_Notice):
+    """The layers that do not train computed once for all epochs of a step, and the others trained on their outputs."""
+
+    kind = "frozen once"
+    step: int
+    samples: int
+
+
+@dataclass(frozen=True)
 class WorkerDied(_Notice):
     """A worker process died during a job. The job is done again, once."""
 
@@ -273,6 +282,7 @@ DeviceNotice = (
     | Problem
     | WorkStarted
     | WorkFailed
+    | FrozenOnce
     | WorkerDied
     | ReportSent
     | ReportAccepted

@@ -22,6 +22,7 @@ from covey.agent.device.notices import (
     DataFits,
     DeviceObserver,
     DiskFull,
+    FrozenOnce,
     WorkerDied,
     WorkFailed,
 )
@@ -164,6 +165,8 @@ class Performer:
             return e.WorkFailed(order.step, why)
         if answer["failed"]:
             self._observer(WorkFailed(order.step, answer["failed"]))
+        if answer.get("frozen_once"):
+            self._observer(FrozenOnce(order.step, answer["frozen_once"]))
         if self._keeper is not None:
             self._keeper.settle(answer.get("kept"))
         assert order.work is not None  # noqa: S101 - only work makes a report

@@ -144,6 +144,9 @@ class TorchLocal(DataOfLocal):
         DataError: there are no training samples.
     """
 
+    frozen_once = (
+        0  # samples whose outputs of frozen layers the newest training read; 0: no such layers
+    )
     _scaling: InputScaling  # on the device
     _net: FlatModule  # the task's model; each call loads the vector that it needs
     _private: PrivateSgd | None  # set while training is DP-SGD
@@ -340,6 +343,7 @@ class TorchLocal(DataOfLocal):
             head, kept = features
             objective = supervised(head, self._loss)
             gathered = partial(self._gathered_of, kept)
+            self.frozen_once = len(kept)
         if self._training.precision == "bf16":
             objective = in_bfloat16(objective, self._device)
         losses: list[Tensor] = []

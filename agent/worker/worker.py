@@ -292,9 +292,12 @@ def _perform(job: frames.Job, options: Options) -> frames.Job:
     detail = None
     memory_digest = b""
     kept: frames.Job | None = None
+    frozen_once = 0
     try:
         with memory_limited(Rules.from_wire(job), options.threads):
-            content, memory_digest, kept = _work(job, order, memory_out, options.threads)
+            content, memory_digest, kept, frozen_once = _work(
+                job, order, memory_out, options.threads
+            )
     except MemoryDamaged:
         return {"memory_damaged": True}
     except ModelDamaged as error:
@@ -312,6 +315,7 @@ def _perform(job: frames.Job, options: Options) -> frames.Job:
         "fresh": bool(memory_digest),
         "memory_digest": memory_digest,
         "failed": detail,
+        "frozen_once": frozen_once,
     }
     if kept is not None:
         done["kept"] = kept
@@ -332,12 +336,13 @@ class ModelDamaged(Exception):  # noqa: N818 - the service fetches it again
 
 def _work(
     job: frames.Job, order: OrderMessage, memory_out: Path, threads: int
-) -> tuple[ReportContent, bytes, frames.Job | None]:
+) -> tuple[ReportContent, bytes, frames.Job | None, int]:
     """Execute an order.
 
     Returns:
-        The report; the seal of the new memory's file, b"" if the memory is unchanged; and what became of the model
-        that the device may use, None if the order has none or the device keeps none.
+        The report; the seal of the new memory's file, b"" if the memory is unchanged; what became of the model
+        that the device may use, None if the order has none or the device keeps none; and the samples on whose outputs of
+        frozen layers a model trained, 0 for none.
 
     Raises:
         PolicyError: the rules of this device refuse the order.
@@ -414,13 +419,14 @@ def _work(
         "device": device_name(local.device, platform.machine(), rules.learner),
     }
     content = content.model_copy(update=circumstances)
+    frozen_once = getattr(local, "frozen_once", 0)
     at_home = content.numbers.get(AT_HOME) == 1
     if at_home and job.get("keep") is not None:  # trained again, with the same draws
         local, held_back, _ = _locals(source, work, layout, client, rules, threads)
     kept = _kept(job, order, models, local, held_back, memory, at_home=at_home)
     if new is memory:
-        return content, b"", kept
-    return content, save_memory(memory_out, new, durable=job["durable"]), kept
+        return content, b"", kept, frozen_once
+    return content, save_memory(memory_out, new, durable=job["durable"]), kept, frozen_once
 
 
 def _secure(job: frames.Job, work: Work, rules: Rules, *, simulated: bool) -> Any:

@@ -21,7 +21,7 @@ from covey.agent.cli import main
 from covey.agent.cli.options import default_name, state_folder
 from covey.agent.cli.program import app
 from covey.agent.device.display import DeviceDisplay
-from covey.agent.device.notices import Connected, Disconnected, StoryLine, StorySoFar
+from covey.agent.device.notices import Connected, Disconnected, FrozenOnce, StoryLine, StorySoFar
 from covey.agent.training.models import initial
 from covey.broker.programs.embedded import EmbeddedBroker
 from covey.shared.mqtt.link import Message, Up
@@ -133,6 +133,12 @@ def test_start_refuses_wrong_options_before_it_connects(tmp_path: Path) -> None:
     fits = data(tmp_path)
     assert "--id 'a b'" in refusal("start", "--data", fits, "--id", "a b")
     assert "begins with 'http'" in refusal("start", "--data", fits, "--broker", "http://x")
+
+
+def test_frozen_layers_that_compute_once_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    DeviceDisplay(stamp=lambda: "12:00 ")(FrozenOnce(3, 400))
+    shown = "12:00 step 3: frozen layers computed once for 400 samples; all epochs train on that"
+    assert capsys.readouterr().out.splitlines() == [shown]
 
 
 def test_a_connection_error_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:

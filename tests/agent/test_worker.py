@@ -26,13 +26,14 @@ from covey.agent.worker.worker import ModelCache, answer
 from covey.shared import files
 from covey.shared.client import encode_model, with_array
 from covey.shared.consent import AllowedCode
+from covey.shared.numerics.split import Split
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.scenario.task import Model, Task
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import LAST_MODEL
 from covey.shared.wire import frames
 from covey.shared.wire.codec import Codec, decode
-from covey.shared.wire.messages import ModelRef, ReportContent, digest
+from covey.shared.wire.messages import INITIAL, ModelRef, ReportContent, digest
 from tests.agent.orders import TASK, order
 from tests.hashes import Hashes
 
@@ -260,6 +261,27 @@ def test_the_report_holds_the_trained_model_and_the_memory_too(tmp_path: Path) -
     content = report(tmp_path)
     held = load_memory(tmp_path / "memory")[LAST_MODEL]
     assert np.array_equal(decode(content.vectors["model"], length=10), held)
+
+
+def test_layers_that_compute_once_for_all_epochs_are_in_the_answer(tmp_path: Path) -> None:
+    model = Model(name="mlp", options={"hidden": 8})
+    for share, samples in ((("fc2",), 32), ((), 0)):
+        task = TASK.model_copy(update={"model": model, "share": share})
+        vector, layout = initial(task, 0)
+        parts = {"0": vector}
+        if share:
+            split = Split.by_patterns(layout, share, (), ())
+            parts = {"0": split.share_of(vector), INITIAL[0]: split.rest_of(vector)}
+        refs = []
+        for key, part in parts.items():
+            content = encode_model(part, layout.digest, Codec(), generator(0, "down"))
+            (tmp_path / key).write_bytes(content)
+            refs.append(ModelRef(key=key, digest=digest(content), parts=1, size=len(content)))
+        plain = {"task": task.for_agents(), "layout": layout.to_wire()}
+        message = order(1, *refs, **plain, sizes={"model": parts["0"].size})
+        models = [str(tmp_path / key) for key in parts]
+        done = answer({**job(tmp_path), "order": message.to_bytes(), "models": models})
+        assert (done["failed"], done["frozen_once"]) == (None, samples)
 
 
 def test_the_same_job_twice_makes_the_same_vectors(tmp_path: Path) -> None:
