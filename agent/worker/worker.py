@@ -315,8 +315,9 @@ def _perform(job: frames.Job, options: Options) -> frames.Job:
         "fresh": bool(memory_digest),
         "memory_digest": memory_digest,
         "failed": detail,
-        "frozen_once": frozen_once,
     }
+    if frozen_once:
+        done["frozen_once"] = frozen_once
     if kept is not None:
         done["kept"] = kept
     return done
