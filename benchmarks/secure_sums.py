@@ -23,9 +23,9 @@ from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.secure import agent as at
 from covey.shared.secure import coordinator as co
 from covey.shared.secure.masks import Integers, add_masks, digest_of
-from covey.shared.secure.messages import Terms
+from covey.shared.secure.messages import Introduction, Terms
 from covey.shared.secure.parameters import USUAL_GROUP, groups
-from tests.secure.group import Device, Site, devices, entries_of, terms_of
+from tests.secure.group import Device, Site, devices, terms_of
 
 T = TypeVar("T")
 SAMPLE = 3  # agents that are measured
@@ -81,13 +81,12 @@ def of_group(count: int, values: int) -> dict[str, Any]:
     device, server = Timer(), Timer()
     terms: Terms = terms_of(members, vectors={"model": values})
     here = Site(members, terms)
-    entries = entries_of(members)
     zeros = np.zeros(terms.length, np.uint32)
     total = zeros.copy()
-    sent = {"terms": len(here.content), "entries": sum(map(len, entries.values()))}
+    sent = {"box": len(shown_by(members[0])), "terms": len(here.content)}
     for place, member in enumerate(members, start=1):
         timed = device if place <= SAMPLE else Timer()
-        [join] = timed(member.join, here.content, entries, here.begun)
+        [join] = timed(member.join, here.content, here.begun)
         assert isinstance(join, at.SendJoin)
         sent["join"] = len(join.content)
         server(here.receive, [join], place)
@@ -114,8 +113,14 @@ def of_group(count: int, values: int) -> dict[str, Any]:
         "device_s": device.seconds / SAMPLE,
         "coordinator_s": server.seconds,
         "messages_bytes": sent,
-        "added_bytes": sum(sent.values()) + sent["entries"] // count + 4 * 2,
+        "added_bytes": sum(sent.values()) + 4 * 2,
     }
+
+
+def shown_by(member: Device) -> bytes:
+    """What an agent sends before a sum."""
+    assert member.box is not None
+    return Introduction(entry=member.machine.entry, box=member.box, expelled=b"").to_bytes()
 
 
 def report_of(

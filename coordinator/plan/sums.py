@@ -17,14 +17,23 @@ from covey.coordinator.plan.prices import AGENT, Prices
 from covey.shared.privacy.settings import SecureSettings
 from covey.shared.secure import messages
 from covey.shared.secure.parameters import Group, group_of
-from covey.shared.strategies.base import MODEL, Report, Strategy
+from covey.shared.strategies.base import MODEL, Numbers, Report, Strategy
 
 GONE = (0.1, 0.2, 0.3)  # shares of members
 CHECKED_S = 0.75e-3  # for each other member: signatures, cells and keys of one sum
 MASKED_S = 1.5e-9  # for each value of one mask
 WORD = 4  # bytes
 EXCHANGES = 4  # an order and a report each: box, join, report, answer
-KEY, SIGNATURE, ENTRY = bytes(32), bytes(64), bytes(200)
+KEY, SIGNATURE, SECONDS = bytes(32), bytes(64), 1 << 30
+ENTRY = messages.Entry(
+    federation="covey",
+    agent=AGENT,
+    serial=1,
+    key=KEY,
+    since=SECONDS,
+    until=SECONDS,
+    signature=SIGNATURE,
+)
 
 
 @dataclass(frozen=True)
@@ -96,7 +105,7 @@ def with_sums(phase: PhaseCost, sums: SumsPlan, prices: Prices) -> list[PhaseCos
     """The phases of a sum around one in which agents send updates."""
     n = sums.members
     box = messages.Box(number=1, key=KEY, signature=SIGNATURE)
-    member = messages.Member(agent=AGENT, entry=KEY, box=box)
+    member = messages.Member.of(ENTRY, box)
     terms = messages.Terms(
         federation="covey",
         run="run",
@@ -117,11 +126,11 @@ def with_sums(phase: PhaseCost, sums: SumsPlan, prices: Prices) -> list[PhaseCos
         seconds=1.0,
         members=[member] * n,
     )
-    row = messages.ListRow(place=n, mask_key=KEY, cell_key=KEY, commitment=KEY, signature=SIGNATURE)
+    row = messages.ListRow(place=n, mask_key=KEY, commitment=KEY, signature=SIGNATURE)
     answered = messages.UnmaskRow(place=n, vector=KEY, lacking=[], signature=SIGNATURE)
     cells = bytes(messages.PAIR_BYTES * (n - 1))
     join = messages.Join(
-        terms=KEY, place=n, mask_key=KEY, cell_key=KEY, seed=KEY, cells=cells, signature=SIGNATURE
+        terms=KEY, place=n, mask_key=KEY, seed=KEY, cells=cells, signature=SIGNATURE
     )
     head = messages.ReportHead(
         terms=KEY, listing=KEY, place=n, vector=KEY, lacking=[], signature=SIGNATURE
@@ -133,12 +142,12 @@ def with_sums(phase: PhaseCost, sums: SumsPlan, prices: Prices) -> list[PhaseCos
     listing = messages.JoinList(terms=KEY, rows=[row] * n)
     unmask = messages.UnmaskList(listing=KEY, rows=[answered] * n)
 
-    def sent(**sizes: int) -> int:
+    def sent(numbers: Numbers | None = None, **sizes: int) -> int:
         vectors = {name: np.broadcast_to(np.float32(0), (size,)) for name, size in sizes.items()}
-        return prices.report(Report(vectors, examples=1), None)
+        return prices.report(Report(vectors, examples=1, numbers=numbers or {}), None)
 
     def published(size: int) -> int:
-        return prices.model("secure-0-entries", _words(size))
+        return prices.model("secure-0-unmask", _words(size))
 
     def step(name: str, shared: int, up: int) -> PhaseCost:
         return replace(
@@ -157,19 +166,25 @@ def with_sums(phase: PhaseCost, sums: SumsPlan, prices: Prices) -> list[PhaseCos
     masked = replace(
         phase,
         down_bytes=phase.down_bytes + lists + own,
-        up_bytes=sent(masked=phase.up_values + 2, head=_words(len(head.to_bytes()))),
+        up_bytes=sent(
+            {"head": [1 << 31] * _words(len(head.to_bytes()))}, masked=phase.up_values + 2
+        ),
         published_bytes=phase.published_bytes + lists * sums.groups + own * phase.invited,
         ends_round=False,
     )
-    entries = published(len(terms.to_bytes())) + published(n * len(ENTRY))
+    shown = messages.Introduction(entry=ENTRY, box=box, expelled=b"")
     answers = step(
         "secure-unmask",
         published(len(unmask.to_bytes())),
         sent(secure=_words(len(answer.to_bytes()))),
     )
     return [
-        step("secure-box", 0, sent(secure=_words(len(ENTRY) + 120))),
-        step("secure-join", entries, sent(secure=_words(len(join.to_bytes())))),
+        step("secure-box", 0, sent(secure=_words(len(shown.to_bytes())))),
+        step(
+            "secure-join",
+            published(len(terms.to_bytes())),
+            sent(secure=_words(len(join.to_bytes()))),
+        ),
         masked,
         replace(answers, ends_round=phase.ends_round),
     ]

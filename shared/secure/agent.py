@@ -16,7 +16,7 @@ The six rules, each of which keeps a sum from being compared with another one (d
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -33,7 +33,6 @@ from covey.shared.secure.derivation import (
     commitment_of,
     fault_of_list,
     fault_of_unmask,
-    name_of_entry,
     name_of_list,
     name_of_scale,
     name_of_seed,
@@ -99,10 +98,6 @@ class Identity:
     entry: bytes  # signed by the fleet key
     secret: bytes  # of the signing key
     fleet: bytes  # the fleet's public key
-
-    @property
-    def name(self) -> bytes:
-        return name_of_entry(self.entry)
 
 
 @dataclass(frozen=True)
@@ -286,7 +281,7 @@ class SecureAgent:
     def __init__(self, identity: Identity, policy: OwnersPolicy) -> None:
         self.identity = identity
         self.policy = policy
-        self._own = Entry.from_bytes(identity.entry)
+        self.entry = Entry.from_bytes(identity.entry)
 
     def plain_order(self, state: AgentState) -> Step:
         """An order without secure sums: refused if the owner requires them."""
@@ -298,7 +293,7 @@ class SecureAgent:
         """Show a box for the next sum."""
         secret, count = token(KEY_BYTES), state.newest_box + 1
         key = public_key(secret)
-        signed = self._signed(signed_of_box(self._own.federation, self._own.agent, count, key))
+        signed = self._signed(signed_of_box(self.entry.federation, self.entry.agent, count, key))
         box = Box(number=count, key=key, signature=signed)
         boxes = [*state.boxes, OwnBox(box=box, secret=secret)][-KEPT_BOXES:]
         return Step(state.changed(boxes=boxes, newest_box=count), (ShowBox(box),))
@@ -310,7 +305,7 @@ class SecureAgent:
         except DecodeError as error:
             return Step(state, (Refuse("expelled", str(error)),), False)
         signed = signed_of_expelled(expelled)
-        if expelled.federation != self._own.federation or not is_signed(
+        if expelled.federation != self.entry.federation or not is_signed(
             self.identity.fleet, expelled.signature, signed
         ):
             refusal = Refuse("expelled", "the list is not signed by the fleet key")
@@ -320,13 +315,7 @@ class SecureAgent:
         return Step(state.changed(expelled=content))
 
     def offered(
-        self,
-        state: AgentState,
-        content: bytes,
-        start: Start,
-        entries: Mapping[bytes, bytes],
-        now: float,
-        token: Token,
+        self, state: AgentState, content: bytes, start: Start, now: float, token: Token
     ) -> Step:
         """Terms of a sum. The agent joins, or refuses.
 
@@ -334,14 +323,13 @@ class SecureAgent:
             state: of the agent.
             content: the terms.
             start: of the agent's own order.
-            entries: entries of members by name.
             now: Unix time in seconds.
             token: random bytes.
         """
         if state.sum is not None and state.sum.terms == content:
             return self.resumed(state)
         try:
-            terms, signers = self._acceptable(state, content, start, entries, now)
+            terms, signers = self._acceptable(state, content, start, now)
             place, box = self._own_place(state, terms)
             own = self._joined(content, terms, place, box, signers, start, now, token)
         except RefusalError as refusal:
@@ -464,16 +452,11 @@ class SecureAgent:
     # -- rule 1 --------------------------------------------------------------------------------------------------------
 
     def _acceptable(
-        self,
-        state: AgentState,
-        content: bytes,
-        start: Start,
-        entries: Mapping[bytes, bytes],
-        now: float,
+        self, state: AgentState, content: bytes, start: Start, now: float
     ) -> tuple[Terms, list[bytes]]:
         """The terms, and the signing keys of all members. Raises RefusalError, or DecodeError from entries."""
         terms = Terms.from_bytes(content)
-        if terms.federation != self._own.federation:
+        if terms.federation != self.entry.federation:
             raise RefusalError("another federation")
         if terms.fault:
             raise RefusalError("unsafe terms", terms.fault)
@@ -488,7 +471,7 @@ class SecureAgent:
         self._check_lock(state, start.digest, start.models)
         self._check_scale(state, terms)
         serials = Expelled.from_bytes(state.expelled).serials if state.expelled else []
-        return terms, signers_of(terms, entries, serials, self.identity.fleet, now)
+        return terms, signers_of(terms, serials, self.identity.fleet, now)
 
     def _compare_start(self, terms: Terms, start: Start) -> None:
         """Members with other models would share no masks, and no lock."""
@@ -509,7 +492,7 @@ class SecureAgent:
 
     def _own_place(self, state: AgentState, terms: Terms) -> tuple[int, OwnBox]:
         for place, member in enumerate(terms.members, start=1):
-            if member.entry == self.identity.name:
+            if member.entry(terms.federation) == self.entry:
                 for own in state.boxes:
                     if own.box == member.box:
                         return place, own
@@ -529,13 +512,13 @@ class SecureAgent:
     ) -> OwnSum:
         """New secrets, and the join that deals them."""
         named = name_of_terms(content)
-        seed, mask_secret, cell_secret = token(32), token(32), token(32)
+        seed, mask_secret = token(32), token(32)
         places = range(1, len(terms.members) + 1)
         shares = {
             SEED: self._dealt(seed, terms.threshold, places, token),
             MASK: self._dealt(mask_secret, terms.threshold, places, token),
         }
-        cells, agreed = b"", agreement(cell_secret)
+        cells, agreed = b"", agreement(box.secret)
         for other, member in enumerate(terms.members, start=1):
             if other == place:
                 continue
@@ -548,12 +531,11 @@ class SecureAgent:
             terms=named,
             place=place,
             mask_key=public_key(mask_secret),
-            cell_key=public_key(cell_secret),
             seed=name_of_seed(named, place, seed),
             cells=cells,
             signature=bytes(64),
         )
-        message = signed_of_join(named, place, join.mask_key, join.cell_key, commitment_of(join))
+        message = signed_of_join(named, place, join.mask_key, commitment_of(join))
         signed = join.model_copy(update={"signature": self._signed(message)})
         return OwnSum(
             terms=content,
@@ -594,10 +576,10 @@ class SecureAgent:
         others = [row for row in joined.rows if row.place != own.place]
         if cells.listing != name_of_list(content) or len(cells.cells) != len(others) * PAIR_BYTES:
             raise RefusalError("inbox", "its cells do not belong to the list")
-        with_cell_keys, with_mask_keys = agreement(own.box_secret), agreement(own.mask_secret)
+        with_boxes, with_mask_keys = agreement(own.box_secret), agreement(own.mask_secret)
         seed_keys, mask_keys, lacking = b"", b"", []
         for index, row in enumerate(others):
-            shared = shared_secret(with_cell_keys, row.cell_key)
+            shared = shared_secret(with_boxes, terms.members[row.place - 1].box.key)
             shared_secret(with_mask_keys, row.mask_key)
             pair = cells.cells[index * PAIR_BYTES : (index + 1) * PAIR_BYTES]
             keys = {

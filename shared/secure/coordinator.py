@@ -165,10 +165,10 @@ class SecureSum:
     early, "secure sum" if it belongs to another sum, "secure signature", "secure join", "bad key".
     """
 
-    def __init__(self, terms: bytes, signers: Iterable[bytes]) -> None:
+    def __init__(self, terms: bytes) -> None:
         self.terms = Terms.from_bytes(terms)
         self.name = name_of_terms(terms)
-        self._begun = SumState(terms=terms, signers=tuple(signers))
+        self._begun = SumState(terms, tuple(member.key for member in self.terms.members))
 
     def begun(self) -> Step:
         """The sum is announced."""
@@ -198,10 +198,8 @@ class SecureSum:
             raise DecodeError("secure signature", f"the join of place {join.place}")
         if join.mask_key in {other.mask_key for other in state.joins.values()}:
             raise DecodeError("secure join", "another member has this mask key")
-        probe = agreement(_PROBE)
         try:
-            probe(join.mask_key)
-            probe(join.cell_key)
+            agreement(_PROBE)(join.mask_key)
         except BadKeyError as error:
             raise DecodeError("bad key", str(error)) from None
 

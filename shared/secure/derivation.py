@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from covey.shared.errors import DecodeError
@@ -69,10 +69,6 @@ def start_of(
 # -- names and signed hashes -------------------------------------------------------------------------------------------
 
 
-def name_of_entry(content: bytes) -> bytes:
-    return hashed(messages.LABEL_ENTRY, content)
-
-
 def name_of_terms(content: bytes) -> bytes:
     """T of the design."""
     return hashed(messages.LABEL_TERMS, content)
@@ -128,10 +124,8 @@ def commitment_of(join: Join) -> bytes:
     return hashed("commitment", join.seed, hashed("cells", join.cells))
 
 
-def signed_of_join(
-    terms: bytes, place: int, mask_key: bytes, cell_key: bytes, commitment: bytes
-) -> bytes:
-    return hashed("signed join", terms, number(place), mask_key, cell_key, commitment)
+def signed_of_join(terms: bytes, place: int, mask_key: bytes, commitment: bytes) -> bytes:
+    return hashed("signed join", terms, number(place), mask_key, commitment)
 
 
 def signed_of_head(
@@ -151,7 +145,6 @@ def row_of_join(join: Join) -> ListRow:
     return ListRow(
         place=join.place,
         mask_key=join.mask_key,
-        cell_key=join.cell_key,
         commitment=commitment_of(join),
         signature=join.signature,
     )
@@ -168,7 +161,7 @@ def row_of_head(head: ReportHead) -> UnmaskRow:
 
 
 def is_row_signed(signer: bytes, terms: bytes, row: ListRow) -> bool:
-    message = signed_of_join(terms, row.place, row.mask_key, row.cell_key, row.commitment)
+    message = signed_of_join(terms, row.place, row.mask_key, row.commitment)
     return is_signed(signer, row.signature, message)
 
 
@@ -191,7 +184,7 @@ def about_cell(terms: bytes, dealer: int, holder: int) -> bytes:
 
 
 def cell_key(shared: bytes, terms: bytes, kind: CellKind, dealer: int, holder: int) -> bytes:
-    """The key of one cell, from the secret that the dealer's cell key and the holder's box share."""
+    """The key of one cell, from the secret that the boxes of dealer and holder share."""
     return derived(shared, terms, kind, number(dealer), number(holder))
 
 
@@ -261,14 +254,11 @@ def fault_of_unmask(
 # -- entries -----------------------------------------------------------------------------------------------------------
 
 
-def signers_of(
-    terms: Terms, entries: Mapping[bytes, bytes], expelled: Iterable[int], fleet: bytes, now: float
-) -> list[bytes]:
+def signers_of(terms: Terms, expelled: Iterable[int], fleet: bytes, now: float) -> list[bytes]:
     """The signing key of each member, in order of places.
 
     Args:
         terms: the members.
-        entries: entries by name.
         expelled: serials that no longer count.
         fleet: the fleet's key.
         now: Unix time in seconds.
@@ -280,11 +270,8 @@ def signers_of(
     gone = set(expelled)
     signers, boxes = [], set()
     for member in terms.members:
-        content = entries.get(member.entry)
-        if content is None or name_of_entry(content) != member.entry:
-            raise DecodeError("entry", f"the entry of {member.agent} is missing")
-        entry = Entry.from_bytes(content)
-        if fault := _fault_of_entry(entry, terms.federation, member.agent, gone, fleet, now):
+        entry = member.entry(terms.federation)
+        if fault := _fault_of_entry(entry, gone, fleet, now):
             raise DecodeError("entry", f"the entry of {member.agent} {fault}")
         if not is_box_signed(entry, member.box):
             raise DecodeError("box", f"{member.agent} did not sign its box")
@@ -300,11 +287,7 @@ def is_box_signed(entry: Entry, box: Box) -> bool:
     return is_signed(entry.key, box.signature, message)
 
 
-def _fault_of_entry(
-    entry: Entry, federation: str, agent: str, gone: set[int], fleet: bytes, now: float
-) -> str | None:
-    if (entry.federation, entry.agent) != (federation, agent):
-        return f"belongs to {entry.agent} of {entry.federation}"
+def _fault_of_entry(entry: Entry, gone: set[int], fleet: bytes, now: float) -> str | None:
     if not is_signed(fleet, entry.signature, signed_of_entry(entry)):
         return "is not signed by the fleet key"
     if not entry.since <= now <= entry.until:

@@ -9,9 +9,9 @@ An idle agent imports this module, so it needs neither numpy nor `cryptography`.
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import Field
+from pydantic import Field, model_serializer, model_validator
 
 from covey.shared.secure.parameters import LARGEST_GROUP, Group, Scale, least_deviation
 from covey.shared.wire.framing import Count, Message, Name, Packed
@@ -22,6 +22,7 @@ PAIR_BYTES = (
 )  # the cells for one member: a share of the seed, then one of the mask secret
 LABEL_TERMS, LABEL_LIST, LABEL_UNMASK, LABEL_ENTRY = "terms", "list", "unmask", "entry"
 MANY = 1 << 16  # expelled serials of a fleet
+MOST_LISTS = 8  # of expelled entries, that members of a sum show one another
 
 Hash = Annotated[bytes, Field(min_length=32, max_length=32)]
 Key = Annotated[bytes, Field(min_length=32, max_length=32)]
@@ -30,6 +31,21 @@ Place = Annotated[int, Field(ge=1, le=LARGEST_GROUP)]  # of a member in the term
 Places = Annotated[list[Place], Field(max_length=LARGEST_GROUP)]
 Cells = Annotated[bytes, Field(max_length=LARGEST_GROUP * PAIR_BYTES)]
 Positive = Annotated[float, Field(gt=0)]
+
+
+class Row(Message):
+    """What occurs once for each member of a group: it travels as a list of its values, without their names."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, values: Any) -> Any:
+        if not isinstance(values, list):
+            return values
+        return dict(zip(cls.model_fields, values, strict=len(values) == len(cls.model_fields)))
+
+    @model_serializer
+    def _values(self) -> list[Any]:
+        return [getattr(self, name) for name in type(self).model_fields]
 
 
 class Entry(Packed):
@@ -57,26 +73,49 @@ class Expelled(Packed):
     signature: Signature
 
 
-class Box(Message):
-    """A key that opens what others seal for an agent in one sum, signed by the agent."""
+class Box(Row):
+    """A key of an agent for one sum, signed by it: the cells of two members are sealed under what their boxes share."""
 
     number: Count
     key: Key  # X25519
     signature: Signature
 
 
-class Member(Message):
-    """An agent of a group."""
+class Member(Row):
+    """An agent of a group: what its entry has besides the federation, and its box."""
 
     agent: Name
-    entry: Hash  # of its entry
+    serial: Count
+    key: Key
+    since: Count
+    until: Count
+    signature: Signature  # of the entry
     box: Box
+
+    @classmethod
+    def of(cls, entry: Entry, box: Box) -> Member:
+        return cls(box=box, **entry.model_dump(exclude={"federation"}))
+
+    def entry(self, federation: str) -> Entry:
+        """The entry, of which the fleet key has signed the values."""
+        own = {name: getattr(self, name) for name in Entry.model_fields if name != "federation"}
+        return Entry(federation=federation, **own)
+
+
+class Introduction(Packed):
+    """What an agent shows before a sum: its entry, its box, and the list of expelled entries that it knows."""
+
+    max_bytes: ClassVar[int] = 1 << 20
+
+    entry: Entry
+    box: Box
+    expelled: bytes
 
 
 class Terms(Packed):
     """What the members of a group agree on before they join a sum."""
 
-    max_bytes: ClassVar[int] = 1 << 20
+    max_bytes: ClassVar[int] = 1 << 24
 
     federation: Name
     run: Name
@@ -98,6 +137,8 @@ class Terms(Packed):
     members: Annotated[
         list[Member], Field(min_length=1, max_length=LARGEST_GROUP)
     ]  # in order of id
+    # lists of expelled entries that members have shown: each agent takes the newest that the fleet key signed
+    expelled: Annotated[list[bytes], Field(max_length=MOST_LISTS)] = Field(default_factory=list)
 
     @property
     def group(self) -> Group:
@@ -136,7 +177,6 @@ class Join(Packed):
     terms: Hash
     place: Place
     mask_key: Key  # X25519
-    cell_key: Key  # X25519
     seed: Hash  # of the seed
     cells: Cells  # a pair for each other member, in order of places
     signature: Signature  # of `row` below
@@ -147,12 +187,11 @@ class Join(Packed):
         return self.cells[index * PAIR_BYTES : (index + 1) * PAIR_BYTES]
 
 
-class ListRow(Message):
+class ListRow(Row):
     """A member that joined, as its own signature confirms it."""
 
     place: Place
     mask_key: Key
-    cell_key: Key
     commitment: Hash  # to seed and cells
     signature: Signature
 
@@ -188,7 +227,7 @@ class ReportHead(Packed):
     signature: Signature
 
 
-class UnmaskRow(Message):
+class UnmaskRow(Row):
     """A member whose report is in the sum, as its own signature confirms it."""
 
     place: Place

@@ -29,7 +29,7 @@ from covey.shared.secure.messages import (
 from covey.shared.secure.parameters import Group
 from covey.shared.secure.primitives import KEY_BYTES, agreement, signature
 from covey.shared.secure.shamir import secret_of, share_from_bytes
-from tests.secure.group import Device, entries_of, start, terms_of
+from tests.secure.group import Device, start, terms_of
 
 FIELD = 2**31 - 1  # combinations are looked for with factors from a prime field
 Row = dict[tuple[Any, ...], int]  # a combination: factor of each column that is not 0
@@ -79,12 +79,11 @@ class Attempt:
         return self.members[place - 1].name in self.server.colluders
 
     def gather_joins(self, places: Iterable[int] | None = None) -> None:
-        entries = entries_of(self.members)
         for place in places or self.places():
             member = self.members[place - 1]
             if self.colludes(place):
                 member.state = at.AgentState(boxes=member.state.boxes)
-            sent = member.join(self.content, entries, self.begun)
+            sent = member.join(self.content, self.begun)
             for effect in sent:
                 if isinstance(effect, at.SendJoin):
                     self.joins[place] = Join.from_bytes(effect.content)
@@ -189,9 +188,9 @@ class Attempt:
         """Dealer, holder, kind and key of each cell that the server can open."""
         for holder, own in self.secrets.items():
             agreed = agreement(own.box_secret)
-            for dealer, join in self.joins.items():
+            for dealer in self.joins:
                 if dealer != holder:
-                    shared = agreed(join.cell_key)
+                    shared = agreed(self.terms.members[dealer - 1].box.key)
                     for kind in (de.SEED, de.MASK):
                         yield (
                             dealer,

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from covey.shared.secure import agent as at
 from covey.shared.secure import coordinator as co
-from covey.shared.secure.derivation import (
-    Start,
-    name_of_entry,
-    signed_of_entry,
-    signed_of_expelled,
-    start_of,
-)
+from covey.shared.secure.derivation import Start, signed_of_entry, signed_of_expelled, start_of
 from covey.shared.secure.integers import mean_of, to_integers
 from covey.shared.secure.masks import Integers, add_masks, digest_of
 from covey.shared.secure.messages import Box, Entry, Expelled, Member, ReportHead, Terms
@@ -91,13 +85,9 @@ class Device:
     sent: list[object] = field(default_factory=list)
 
     @property
-    def entry(self) -> bytes:
-        return self.machine.identity.entry
-
-    @property
     def member(self) -> Member:
         assert self.box is not None
-        return Member(agent=self.name, entry=name_of_entry(self.entry), box=self.box)
+        return Member.of(self.machine.entry, self.box)
 
     def take(self, step: at.Step) -> list[object]:
         """Sync, then carry out the effects. Returns what is sent: joins, reports and answers."""
@@ -130,10 +120,8 @@ class Device:
         self.take(self.machine.new_box(self.state, self.token))
         return self.member
 
-    def join(
-        self, terms: bytes, entries: Mapping[bytes, bytes], begun: Start | None = None
-    ) -> list[object]:
-        step = self.machine.offered(self.state, terms, begun or start(), entries, NOW, self.token)
+    def join(self, terms: bytes, begun: Start | None = None) -> list[object]:
+        step = self.machine.offered(self.state, terms, begun or start(), NOW, self.token)
         return self.take(step)
 
     def train(self, begun: Start, scale: Scale) -> list[object]:
@@ -169,10 +157,6 @@ def device(
 
 def devices(count: int) -> list[Device]:
     return [device(number) for number in range(1, count + 1)]
-
-
-def entries_of(members: Iterable[Device]) -> dict[bytes, bytes]:
-    return {name_of_entry(member.entry): member.entry for member in members}
 
 
 def terms_of(
@@ -223,8 +207,7 @@ class Site:
 
     def __post_init__(self) -> None:
         self.content = self.terms.to_bytes()
-        keys = [Entry.from_bytes(member.entry).key for member in self.members]
-        self.machine = co.SecureSum(self.content, keys)
+        self.machine = co.SecureSum(self.content)
         self.state = self.take(self.machine.begun())
 
     def take(self, step: co.Step) -> co.SumState:
@@ -259,10 +242,9 @@ class Site:
         )
 
     def gather_joins(self, places: Iterable[int] | None = None) -> None:
-        entries = entries_of(self.members)
         for place in places or range(1, len(self.members) + 1):
             member = self.members[place - 1]
-            self.receive(member.join(self.content, entries, self.begun), place)
+            self.receive(member.join(self.content, self.begun), place)
         self.take(self.machine.joins_closed(self.state))
 
     def gather_reports(self, places: Iterable[int] | None = None) -> None:

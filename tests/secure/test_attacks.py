@@ -20,6 +20,7 @@ from covey.shared.secure.messages import (
     Entry,
     Join,
     JoinList,
+    Member,
     ReportHead,
     Terms,
     UnmaskList,
@@ -35,7 +36,6 @@ from tests.secure.group import (
     copy_of,
     device,
     devices,
-    entries_of,
     entry_of,
     expelled_of,
     killed,
@@ -53,7 +53,7 @@ def offered(members: list[Device], terms: Terms, begun: de.Start | None = None) 
     """The reason for which the first member refuses these terms; empty if it joins."""
     first = members[0]
     first.refusals.clear()
-    sent = first.join(terms.to_bytes(), entries_of(members), begun)
+    sent = first.join(terms.to_bytes(), begun)
     assert bool(sent) != bool(first.refusals)
     return first.refused
 
@@ -143,7 +143,7 @@ def test_another_model_for_one_member_is_refused() -> None:
 def test_terms_of_its_own_for_one_member_give_a_join_that_does_not_count() -> None:
     here = site(5)
     other = here.terms.model_copy(update={"sum": bytes(16)})
-    (sent,) = here.members[0].join(other.to_bytes(), entries_of(here.members))
+    (sent,) = here.members[0].join(other.to_bytes())
     assert isinstance(sent, at.SendJoin)
     with pytest.raises(DecodeError, match="another sum"):
         here.machine.joined(here.state, sent.content)
@@ -190,21 +190,20 @@ def test_a_box_of_small_order_is_refused(key: bytes) -> None:
 def with_entry(members: list[Device], place: int, entry: Entry) -> str:
     """The reason for which the first member refuses terms in which a member has another entry."""
     terms = terms_of(members)
-    content = entry.to_bytes()
     changed = list(terms.members)
-    changed[place - 1] = changed[place - 1].model_copy(update={"entry": de.name_of_entry(content)})
-    entries = {**entries_of(members), de.name_of_entry(content): content}
+    member = Member.of(entry, changed[place - 1].box)
+    changed[place - 1] = member.model_copy(update={"agent": changed[place - 1].agent})
     first = members[0]
-    first.join(terms.model_copy(update={"members": changed}).to_bytes(), entries)
+    first.join(terms.model_copy(update={"members": changed}).to_bytes())
     return first.refused
 
 
 def test_entries_that_the_fleet_key_did_not_sign_or_that_ran_out_are_refused() -> None:
     members = devices(5)
-    key = Entry.from_bytes(members[4].entry).key
+    key = members[4].machine.entry.key
     assert with_entry(members, 5, entry_of("a05", 5, key, secret=bytes(32))) == "entry"
     assert with_entry(members, 5, entry_of("a06", 6, key)) == "entry"  # of another agent
-    old = Entry.from_bytes(members[4].entry).model_copy(update={"until": int(NOW) - 1})
+    old = members[4].machine.entry.model_copy(update={"until": int(NOW) - 1})
     signed = signature(bytes(range(32)), de.signed_of_entry(old))
     assert with_entry(members, 5, old.model_copy(update={"signature": signed})) == "entry"
     assert "is not valid now" in members[0].refusals[-1].detail
@@ -212,7 +211,7 @@ def test_entries_that_the_fleet_key_did_not_sign_or_that_ran_out_are_refused() -
 
 def test_one_key_under_two_names_is_refused() -> None:
     members = devices(5)
-    key = Entry.from_bytes(members[3].entry).key
+    key = members[3].machine.entry.key
     box = members[4].machine.identity.secret
     assert box
     double = Device(
@@ -258,17 +257,15 @@ def test_the_coordinator_refuses_joins_that_others_made_or_that_are_replayed() -
 
 
 @pytest.mark.parametrize("key", SMALL_ORDER)
-@pytest.mark.parametrize("name", ["mask_key", "cell_key"])
-def test_the_coordinator_refuses_a_join_of_small_order(name: str, key: bytes) -> None:
+def test_the_coordinator_refuses_a_join_of_small_order(key: bytes) -> None:
     here = site(5)
     with pytest.raises(DecodeError, match="bad key"):
-        here.machine.joined(here.state, signed_join(here, 2, **{name: key}).to_bytes())
+        here.machine.joined(here.state, signed_join(here, 2, mask_key=key).to_bytes())
 
 
 def test_the_coordinator_refuses_the_mask_key_of_another() -> None:
     here = site(5)
-    entries = entries_of(here.members)
-    here.receive(here.members[0].join(here.content, entries), 1)
+    here.receive(here.members[0].join(here.content), 1)
     copied = signed_join(here, 2, mask_key=here.state.joins[1].mask_key)
     with pytest.raises(DecodeError, match="another member has this mask key"):
         here.machine.joined(here.state, copied.to_bytes())
@@ -277,12 +274,10 @@ def test_the_coordinator_refuses_the_mask_key_of_another() -> None:
 def signed_join(here: Site, place: int, **fields: Any) -> Join:
     """A join with other fields, signed by its member."""
     member = here.members[place - 1]
-    (sent,) = member.join(here.content, entries_of(here.members))
+    (sent,) = member.join(here.content)
     assert isinstance(sent, at.SendJoin)
     join = Join.from_bytes(sent.content).model_copy(update=fields)
-    message = de.signed_of_join(
-        join.terms, place, join.mask_key, join.cell_key, de.commitment_of(join)
-    )
+    message = de.signed_of_join(join.terms, place, join.mask_key, de.commitment_of(join))
     return join.model_copy(update={"signature": signature(member.machine.identity.secret, message)})
 
 
@@ -314,7 +309,7 @@ def test_a_list_below_the_least_number_is_refused() -> None:
     assert here.members[0].refused == "list"
 
 
-@pytest.mark.parametrize("name", ["mask_key", "cell_key", "commitment", "signature", "place"])
+@pytest.mark.parametrize("name", ["mask_key", "commitment", "signature", "place"])
 def test_a_list_with_a_changed_row_is_refused(name: str) -> None:
     here = site_at("join", 5)
     joined = JoinList.from_bytes(here.state.listing)
@@ -588,16 +583,15 @@ def test_a_sum_is_forgotten_when_its_time_has_run_out() -> None:
 
 def test_the_second_copy_of_an_agent_gets_no_place_in_the_sum() -> None:
     here = site(5)
-    entries = entries_of(here.members)
     first = here.members[0]
     copy = Device(first.name, first.machine, token_of("copy"), first.update, state=first.state)
-    here.receive(first.join(here.content, entries), 1)
-    (sent,) = copy.join(here.content, entries)
+    here.receive(first.join(here.content), 1)
+    (sent,) = copy.join(here.content)
     assert isinstance(sent, at.SendJoin)
     with pytest.raises(DecodeError, match="has another one"):
         here.machine.joined(here.state, sent.content)
     for place in (2, 3, 4, 5):
-        here.receive(here.members[place - 1].join(here.content, entries), place)
+        here.receive(here.members[place - 1].join(here.content), place)
     copy.train(here.begun, here.terms.scale)
     assert copy.take_list(here.state.listing, here.inbox(1)) == []
     assert copy.refused == "not listed"
@@ -674,8 +668,7 @@ def test_damaged_messages_are_refused_by_agents(data: st.DataObject) -> None:
     """Whatever arrives, an agent refuses it, ignores it or repeats what it sent."""
     agent = OFFERED.members[0]
     content = data.draw(damaged(OFFERED.terms))
-    entries = entries_of(OFFERED.members)
-    made = agent.machine.offered(agent.state, content, start(), entries, NOW, agent.token)
+    made = agent.machine.offered(agent.state, content, start(), NOW, agent.token)
     assert isinstance(made.then[0], at.Refuse | at.SendJoin)
     first = JOINED.members[0]
     listing = data.draw(damaged(JoinList.from_bytes(JOINED.state.listing)))
@@ -713,4 +706,4 @@ def test_damaged_messages_are_refused_by_the_coordinator(data: st.DataObject) ->
 
 def test_the_signing_key_of_an_entry_is_that_of_the_device() -> None:
     member = device(1)
-    assert Entry.from_bytes(member.entry).key == signing_key(member.machine.identity.secret)
+    assert member.machine.entry.key == signing_key(member.machine.identity.secret)

@@ -11,17 +11,7 @@ from covey.shared.secure import agent as at
 from covey.shared.secure import coordinator as co
 from covey.shared.secure.messages import Join
 from covey.shared.secure.primitives import Token
-from tests.secure.group import (
-    Site,
-    device,
-    devices,
-    entries_of,
-    killed,
-    site,
-    site_at,
-    start,
-    terms_of,
-)
+from tests.secure.group import Site, device, devices, killed, site, site_at, start, terms_of
 
 
 def test_a_sum_of_all_has_the_bytes_of_the_plain_integers() -> None:
@@ -100,10 +90,9 @@ def test_members_that_refuse_are_not_awaited() -> None:
     here = site(8)
     for place in (7, 8):
         here.take(here.machine.refused(here.state, place, at.SUMMED_BEFORE))
-    entries = entries_of(here.members)
     for place in range(1, 7):
         assert not here.state.listing
-        here.receive(here.members[place - 1].join(here.content, entries), place)
+        here.receive(here.members[place - 1].join(here.content), place)
     assert here.state.listed == (1, 2, 3, 4, 5, 6)
 
 
@@ -130,10 +119,9 @@ def test_each_sum_is_that_of_its_reporters_or_void_or_passed_over(seed: int) -> 
         if chance.random() < 0.3:
             here = killed(here)
 
-    entries = entries_of(here.members)
     for place in map(int, chance.permutation(left())):
         if not here.state.listing:
-            shaken(here.members[place - 1].join(here.content, entries), place)
+            shaken(here.members[place - 1].join(here.content), place)
     here.take(here.machine.joins_closed(here.state))
     if not here.end:
         for place in map(int, chance.permutation(left())):

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol, cast
 
-import msgpack
 import numpy as np
 import numpy.typing as npt
 
@@ -14,10 +13,9 @@ from covey.shared.errors import PublicError
 from covey.shared.numerics.vectors import Vector
 from covey.shared.privacy.settings import SecureSettings
 from covey.shared.secure import agent as at
-from covey.shared.secure.derivation import name_of_entry
 from covey.shared.secure.integers import add_noise, to_integers
 from covey.shared.secure.masks import Integers, add_masks, digest_of
-from covey.shared.secure.messages import ReportHead, Terms
+from covey.shared.secure.messages import Introduction, ReportHead, Terms
 from covey.shared.secure.primitives import Token
 from covey.shared.strategies.base import (
     COUNTED,
@@ -115,23 +113,20 @@ def _perform_box(device: SecureDevice) -> Report:
     (shown,) = step.then
     assert isinstance(shown, at.ShowBox)  # noqa: S101 - it shows a box and nothing else
     box = shown.box
-    known = [device.agent.identity.entry, step.state.expelled]
-    content = msgpack.packb([*known, box.number, box.key, box.signature])
+    content = Introduction(
+        entry=device.agent.entry, box=box, expelled=step.state.expelled
+    ).to_bytes()
     return Report({WORDS: words_of(content)}, examples=1)
 
 
 def _perform_join(method: Strategy[Any], job: Job, device: SecureDevice) -> Report:
-    *models, terms, entries = job.models
-    contents, lists = msgpack.unpackb(bytes_of(entries))
-    for content in filter(None, lists):
+    *models, terms = job.models
+    for content in filter(None, Terms.from_bytes(bytes_of(terms)).expelled):
         newer = device.agent.new_expelled(device.state(), content)
         if newer.syncs:  # else it is an old one, or not signed by the fleet key
             device.save(newer.state)
-    known = {name_of_entry(entry): entry for entry in contents}
     begun = start_of_work(method, job.training, job.seed, job.round, job.numbers, models)
-    step = device.agent.offered(
-        device.state(), bytes_of(terms), begun, known, device.now, device.token
-    )
+    step = device.agent.offered(device.state(), bytes_of(terms), begun, device.now, device.token)
     return _message(_taken(device, step))
 
 

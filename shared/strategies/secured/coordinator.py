@@ -25,10 +25,9 @@ from covey.shared.numerics.vectors import Vector
 from covey.shared.privacy.settings import ClientPrivacy, SecureSettings
 from covey.shared.secure import coordinator as co
 from covey.shared.secure import messages
-from covey.shared.secure.derivation import name_of_entry
 from covey.shared.secure.integers import Mean, OutOfRangeError, Total, moved, total_of
 from covey.shared.secure.masks import add_masks, digest_of
-from covey.shared.secure.messages import Box, Entry, Member, ReportHead
+from covey.shared.secure.messages import MOST_LISTS, Introduction, Member, ReportHead
 from covey.shared.secure.parameters import (
     FEWEST,
     Group,
@@ -75,7 +74,6 @@ from covey.shared.strategies.secured.phases import (
 from covey.shared.strategies.sums import Totals
 
 TWO_EXAMPLES = 2  # of a report that shows whether a method weighs by examples
-MOST_LISTS = 8  # of expelled entries, that members of a sum show one another
 MOST_VOIDS = 5  # in one round; then it is passed over
 HEAD_WORDS = Expected(-(ReportHead.max_bytes // 4), 0, 2**32 - 1, whole=True)
 ASKED_FOR_ANSWERS = 3  # times, each with a deadline; then a sum is passed over
@@ -159,7 +157,7 @@ class GroupSum:
     reported: Sequence[ClientId] = ()
     end: str = ""  # "sum", or why it is void or passed over; empty while it is open
     blamed: Sequence[ClientId] = ()  # members because of whom
-    # messages as words: "terms", "entries", "list", "unmask", and "records" of the machine. "total": the masked sum (m,)
+    # messages as words: "terms", "list", "unmask", and "records" of the machine. "total": the masked sum (m,)
     contents: Mapping[str, Vector] = field(default_factory=dict)
 
     def ended(self, end: str, why: str = "") -> dict[str, Any]:
@@ -347,8 +345,7 @@ class Secured(Strategy[Any]):
             return Order(models=(f"secure-{number}-unmask",), whole=True)
         own = self._own.order(state, self._phase(state), client)
         if phase.name == JOIN:
-            names = (f"secure-{number}-terms", f"secure-{number}-entries")
-            return replace(own, models=(*own.models, *names), whole=True)
+            return replace(own, models=(*own.models, f"secure-{number}-terms"), whole=True)
         return replace(own, models=(*own.models, f"secure-{number}-list", f"@{client}"))
 
     def model(self, state: Any, key: str) -> Vector:
@@ -383,18 +380,17 @@ class Secured(Strategy[Any]):
 
     def _boxes(self, state: Any, reports: Reports) -> Any:
         """Draw groups among those whose boxes came, and make their terms."""
-        entries: dict[ClientId, bytes] = {}
         members: dict[ClientId, Member] = {}
-        lists: set[bytes] = set()  # the coordinator cannot know which of them is true
+        federation, lists = "", set()  # the coordinator cannot know which list is true
         for client, report in reports:
             try:
-                entry, expelled, box = _shown_box(bytes_of(report.vectors[WORDS]))
+                shown = Introduction.from_bytes(bytes_of(report.vectors[WORDS]))
             except DecodeError:
                 continue
-            if Entry.from_bytes(entry).agent == client:
-                entries[client] = entry
-                lists |= {expelled} if len(lists) < MOST_LISTS else set()
-                members[client] = Member(agent=client, entry=name_of_entry(entry), box=box)
+            if shown.entry.agent == client:
+                federation = shown.entry.federation
+                members[client] = Member.of(shown.entry, shown.box)
+                lists |= {shown.expelled} if shown.expelled and len(lists) < MOST_LISTS else set()
         progress = Progress.of(state)
         own = self._phase(state)
         alike: dict[tuple[Any, ...], list[ClientId]] = {}
@@ -420,18 +416,14 @@ class Secured(Strategy[Any]):
         begun: list[GroupSum] = []
         for chosen in drawn:
             if group := self._group(len(chosen), progress.honest):
-                shown = [members[client] for client in chosen]
-                federation = Entry.from_bytes(entries[chosen[0]]).federation
-                terms_of_sum = self._terms_of_sum(
-                    state, progress, len(begun), group, federation, shown
-                )
-                packed = msgpack.packb([[entries[client] for client in chosen], sorted(lists)])
+                shown_by = [members[client] for client in chosen]
+                known = {"federation": federation, "expelled": sorted(lists)}
+                terms = self._terms_of_sum(state, progress, group, shown_by, len(begun), **known)
                 contents = {
-                    "terms": words_of(terms_of_sum.to_bytes()),
-                    "entries": words_of(packed),
+                    "terms": words_of(terms.to_bytes()),
                     "records": words_of(msgpack.packb([])),
                 }
-                begun.append(GroupSum(terms_of_sum.cluster, chosen, group.least, contents=contents))
+                begun.append(GroupSum(terms.cluster, chosen, group.least, contents=contents))
         if not begun or progress.voids >= MOST_VOIDS:
             ended = GroupSum("", (), 0).ended("void", "too few agents for a sum")
             return self._void(state, Progress.of(state), [ended])
@@ -452,10 +444,10 @@ class Secured(Strategy[Any]):
         self,
         state: Any,
         progress: Progress,
-        number: int,
         group: Group,
-        federation: str,
         members: list[Member],
+        number: int,
+        **known: Any,
     ) -> messages.Terms:
         own = self._phase(state)
         first = members[0].agent
@@ -468,7 +460,7 @@ class Secured(Strategy[Any]):
         counts = self._terms(state, own, first)
         scale = self._scale(counts, own, progress.honest)
         return messages.Terms(
-            federation=federation,
+            **known,
             run="run",
             step=progress.round,
             sum=hashed("sum", *(member.box.key for member in members))[:16],
@@ -627,18 +619,6 @@ def _spans(sizes: Mapping[str, int]) -> dict[str, slice]:
     }
 
 
-def _shown_box(content: bytes) -> tuple[bytes, bytes, Box]:
-    """The entry in a report, the list of expelled ones that its agent knows, and the box. Raises DecodeError."""
-    try:
-        entry, expelled, number, key, signature = msgpack.unpackb(content)
-        Entry.from_bytes(entry)
-        return entry, bytes(expelled), Box(number=number, key=key, signature=signature)
-    except DecodeError:
-        raise
-    except Exception as error:
-        raise DecodeError("secure box", str(error)[:200]) from None
-
-
 class Collected:
     """A sum with the machine that decides about it."""
 
@@ -649,7 +629,7 @@ class Collected:
 
     @classmethod
     def of(cls, group: GroupSum) -> Collected:
-        contents = [bytes_of(group.contents[name]) for name in ("terms", "entries", "records")]
+        contents = [bytes_of(group.contents[name]) for name in ("terms", "records")]
         return cls(group, *_restored(*contents))
 
     def take(self, step: co.Step) -> None:
@@ -688,8 +668,7 @@ def _unpacked(words: Vector) -> Any:
 
 
 @lru_cache(maxsize=16)
-def _restored(terms: bytes, packed: bytes, records: bytes) -> tuple[co.SecureSum, co.SumState]:
+def _restored(terms: bytes, records: bytes) -> tuple[co.SecureSum, co.SumState]:
     """The machine of a sum, and its state: the inbox of each member is read from it."""
-    entries, _ = msgpack.unpackb(packed)
-    machine = co.SecureSum(terms, [Entry.from_bytes(entry).key for entry in entries])
+    machine = co.SecureSum(terms)
     return machine, machine.restored(co.Record(*one) for one in msgpack.unpackb(records))
