@@ -263,7 +263,9 @@ async def run_agents(memberships: Sequence[Membership], workers: PoolOptions, ru
     from covey.shared.mqtt.mqtt_link import MqttLink
 
     loop = asyncio.get_running_loop()
-    pool = Pool(1, keep_warm_s=workers.keep_warm_s, threads=workers.threads)
+    # a second one exchanges the messages of a secure sum while the first one trains
+    has_keys = len(memberships) == 1 and (memberships[0].identity.state / SECURE).is_dir()
+    pool = Pool(1 + has_keys, keep_warm_s=workers.keep_warm_s, threads=workers.threads)
     agents = [
         Agent(one.identity, pool, observer=one.observer, rules=rules, keep=one.keep)
         for one in memberships

@@ -31,6 +31,7 @@ from covey.agent.kept import privacy_account
 from covey.agent.policy import Rules
 from covey.agent.worker.pool import PoolLike, WorkerLost
 from covey.shared.files import obstacle, write_atomically
+from covey.shared.strategies.phase_names import AHEAD, EXCHANGES
 from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.messages import OrderMessage, ReportContent, digest
 
@@ -39,6 +40,14 @@ FULL_NOTICE_S = 60.0  # between two notices about a full disk
 FULL_PAUSE_S = 1.0  # between two attempts to write to it
 MAX_FAILURE_CHARACTERS = 1000
 FIRST = float("inf")  # the weight of a job that goes before all others
+
+
+def of_work(order: OrderMessage) -> OrderMessage:
+    """The order of a method's work that an order for boxes announces."""
+    assert order.work is not None  # noqa: S101 - it has one
+    numbers = dict(order.work.numbers)
+    work = order.work.model_copy(update={"phase": str(numbers.pop(AHEAD)), "numbers": numbers})
+    return order.model_copy(update={"work": work})
 
 
 class DiskWait:
@@ -105,6 +114,8 @@ class Performer:
         self._pool = pool
         self.disk = DiskWait(device.observer)  # while it has no room for a report
         self._before_report = before_report
+        self._is_free = asyncio.Event()  # cleared while work is done ahead
+        self._is_free.set()
         self._samples = 0.0  # training samples of the newest inspection: the weight of later jobs
 
     async def inspect(self, task: dict[str, Any], task_digest: str) -> e.Inspected:
@@ -213,10 +224,30 @@ class Performer:
             keeper.deployment_settled(deployment)
         return e.DeploymentSettled(deployment.serial)
 
+    async def work_ahead(self, order: OrderMessage) -> None:
+        """Train for a secure sum while its messages are exchanged. What comes of it stays on the device."""
+        self._is_free.clear()
+        try:
+            place = self._identity.state / "ahead"
+            job = {
+                **self._job(of_work(order)),
+                "ahead": True,
+                "keep": None,
+                "report_out": str(place),
+            }
+            await self._call({**job, "memory_out": str(place)}, weight=self._samples)
+        finally:
+            self._is_free.set()
+
     async def _work(self, order: OrderMessage) -> dict[str, Any]:
         """The worker's answer to an order. If its memory is damaged, the work begins again without it."""
+        weight = self._samples
+        if order.work is not None and order.work.phase in EXCHANGES:
+            weight = FIRST  # others wait for these messages
+        else:
+            await self._is_free.wait()
         while True:
-            answer = await self._call(self._job(order), weight=self._samples)
+            answer = await self._call(self._job(order), weight=weight)
             if answer.get("memory_damaged"):
                 self._observer(Damaged(self._outbox.set_memory_aside()))
             elif answer.get("disk_full"):

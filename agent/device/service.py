@@ -38,6 +38,7 @@ from covey.shared.mqtt import program as shell
 from covey.shared.mqtt.duplicate_ids import session_id
 from covey.shared.mqtt.link import Down, Incoming, Link, Message, Up, Will
 from covey.shared.mqtt.program import Cancel, Effect, End, Items, Publish, Refused, Start
+from covey.shared.strategies.phase_names import AHEAD
 from covey.shared.timers import earliest
 from covey.shared.waiting import Waiting
 from covey.shared.wire.brief_work import SharedParts
@@ -52,7 +53,14 @@ SENT_STATUSES = 4  # that may be on their way back to us
 WATCH_S = 5.0  # between two looks at the data
 GOODBYE_S = 2.0  # how long a broker that does not answer may delay the end
 # names of work
-WORK, INSPECT, ADOPT, SEND, FLUSH = "work", "inspect", "adopt", "send", "flush"
+WORK, WORK_AHEAD, INSPECT, ADOPT, SEND, FLUSH = (
+    "work",
+    "ahead",
+    "inspect",
+    "adopt",
+    "send",
+    "flush",
+)
 
 
 class NameTakenError(UserError):
@@ -327,6 +335,10 @@ class Agent:
                 event = self._performer.settle(item)
                 if isinstance(event, e.WorkDone):
                     self._just_written = order.step
+                    if order.work is not None and AHEAD in order.work.numbers:
+                        self._effects.append(
+                            Start(WORK_AHEAD, partial(self._performer.work_ahead, order))
+                        )
                 self._happens(event)
             case Judged():
                 if self.keeper is not None and self._deployed is not None:

@@ -6,12 +6,15 @@ the state does not mention is left from an earlier sum.
 
 from __future__ import annotations
 
+import io
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from covey.shared.errors import DecodeError, PublicError
 from covey.shared.files import make_folder, write_atomically, write_private
@@ -23,6 +26,7 @@ from covey.shared.secure.primitives import KEY_BYTES, Token, hashed
 STATE = "state"
 SIGNING_KEY, ENTRY, FLEET = "signing.key", "entry", "fleet.pub"  # of a device: `agent keys`
 EXPELLED = "expelled"
+AHEAD = "ahead.npz"
 ENDING = ".words"
 
 
@@ -34,6 +38,7 @@ class SecureFolder:
         identity: of the agent.
         policy: of its owner.
         simulated: noise follows from the identity and hides nothing, so that a run can be repeated.
+        ahead: the method's work is done ahead of its list, and stays here.
     """
 
     def __init__(
@@ -43,13 +48,17 @@ class SecureFolder:
         policy: OwnersPolicy | None = None,
         *,
         simulated: bool = False,
+        ahead: bool = False,
     ) -> None:
+        self.ahead = ahead
         self._folder = folder
         self._is_simulated = simulated
         self.agent = SecureAgent(identity, policy or OwnersPolicy())
 
     @classmethod
-    def of_device(cls, folder: Path, policy: OwnersPolicy) -> SecureFolder | None:
+    def of_device(
+        cls, folder: Path, policy: OwnersPolicy, *, ahead: bool = False
+    ) -> SecureFolder | None:
         """The folder of a device that has keys and an entry of its fleet; None if it has not."""
         try:
             secret, entry, fleet = (
@@ -57,7 +66,7 @@ class SecureFolder:
             )
         except FileNotFoundError:
             return None
-        device = cls(folder, Identity(entry, secret, fleet), policy)
+        device = cls(folder, Identity(entry, secret, fleet), policy, ahead=ahead)
         if (folder / EXPELLED).exists():
             step = device.agent.new_expelled(device.state(), (folder / EXPELLED).read_bytes())
             if step.syncs:
@@ -129,6 +138,24 @@ class SecureFolder:
         for path in self._folder.glob(f"*{ENDING}"):
             if path not in kept:
                 path.unlink(missing_ok=True)
+
+    def keep_ahead(self, start: bytes, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        make_folder(self._folder)
+        content = io.BytesIO()
+        np.savez(content, **{**arrays, "start": np.frombuffer(start, np.uint8)})  # type: ignore[arg-type]
+        write_atomically(self._folder / AHEAD, content.getvalue(), durable=False)
+
+    def take_ahead(self, start: bytes) -> Mapping[str, npt.NDArray[Any]] | None:
+        try:
+            with np.load(self._folder / AHEAD, allow_pickle=False) as file:
+                arrays = dict(file)
+        except MemoryError:
+            raise
+        except (
+            Exception
+        ):  # numpy and zipfile raise a dozen types for a damaged file: the work is done now
+            return None
+        return arrays if arrays.pop("start").tobytes() == start else None
 
     def _file(self, name: str) -> Path:
         return self._folder / f"{name}{ENDING}"

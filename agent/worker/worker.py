@@ -7,9 +7,10 @@ Every job has `source` (where the data comes from) and `policy`, `allow` and `le
 
 - `inspect` (task): compare the data with a task. The answer describes the data. If the data does not fit, `problem`
   gives the reason without private values, and `detail` gives it in full for the device's own terminal
-- `perform` (order, models, memory, report_out, memory_out, client, account, secure, keep): do the work of an order. `order`
+- `perform` (order, models, memory, report_out, memory_out, client, account, secure, keep, ahead): do the work of an order. `order`
   is the message's bytes, `models` and `memory` are paths; the report and the new memory are written to the two paths ending
-  in `_out`. `account` is the path of the device's privacy account, `secure` the folder of its secure sums. If `keep` names a folder of models (`covey.agent.worker.keep`), the model of the order goes there
+  in `_out`. `account` is the path of the device's privacy account, `secure` the folder of its secure sums, where the work for a
+  masked report waits if `ahead` is set. If `keep` names a folder of models (`covey.agent.worker.keep`), the model of the order goes there
 - `partition` (out): write which samples of a simulated fleet belong to which agent, as .npz
 - `start` (out): write the initial models of a simulated fleet's scenario, as .npz
 - `superclasses` (models, scaling): measure the models in a folder on each super-class of a simulated fleet's test data
@@ -28,6 +29,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +44,7 @@ from covey.shared.child import death_with_parent
 from covey.shared.consent import AllowedCode, consented
 from covey.shared.errors import CoveyError, public_text
 from covey.shared.files import obstacle, write_atomically
-from covey.shared.strategies.phase_names import EVALUATE, MOMENTS, TRAIN, VOTE
+from covey.shared.strategies.phase_names import EVALUATE, EXCHANGES, MOMENTS, TRAIN, VOTE
 from covey.shared.wire import frames
 
 if TYPE_CHECKING:
@@ -380,7 +382,12 @@ def _work(
         memory = load_memory(Path(job["memory"]), job.get("memory_digest", ""))
     noise = simulated_noise(work, client) if simulated else Noise.secret()
     source = source_of(job["source"])
-    local, held_back, folds = _locals(source, work, layout, client, rules, threads)
+    if work.phase in EXCHANGES:
+        local: Any = _Late(lambda: _locals(source, work, layout, client, rules, threads)[0])
+        held_back: Any = None
+        folds: Iterable[Any] = ()
+    else:
+        local, held_back, folds = _locals(source, work, layout, client, rules, threads)
     privacy = AgentPrivacy.from_wire(work.privacy)
     demand = rules.policy.privacy
     if (
@@ -430,6 +437,18 @@ def _work(
     return content, save_memory(memory_out, new, durable=job["durable"]), kept, frozen_once
 
 
+class _Late:
+    """A learner that is made once something is asked of it: exchanges of messages need neither data nor torch."""
+
+    device = "cpu"
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = cache(make)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._make(), name)
+
+
 def _secure(job: frames.Job, work: Work, rules: Rules, *, simulated: bool) -> Any:
     """The keys and the state of secure sums; None if the order has none, or this device no keys for them."""
     if not (work.privacy or {}).get("secure"):
@@ -437,11 +456,15 @@ def _secure(job: frames.Job, work: Work, rules: Rules, *, simulated: bool) -> An
     from covey.agent.kept.secure_folder import SecureFolder
     from covey.shared.secure.simulated import simulated_identity
 
-    place, demand = Path(job["secure"]), rules.policy.privacy.of_sums()
+    place, demand, ahead = (
+        Path(job["secure"]),
+        rules.policy.privacy.of_sums(),
+        bool(job.get("ahead")),
+    )
     if simulated:
         identity = simulated_identity(work.seed, job["client"])
-        return SecureFolder(place, identity, demand, simulated=True)
-    return SecureFolder.of_device(place, demand)
+        return SecureFolder(place, identity, demand, simulated=True, ahead=ahead)
+    return SecureFolder.of_device(place, demand, ahead=ahead)
 
 
 def _kept(

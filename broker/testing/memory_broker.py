@@ -25,7 +25,7 @@ HELD_S = 0.05  # the longest delay of a reordered or duplicated message
 
 
 class MemoryBroker:
-    """The broker. Each fault is a probability in [0, 1].
+    """The broker. Each fault is a probability in [0, 1], apart from the delay.
 
     Args:
         seed: of the faults.
@@ -33,6 +33,7 @@ class MemoryBroker:
         reorder: a delivery is delayed, so that others overtake it, also on the same topic.
         drop_session: a publication or a delivery ends the client's connection. The last will is published, messages
             on their way to the client are lost, and the client reconnects by itself.
+        delay_s: seconds that each delivery takes.
     """
 
     def __init__(
@@ -42,10 +43,12 @@ class MemoryBroker:
         duplicate: float = 0.0,
         reorder: float = 0.0,
         drop_session: float = 0.0,
+        delay_s: float = 0.0,
     ) -> None:
         self.duplicate = duplicate
         self.reorder = reorder
         self.drop_session = drop_session
+        self.delay_s = delay_s
         self.random = random.Random(f"memory broker {seed}")  # noqa: S311  bad luck, no secrets
         self.retained = Retained()
         self.denied: set[str] = set()  # topic filters to which subscriptions are refused
@@ -150,7 +153,7 @@ class MemoryBroker:
             link._lose("the broker lost the session")
             return
         late = self._chance(self.reorder)
-        link._receive(message, self.random.uniform(0, HELD_S) if late else 0.0)
+        link._receive(message, self.delay_s + (self.random.uniform(0, HELD_S) if late else 0.0))
         if self._chance(self.duplicate):
             link._receive(message, self.random.uniform(0, HELD_S))
 

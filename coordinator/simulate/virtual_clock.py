@@ -2,7 +2,7 @@
 
 The times are log-normal and drawn on the seed (`fleet.durations`), so that synchronous and buffered rounds can be
 compared in virtual seconds: the same scenario gives the same seconds on every machine. Without durations every order takes
-no time at all. Evaluations and statistics never do. Otherwise time passes only when nothing else happens.
+no time at all. Evaluations, statistics and the exchanges of secure sums never do. Otherwise time passes only when nothing else happens.
 
 Reports are computed many together where workers are free, and delivered one by one when they are due. Run, spool, checkpoint,
 codecs and the clients' half are those of a run over a broker, so its bytes are what a wire run is held against.
@@ -230,4 +230,5 @@ class Driver(Generic[C]):
 
 
 def _takes_no_time(order: OrderMessage) -> bool:
-    return order.work is not None and order.work.phase in phase_names.OF_THE_RUN
+    without = (*phase_names.OF_THE_RUN, *phase_names.EXCHANGES)
+    return order.work is not None and order.work.phase in without

@@ -156,6 +156,15 @@ class PartLocal:
     def examples(self) -> int:
         return self.local.examples
 
+    @property
+    def rest(self) -> Vector | None:
+        """The values (d - d_s,) of what does not travel, after the newest training."""
+        return self._rest
+
+    def take_rest(self, rest: Vector) -> None:
+        """Continue with these values, which another process has trained."""
+        self._rest = rest
+
     # -- models
 
     def whole(self, model: Vector) -> Vector:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections import Counter
@@ -16,6 +17,7 @@ from pydantic import ValidationError
 
 from covey.agent.kept.secure_folder import STATE, SecureFolder
 from covey.agent.policy import PrivacyDemand
+from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.dashboard.sections import sections
 from covey.coordinator.fold.private_sums import epsilon
 from covey.coordinator.plan.plan import plan
@@ -40,10 +42,11 @@ from covey.shared.strategies.secured import coordinator as secured
 from covey.shared.strategies.secured import phases
 from covey.shared.wire.codec import Codec, encode
 from covey.shared.wire.messages import OrderMessage, ReportContent
+from tests import clock
 from tests.agent.orders import work
 from tests.kit import small_run
 from tests.kit.local_clients import LocalClients, secure_folder
-from tests.kit.small_fleet import over_the_wire
+from tests.kit.small_fleet import PATIENT, Fleet, over_the_wire
 from tests.kit.small_run import fingerprint, in_process, samples_of, scenario
 from tests.shared import test_strategy_kin
 
@@ -295,12 +298,37 @@ def test_a_coordinator_killed_at_any_step_ends_with_the_same_bytes(
     assert [end[0] for end in ends(folder)] == ["sum", "sum"]
 
 
-@pytest.mark.parametrize("habit", [{"duplicate": 0.3, "reorder": 0.3, "drop_session": 0.01}])
-def test_the_wire_gives_the_bytes_of_the_run_without_a_network(
-    tmp_path: Path, habit: dict[str, float]
+HABITS = {"duplicate": 0.3, "reorder": 0.3, "drop_session": 0.01}
+
+
+@pytest.mark.parametrize(("method", "habits"), [("fedavg", HABITS), ("ditto", {}), ("fedrep", {})])
+def test_the_wire_where_agents_train_ahead_gives_the_bytes_of_the_run_without_a_network(
+    tmp_path: Path, method: str, habits: dict[str, float]
 ) -> None:
-    wired = over_the_wire(tmp_path / "wire", scene(wire={"part_bytes": 1024}), **habit)
-    assert fingerprint(wired) == fingerprint(in_process(tmp_path / "in-process", scene()))
+    this = {"rounds": {"count": 2}, "wire": {"part_bytes": 1024}}
+    wired = over_the_wire(tmp_path / "wire", scene(method, **this), **habits)
+    assert fingerprint(wired) == fingerprint(
+        in_process(tmp_path / "in-process", scene(method, **this))
+    )
+
+
+def test_boxes_and_joins_are_exchanged_while_agents_train(tmp_path: Path) -> None:
+    """Of four exchanges, two are hidden; the list comes before the training is over."""
+    delay_s, training_s = 0.5, 10.0
+
+    async def seconds(this: Any) -> float:
+        people = small_run.clients(4, this)
+        patient = small_run.rules(this, **PATIENT)
+        broker = MemoryBroker(delay_s=delay_s)
+        async with Fleet(tmp_path / this.name, this, patient, broker, people) as fleet:
+            fleet.pool.takes_s = training_s
+            await fleet.serve()
+            return asyncio.get_running_loop().time()
+
+    rounds = {"count": 1, "participation": 1.0, "start_agents": 4}
+    masked = clock.run(seconds(scene(rounds=rounds, name="masked")), within_s=1e4)
+    plain = clock.run(seconds(scenario("fedavg", rounds=rounds, name="plain")), within_s=1e4)
+    assert masked - plain < 4 * delay_s
 
 
 def test_no_report_of_a_secure_run_has_an_update_in_the_clear(tmp_path: Path) -> None:

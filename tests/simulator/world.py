@@ -128,14 +128,18 @@ class Workers(Numpy):
             return {"disk_full": why}
 
     def _secure(self, job: frames.Job) -> SecureFolder:
-        return Seeded(Path(job["secure"]), job["client"], self._token, self._sums)
+        folder = Seeded(Path(job["secure"]), job["client"], self._token, self._sums)
+        folder.ahead = bool(job.get("ahead"))
+        return folder
 
     def _perform(self, job: frames.Job) -> frames.Job:
         """Like the worker's own, with a learner in numpy."""
         order, life, client = OrderMessage.from_bytes(job["order"]), OWNER.get(), job["client"]
         assert life is not None
         assert order.work is not None
-        self._judge.works(life.session, order)
+        is_ahead = bool(job.get("ahead"))
+        if not is_ahead:
+            self._judge.works(life.session, order)
         layout = Layout.from_wire(order.work.layout)
         models = []
         for path in map(Path, job["models"]):
@@ -162,7 +166,8 @@ class Workers(Numpy):
         write_atomically(
             Path(job["report_out"]), content, durable=job["durable"], name_durable=False
         )
-        self._judge.made(digest(content), content, order)
+        if not is_ahead:
+            self._judge.made(digest(content), content, order)
         return {
             "digest": digest(content),
             "size": len(content),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, cast
 
@@ -47,6 +47,14 @@ class SecureDevice(Protocol):
     def token(self) -> Token: ...
     @property
     def now(self) -> float: ...
+    @property
+    def ahead(self) -> bool:
+        """Whether the method's work is done ahead of its list, and stays here."""
+
+    def keep_ahead(self, start: bytes, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        """What was made for a start ahead of its list; it need not survive anything."""
+
+    def take_ahead(self, start: bytes) -> Mapping[str, npt.NDArray[Any]] | None: ...
 
     def noise_key(self, start: bytes) -> bytes: ...
 
@@ -84,6 +92,9 @@ class OnDevice:
         device = self._device
         if why := self._method.refuses(SecureSettings(clip=1.0)):
             raise PublicError(f"secure sums are not for this method: {why}")
+        if device.ahead:
+            _work_ahead(self._method, job, local, client_state, device)
+            return Report({}, examples=1), client_state
         match job.phase:
             case phases.BOX:
                 return _perform_box(device), client_state
@@ -119,6 +130,44 @@ def _perform_box(device: SecureDevice) -> Report:
     return Report({WORDS: words_of(content)}, examples=1)
 
 
+def _work_ahead(
+    method: Strategy[Any], job: Job, local: Local, before: ClientState, device: SecureDevice
+) -> None:
+    """Do the method's work while boxes, joins and lists are exchanged, unless there is a vector for this start."""
+    begun = start_of_work(method, job.training, job.seed, job.round, job.numbers, job.models)
+    if device.state().vector(begun.digest) is not None:
+        return
+    report, after = method.work(job, local, before)
+    arrays: dict[str, npt.NDArray[Any]] = {"examples": np.array(report.examples)}
+    arrays |= {f"vector {name}": vector for name, vector in report.vectors.items()}
+    arrays |= {f"base {name}": np.array(index) for name, index in report.bases.items()}
+    arrays |= {f"same {name}": np.array(0) for name in after if after[name] is before.get(name)}
+    arrays |= {
+        f"state {name}": after[name] for name in after if after[name] is not before.get(name)
+    }
+    of_learner = {name: getattr(local, name, None) for name in ("trained", "rest")}
+    arrays |= {name: array for name, array in of_learner.items() if array is not None}
+    device.keep_ahead(begun.digest, arrays)
+
+
+def _made_ahead(
+    arrays: Mapping[str, npt.NDArray[Any]], local: Local, before: ClientState
+) -> tuple[Report, ClientState]:
+    """What `_work_ahead` has kept: the report, and the client state after it."""
+
+    def those(kind: str) -> dict[str, npt.NDArray[Any]]:
+        return {name.removeprefix(kind): arrays[name] for name in arrays if name.startswith(kind)}
+
+    learner = cast(Any, local)  # remembers what it has trained, and what of it does not travel
+    if "trained" in arrays:
+        learner.trained = arrays["trained"]
+    if "rest" in arrays:
+        learner.take_rest(arrays["rest"])
+    bases = {name: int(index) for name, index in those("base ").items()}
+    report = Report(those("vector "), int(arrays["examples"]), bases=bases)
+    return report, {**{name: before[name] for name in those("same ")}, **those("state ")}
+
+
 def _perform_join(method: Strategy[Any], job: Job, device: SecureDevice) -> Report:
     *models, terms = job.models
     for content in filter(None, Terms.from_bytes(bytes_of(terms)).expelled):
@@ -142,8 +191,12 @@ def _perform_work(
     step = device.agent.listed(device.state(), bytes_of(listing), bytes_of(inbox))
     sent = _taken(device, step)
     if device.state().vector(begun.digest) is None:
-        work, before = replace(job, models=tuple(models)), client_state
-        report, client_state = method.work(work, local, client_state)
+        before = client_state
+        if kept := device.take_ahead(begun.digest):
+            report, client_state = _made_ahead(kept, local, before)
+        else:
+            work = replace(job, models=tuple(models))
+            report, client_state = method.work(work, local, before)
         client_state = {name: client_state[name] for name in client_state if name != COUNTED}
         if MODEL in report.vectors and client_state.get(LAST_MODEL) is before.get(LAST_MODEL):
             client_state[LAST_MODEL] = report.vectors[MODEL]

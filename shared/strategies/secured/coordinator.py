@@ -59,6 +59,7 @@ from covey.shared.strategies.base import (
 )
 from covey.shared.strategies.secured import phases
 from covey.shared.strategies.secured.phases import (
+    AHEAD,
     BOX,
     HEAD,
     JOIN,
@@ -332,9 +333,13 @@ class Secured(Strategy[Any]):
         return self._own.terms(state, own, client, Report(vectors, examples=TWO_EXAMPLES))
 
     def order(self, state: Any, phase: Phase, client: ClientId) -> Order:
-        if phase.name == BOX:
-            return Order(whole=True)
         progress = Progress.of(state)
+        if phase.name == BOX:
+            work = self._phase(state)
+            if not self._terms(state, work, client):
+                return Order(whole=True)
+            own = self._own.order(state, work, client)
+            return replace(own, numbers={**own.numbers, AHEAD: work.name}, whole=True)
         if progress.stage == BOX:
             order = self._own.order(state, phase, client)
             return replace(order, numbers={**order.numbers, CAP: self.settings.cap})
@@ -381,7 +386,8 @@ class Secured(Strategy[Any]):
     def _boxes(self, state: Any, reports: Reports) -> Any:
         """Draw groups among those whose boxes came, and make their terms."""
         members: dict[ClientId, Member] = {}
-        federation, lists = "", set()  # the coordinator cannot know which list is true
+        federation = ""
+        lists: set[bytes] = set()  # the coordinator cannot know which of them is true
         for client, report in reports:
             try:
                 shown = Introduction.from_bytes(bytes_of(report.vectors[WORDS]))
@@ -418,12 +424,12 @@ class Secured(Strategy[Any]):
             if group := self._group(len(chosen), progress.honest):
                 shown_by = [members[client] for client in chosen]
                 known = {"federation": federation, "expelled": sorted(lists)}
-                terms = self._terms_of_sum(state, progress, group, shown_by, len(begun), **known)
+                agreed = self._terms_of_sum(state, progress, group, shown_by, len(begun), **known)
                 contents = {
-                    "terms": words_of(terms.to_bytes()),
+                    "terms": words_of(agreed.to_bytes()),
                     "records": words_of(msgpack.packb([])),
                 }
-                begun.append(GroupSum(terms.cluster, chosen, group.least, contents=contents))
+                begun.append(GroupSum(agreed.cluster, chosen, group.least, contents=contents))
         if not begun or progress.voids >= MOST_VOIDS:
             ended = GroupSum("", (), 0).ended("void", "too few agents for a sum")
             return self._void(state, Progress.of(state), [ended])

@@ -16,8 +16,11 @@ from covey.shared.secure.derivation import Start, start_of
 from covey.shared.secure.masks import Integers
 from covey.shared.secure.primitives import hashed
 from covey.shared.strategies.base import Strategy, Training
+from covey.shared.strategies.phase_names import AHEAD as AHEAD
+from covey.shared.strategies.phase_names import BOX as BOX
+from covey.shared.strategies.phase_names import JOIN as JOIN
+from covey.shared.strategies.phase_names import UNMASK as UNMASK
 
-BOX, JOIN, UNMASK = "secure-box", "secure-join", "secure-unmask"
 WORDS = "secure"  # the vector of a report that holds a message
 MASKED = "masked"
 HEAD = "head"  # the number of a report with a masked vector: the words of its head
