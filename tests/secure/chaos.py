@@ -118,8 +118,8 @@ def play(seed: int, folder: Path) -> Chaos:
     scene = small_run.scenario(method, rounds=rounds, privacy={"secure": secure})
     people = small_run.samples_of(small_run.clients())
     clients = Clients(chaos, sums, scene)
-    about = (scene, small_run.setup(scene), small_run.rules(scene, void_limit=1000))
-    run = Run.start(folder, *about, "in-process", 0.0)
+    setup, rules = small_run.setup(scene), small_run.rules(scene, void_limit=1000)
+    run = Run.start(folder, scene, setup, rules, "in-process", 0.0)
     first: Any = ()
     with sums.watched(), chaos.kills():
         while True:
@@ -127,7 +127,9 @@ def play(seed: int, folder: Path) -> Chaos:
                 Driver(run, clients).complete(people, first)
                 break
             except Killed:
-                run, first = _resumed(folder, about)
+                run, first = _resumed(lambda: Run.resume(folder, scene, setup, rules, 0.0))
+                for client in people:  # what came with an accepted report is theirs
+                    clients.settle(run, client, run.facts.accepted.get(client, 0))
             except Exception as error:
                 chaos.failures.append(f"the run ended: {type(error).__name__}: {error}")
                 break
@@ -135,10 +137,10 @@ def play(seed: int, folder: Path) -> Chaos:
     return chaos
 
 
-def _resumed(folder: Path, about: Any) -> tuple[Run, Any]:
+def _resumed(resume: Callable[[], tuple[Run, Any]]) -> tuple[Run, Any]:
     while True:
         try:
-            return Run.resume(folder, *about, 0.0)
+            return resume()
         except Killed:
             continue
 
