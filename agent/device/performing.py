@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -235,7 +236,9 @@ class Performer:
                 "keep": None,
                 "report_out": str(place),
             }
-            await self._call({**job, "memory_out": str(place)}, weight=self._samples)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._rules.policy.max_seconds):
+                    await self._call({**job, "memory_out": str(place)}, weight=self._samples)
         finally:
             self._is_free.set()
 

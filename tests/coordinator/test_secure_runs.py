@@ -7,7 +7,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import pytest
 from pydantic import ValidationError
 
 from covey.agent.kept.secure_folder import STATE, SecureFolder
-from covey.agent.policy import PrivacyDemand
+from covey.agent.policy import DEFAULT_RULES, PrivacyDemand
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.dashboard.sections import sections
 from covey.coordinator.fold.private_sums import epsilon
@@ -40,13 +40,14 @@ from covey.shared.strategies.base import COUNTED, ClientId
 from covey.shared.strategies.registry import BUILT_IN
 from covey.shared.strategies.secured import coordinator as secured
 from covey.shared.strategies.secured import phases
+from covey.shared.wire import frames
 from covey.shared.wire.codec import Codec, encode
 from covey.shared.wire.messages import OrderMessage, ReportContent
 from tests import clock
 from tests.agent.orders import work
 from tests.kit import small_run
 from tests.kit.local_clients import LocalClients, secure_folder
-from tests.kit.small_fleet import PATIENT, Fleet, over_the_wire
+from tests.kit.small_fleet import PATIENT, Fleet, Numpy, over_the_wire
 from tests.kit.small_run import fingerprint, in_process, samples_of, scenario
 from tests.shared import test_strategy_kin
 
@@ -329,6 +330,34 @@ def test_boxes_and_joins_are_exchanged_while_agents_train(tmp_path: Path) -> Non
     masked = clock.run(seconds(scene(rounds=rounds, name="masked")), within_s=1e4)
     plain = clock.run(seconds(scenario("fedavg", rounds=rounds, name="plain")), within_s=1e4)
     assert masked - plain < 4 * delay_s
+
+
+def test_training_ahead_takes_no_longer_than_the_device_allows(tmp_path: Path) -> None:
+    ended: list[float] = []
+
+    class Slow(Numpy):
+        async def call(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
+            try:
+                return await super().call(job, weight=weight)
+            finally:
+                if job.get("ahead"):
+                    ended.append(asyncio.get_running_loop().time())
+
+    async def whole() -> None:
+        this = scene(rounds={"count": 1, "start_agents": 4})
+        people = small_run.clients(4, this)
+        patient = small_run.rules(this, **PATIENT)
+        fleet = Fleet(tmp_path, this, patient, MemoryBroker(), people)
+        policy = DEFAULT_RULES.policy.model_copy(update={"max_seconds": 5.0})
+        fleet.device_rules = replace(DEFAULT_RULES, policy=policy)
+        fleet.pool = Slow(people, takes_s=10.0)
+        async with fleet:
+            await fleet.serve()
+
+    with pytest.raises(TimeoutError):
+        clock.run(whole(), within_s=17.0)
+    # they began after ten seconds, in which the data was inspected
+    assert [round(at) for at in ended[:4]] == [15] * 4
 
 
 def test_no_report_of_a_secure_run_has_an_update_in_the_clear(tmp_path: Path) -> None:
