@@ -31,6 +31,7 @@ DOORS = {
     "svhn": "covey.agent.data.svhn",
     "leaf": "covey.agent.data.leaf",
     "images": "covey.agent.data.images",
+    "sounds": "covey.agent.data.sounds",
     "parquet images": "covey.agent.data.parquet_images",
     "tables": "covey.agent.data.tables",
     "embedded broker": "covey.broker.programs.embedded",

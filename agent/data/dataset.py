@@ -324,11 +324,11 @@ def _checked(features: Array, targets: Array, source: str, *, missing: bool) -> 
         fault = f"features have shape {x.shape}; expected (samples, ...) with at least 2 axes"
         raise DataError(f"{source}: {fault}", public=fault)
     n = len(x)
+    if not n:
+        raise DataError(f"{source}: no samples; give a file with at least two", public="no samples")
     if y.ndim not in (1, 2) or len(y) != n or 0 in y.shape:
         fault = f"{n} samples, but targets of shape {y.shape}; expected one target per sample"
         raise DataError(f"{source}: {fault}", public=fault)
-    if not n:
-        raise DataError(f"{source}: no samples; give a file with at least two", public="no samples")
     if 0 in x.shape:
         fault = f"samples of shape {x.shape[1:]} hold no numbers"
         raise DataError(f"{source}: {fault}", public=fault)

@@ -14,7 +14,7 @@ from covey.shared.scenario.task import Task
 
 TABLES = (".csv", ".tsv", ".parquet")
 ACCEPTED = (
-    "a table (.csv, .tsv, .parquet), an .npz with x and y, a folder per class of images, "
+    "a table (.csv, .tsv, .parquet), an .npz with x and y, a folder per class of images or of .wav sounds, "
     "IDX files (train-images-idx3-ubyte.gz ...), CIFAR's binary version, SVHN's train_32x32.mat, "
     "LEAF's train/*.json, module:function, or a data source that an installed package adds"
 )
@@ -45,7 +45,12 @@ def _table(
 
 def is_image_folder(folder: Path) -> bool:
     """Whether a folder has one folder of images for each class."""
-    return bool(plugins.door("images").is_image_folder(folder))
+    return bool(plugins.door("images").image_folders(folder).train)
+
+
+def is_sound_folder(folder: Path) -> bool:
+    """Whether a folder has one folder of sounds for each class."""
+    return bool(plugins.door("sounds").sound_folders(folder).train)
 
 
 def load(
@@ -128,6 +133,8 @@ def _folder(folder: Path, label: str | None, task: Task | None) -> Dataset:
         )
     if is_image_folder(folder):
         return cast(Dataset, plugins.door("images").load_image_folder(folder, task))
+    if is_sound_folder(folder):
+        return cast(Dataset, plugins.door("sounds").load_sound_folder(folder, task))
     seen = ", ".join(sorted(path.name for path in folder.iterdir())[:5]) or "nothing"
     raise DataError(
         f"{folder}: found {seen}; expected {ACCEPTED}",
@@ -173,7 +180,7 @@ def is_loadable(place: Path) -> bool:
         return False
     if tables_at(place) or _benchmark_in(place):
         return True
-    return len(_tables_and_arrays(place)) == 1 or is_image_folder(place)
+    return len(_tables_and_arrays(place)) == 1 or is_image_folder(place) or is_sound_folder(place)
 
 
 def _train_and_test(folder: Path) -> tuple[Path, ...]:

@@ -13,7 +13,7 @@ import numpy as np
 from covey.agent.data.dataset import Dataset
 from covey.agent.data.describe import ColumnDescription, describe_table
 from covey.agent.data.image_reader import ImageHeader, ImageSource, read_header
-from covey.agent.data.images import image_files
+from covey.agent.data.images import image_folders
 from covey.agent.data.load import has_images, load, tables_at
 from covey.agent.data.parquet_images import encoded_images, image_column, read_rows
 from covey.agent.data.series import find_series
@@ -53,7 +53,8 @@ def _images(data: str) -> DataDescription:
     """A folder of images, by the headers of its files and the names of its folders. No pixel is read."""
     sources: list[ImageSource] = []
     names: list[str] = []
-    for file in image_files(Path(data)):
+    found = image_folders(Path(data))
+    for file in (*found.train, *found.test):
         sources.append(file.path)
         names.append(file.class_name)
     return _described_images(data, sources, names)

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
+from covey.agent.data import images, sounds
 from covey.agent.data.arrays import ALIASES, read_npz
 from covey.agent.data.bad_cells import BadCells
+from covey.agent.data.class_folders import files_at
 from covey.agent.data.dataset import Array, Dataset, RawColumns, dataset
 from covey.agent.data.fit import fit
 from covey.agent.data.image_reader import Form, ImageReader
-from covey.agent.data.images import is_image_name, new_images
 from covey.agent.data.load import TABLES, load, only_file
 from covey.agent.data.parquet_images import image_column, pixels_of, read_rows
 from covey.agent.data.table_columns import spelled
@@ -29,7 +30,7 @@ from covey.shared.consent import AllowedCode
 from covey.shared.errors import DataError
 from covey.shared.scenario.task import Task
 
-ACCEPTED = "a table (.csv, .tsv, .parquet), an .npz with x, an image, a folder of images, or module:function"
+ACCEPTED = "a table (.csv, .tsv, .parquet), an .npz with x, an image or a .wav sound, a folder of them, or module:function"
 
 
 @dataclass(frozen=True)
@@ -88,25 +89,28 @@ def load_unlabelled(
             f"{path}: targets are read from a table or an .npz file with y only; predict without them",
             public="data without targets",
         )
-    if place.is_dir() or is_image_name(place):
-        return _images(place, task)
+    if place.is_dir() or place.suffix.lower() in images.SUFFIXES | sounds.SUFFIXES:
+        return _files(place, task)
     raise DataError(
         f"{path}: unknown kind of file {path.suffix!r}; expected {ACCEPTED}",
         public="a file of an unknown kind",
     )
 
 
-def _images(place: Path, task: Task) -> Samples:
-    """One image, or all images in a folder and in its folders. The names of folders do not count."""
-    paths = new_images(place)
+def _files(place: Path, task: Task) -> Samples:
+    """One image or sound, or all in a folder and in its folders. The names of folders do not count."""
+    paths = files_at(place, images.SUFFIXES) or files_at(place, sounds.SUFFIXES)
     if not paths:
         raise DataError(
-            f"{place}: no images and no single table or .npz file; expected {ACCEPTED}",
+            f"{place}: no images or sounds and no single table or .npz file; expected {ACCEPTED}",
             public="a folder without data",
         )
-    reader = ImageReader(place, Form.of(task))
-    features = reader.read(paths)
-    reader.check()
+    if paths[0].suffix.lower() in sounds.SUFFIXES:
+        features: Array = sounds.spectrograms(paths, task)
+    else:
+        reader = ImageReader(place, Form.of(task))
+        features = reader.read(paths)
+        reader.check()
     folder = place if place.is_dir() else place.parent
     files = [path.relative_to(folder).as_posix() for path in paths]
     rows = range(1, len(paths) + 1)

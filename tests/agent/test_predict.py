@@ -235,7 +235,7 @@ def test_all_refused_images_are_in_one_message(tmp_path: Path, brightness: Path)
     assert "2.png: grey 3x1, the first image is grey 2x1" in str(raised.value)
     assert "3.png: not a readable image" in str(raised.value)
     assert raised.value.public.startswith("2 images cannot be used, the first: image 2 is grey 3x1")
-    with pytest.raises(DataError, match="no images and no single table"):
+    with pytest.raises(DataError, match="no images or sounds and no single table"):
         predict(brightness, empty(tmp_path / "empty"))
 
 
