@@ -9,7 +9,7 @@ from benchmarks.card_power import alarms, power, shifts, votes
 
 ROOT = Path(__file__).parents[2]
 RECORD = json.loads((ROOT / "benchmarks" / "results" / "card_power.json").read_text())
-PAGE = (ROOT / "docs" / "kin.md").read_text("utf-8")
+PAGE = (ROOT / "benchmarks" / "results" / "kin.md").read_text("utf-8")
 
 
 def test_each_shift_is_found_by_the_test_of_its_kind() -> None:

@@ -15,9 +15,11 @@ from benchmarks.kin import (
     Cell,
     advice_for,
     advised,
+    brief,
     cells,
     gated,
     measured,
+    outputs,
     people,
     scenario,
     summary,
@@ -26,7 +28,9 @@ from benchmarks.kin import (
 
 ROOT = Path(__file__).parents[2]
 RECORD = json.loads((ROOT / "benchmarks" / "results" / "kin.json").read_text())
-PAGE = (ROOT / "docs" / "kin.md").read_text("utf-8")
+PAGE = "".join(
+    (ROOT / page).read_text("utf-8") for page in ("docs/kin.md", "benchmarks/results/kin.md")
+)
 
 
 def test_every_fleet_and_method_is_a_scenario() -> None:
@@ -69,7 +73,21 @@ def test_the_page_shows_the_figures_of_the_record() -> None:
         assert table(RECORD["cells"], mode) in PAGE
         assert summary(RECORD["cells"], mode) in PAGE
     assert advised(RECORD["cells"]) in PAGE
+    for setting in ("few", "lenet"):
+        cells_of = json.loads(outputs(setting).read_text())["cells"]
+        assert brief(cells_of, setting) in PAGE
     assert gated(RECORD["cells"]) in (ROOT / "docs" / "choosing-k.md").read_text("utf-8")
+
+
+def test_a_setting_has_its_own_data_size_and_share_of_agents() -> None:
+    few = scenario(Cell("even", "fedavg", 1, "few"))
+    assert few.fleet is not None
+    assert (few.fleet.data, few.fleet.agents, few.rounds.participation) == (
+        "fashion-mnist",
+        40,
+        0.1,
+    )
+    assert scenario(Cell("even", "fedavg", 1, "lenet")).task.model.name == "lenet5"
 
 
 def test_the_advice_for_a_fleet_is_that_of_the_record() -> None:

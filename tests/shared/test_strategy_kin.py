@@ -23,6 +23,7 @@ from covey.shared.errors import DataError
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies import kin
 from covey.shared.strategies.base import LAST_MODEL, ClientId, Phase, Report, View
+from covey.shared.strategies.bases.vote import outcomes_of
 from covey.shared.strategies.kin import Kin, KinState
 from covey.shared.strategies.reading import folded
 from tests import clock, drive
@@ -326,6 +327,11 @@ def test_a_cut_that_harms_one_of_its_groups_does_not_stand_whatever_the_other_ga
     [answer] = after.answers
     assert "do not serve the agents better" in answer
     assert "; a group loses, z -" in answer
+
+
+def test_the_ballot_of_an_agent_that_was_forgotten_since_is_counted_in_no_group() -> None:
+    [outcome] = outcomes_of([("a", ballot(1.0)), ("gone", ballot(-1.0))], [{"a": 0}])
+    assert (outcome.voters, outcome.better, outcome.harms) == (2, 1, False)
 
 
 def test_groups_continue_from_their_own_averages_and_a_refused_cut_leaves_nothing() -> None:

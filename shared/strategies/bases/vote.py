@@ -57,9 +57,7 @@ Differences = list[tuple[float, float]]  # of each comparison: a mean difference
 class Ballot(Clustered):
     """The state of a method whose agents vote on averages of one round."""
 
-    vote_after: int = (
-        0  # rounds of one model for all, before the vote on groups; 0: none is to come
-    )
+    vote_after: int = 0  # rounds of one model for all, before a vote on groups; 0: none is to come
     done: int = 0  # rounds that are complete
     question: str = ""  # the vote that is due; empty: none
 
@@ -242,7 +240,8 @@ def outcomes_of(reports: Reports, cuts: Sequence[Mapping[ClientId, int]]) -> lis
 
     Args:
         reports: of the vote.
-        cuts: of each comparison, the group of each agent; empty: it is not about groups.
+        cuts: of each comparison, the group of each agent; empty: it is not about groups. An agent that was forgotten since
+            has none.
     """
     votes = [
         (client, report.numbers)
@@ -252,7 +251,7 @@ def outcomes_of(reports: Reports, cuts: Sequence[Mapping[ClientId, int]]) -> lis
     return [
         counted(
             [(vote[GAIN][place], vote[VARIANCE][place]) for _, vote in votes],
-            [cut[client] for client, _ in votes if cut],
+            [cut.get(client, -1) for client, _ in votes if cut],
         )
         for place, cut in enumerate(cuts)
     ]
