@@ -45,13 +45,13 @@ def up(*options: str) -> Iterator[tuple["subprocess.Popen[str]", dict[str, objec
 def test_the_doctor_passes_the_embedded_broker_and_measures_it(
     broker_url: Callable[[str], str],
 ) -> None:
-    result = doctor(app, ["doctor", broker_url("embedded"), "--json"])
+    result = doctor(app, ["doctor", broker_url("embedded"), "--patience-s", "60", "--json"])
     assert result.exit_code == 0, result.output
     findings = {finding["check"]: finding for finding in json.loads(result.stdout)}
     assert len(findings) == 13
     assert {finding["state"] for finding in findings.values()} == {"ok"}
     assert findings["largest payload"]["value"] == 8 << 20
-    assert findings["throughput"]["value"] > 1
+    assert findings["throughput"]["value"] > 0
 
 
 @pytest.mark.broker
@@ -60,7 +60,7 @@ def test_the_doctor_reports_what_a_broker_refuses() -> None:
     with brokers.hosted(
         lambda: Mosquitto(config=f"{brokers.STOCK}message_size_limit 100000\n")
     ) as url:
-        result = doctor(app, ["doctor", url, "--patience-s", "2", "--json"])
+        result = doctor(app, ["doctor", url, "--patience-s", "5", "--json"])
     assert result.exit_code == 1
     found = {finding["check"]: finding for finding in json.loads(result.stdout)}
     assert {check for check, finding in found.items() if finding["state"] == "missing"} == {

@@ -31,6 +31,7 @@ ROOMY = Options(limits=Limits(packet=4 << 20))
 needs_mosquitto = pytest.mark.skipif(find() is None, reason="mosquitto is not installed")
 
 
+@pytest.mark.broker
 @needs_mosquitto
 async def test_a_link_over_websockets_reaches_the_real_mosquitto() -> None:
     async with (
@@ -52,10 +53,11 @@ async def test_a_link_over_websockets_reaches_the_real_mosquitto() -> None:
                     assert (await message(link)).payload == content
             await web.abort()
             assert (await message(tcp)).topic == "gone"  # the broker saw the connection end
-        findings = await Doctor(gateway.url).examine()
+        findings = await Doctor(gateway.url, patience_s=60.0).examine()
         assert {finding.check for finding in findings if finding.state == "missing"} == set()
 
 
+@pytest.mark.broker
 @needs_mosquitto
 async def test_with_tls_the_login_of_an_enrolled_agent_is_checked(tmp_path: Path) -> None:
     home = BrokerFolder.create(tmp_path / "home", ["127.0.0.1"], 8883)
