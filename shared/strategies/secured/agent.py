@@ -16,7 +16,7 @@ from covey.shared.secure import agent as at
 from covey.shared.secure.integers import add_noise, to_integers
 from covey.shared.secure.masks import Integers, add_masks, digest_of
 from covey.shared.secure.messages import Introduction, ReportHead, Terms
-from covey.shared.secure.primitives import Token
+from covey.shared.secure.primitives import Token, hashed
 from covey.shared.strategies.base import (
     COUNTED,
     LAST_MODEL,
@@ -137,6 +137,7 @@ def _work_ahead(
     begun = start_of_work(method, job.training, job.seed, job.round, job.numbers, job.models)
     if device.state().vector(begun.digest) is not None:
         return
+    name = _name_of_work(begun.digest, local, before)
     report, after = method.work(job, local, before)
     arrays: dict[str, npt.NDArray[Any]] = {"examples": np.array(report.examples)}
     arrays |= {f"vector {name}": vector for name, vector in report.vectors.items()}
@@ -147,7 +148,18 @@ def _work_ahead(
     }
     of_learner = {name: getattr(local, name, None) for name in ("trained", "rest")}
     arrays |= {name: array for name, array in of_learner.items() if array is not None}
-    device.keep_ahead(begun.digest, arrays)
+    device.keep_ahead(name, arrays)
+
+
+def _name_of_work(start: bytes, local: Local, before: ClientState) -> bytes:
+    """Of what an agent does for a start with this memory: after damage or a power cut it may have another one."""
+    kept = {**before, "": getattr(local, "rest", None)}
+    parts = (
+        part
+        for name, array in sorted(kept.items())
+        for part in (name.encode(), b"" if array is None else np.asarray(array).tobytes())
+    )
+    return hashed("ahead", start, *parts)
 
 
 def _made_ahead(
@@ -192,7 +204,7 @@ def _perform_work(
     sent = _taken(device, step)
     if device.state().vector(begun.digest) is None:
         before = client_state
-        if kept := device.take_ahead(begun.digest):
+        if kept := device.take_ahead(_name_of_work(begun.digest, local, before)):
             report, client_state = _made_ahead(kept, local, before)
         else:
             work = replace(job, models=tuple(models))
