@@ -26,7 +26,7 @@ from covey.shared.secure.primitives import KEY_BYTES, Token, hashed
 STATE = "state"
 SIGNING_KEY, ENTRY, FLEET = "signing.key", "entry", "fleet.pub"  # of a device: `agent keys`
 EXPELLED = "expelled"
-AHEAD = "ahead.npz"
+WORK = "work.npz"
 ENDING = ".words"
 
 
@@ -139,15 +139,15 @@ class SecureFolder:
             if path not in kept:
                 path.unlink(missing_ok=True)
 
-    def keep_ahead(self, start: bytes, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    def keep_work(self, name: bytes, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         make_folder(self._folder)
         content = io.BytesIO()
-        np.savez(content, **{**arrays, "start": np.frombuffer(start, np.uint8)})  # type: ignore[arg-type]
-        write_atomically(self._folder / AHEAD, content.getvalue(), durable=False)
+        np.savez(content, **{**arrays, "name": np.frombuffer(name, np.uint8)})  # type: ignore[arg-type]
+        write_atomically(self._folder / WORK, content.getvalue())
 
-    def take_ahead(self, start: bytes) -> Mapping[str, npt.NDArray[Any]] | None:
+    def kept_work(self, name: bytes) -> Mapping[str, npt.NDArray[Any]] | None:
         try:
-            with np.load(self._folder / AHEAD, allow_pickle=False) as file:
+            with np.load(self._folder / WORK, allow_pickle=False) as file:
                 arrays = dict(file)
         except MemoryError:
             raise
@@ -155,7 +155,7 @@ class SecureFolder:
             Exception
         ):  # numpy and zipfile raise a dozen types for a damaged file: the work is done now
             return None
-        return arrays if arrays.pop("start").tobytes() == start else None
+        return arrays if arrays.pop("name").tobytes() == name else None
 
     def _file(self, name: str) -> Path:
         return self._folder / f"{name}{ENDING}"

@@ -97,6 +97,15 @@ def test_an_order_that_follows_a_report_out_of_time_is_part_of_the_replay() -> N
     assert play(Plan(212192, "fedclust", "buffered", 2, False, faults)).failure == ""
 
 
+def test_a_second_report_to_a_secure_sum_brings_what_its_training_left() -> None:
+    faults = (
+        Fault("rotten report", 5.0, 9.0, 40),
+        Fault("rotten report", 2.0, 5.0, 11),
+        Fault("clear retained", 4.0, 1.0, 0),
+    )
+    assert play(Plan(620539, "fedbn", "hasty", 1, True, faults, secure=True)).failure == ""
+
+
 def test_a_plan_survives_its_text() -> None:
     for seed in range(20):
         this = plan(seed, METHODS)

@@ -51,10 +51,11 @@ class SecureDevice(Protocol):
     def ahead(self) -> bool:
         """Whether the method's work is done ahead of its list, and stays here."""
 
-    def keep_ahead(self, start: bytes, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """What was made for a start ahead of its list; it need not survive anything."""
+    def keep_work(self, name: bytes, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        """The newest work, in the place of the one before."""
 
-    def take_ahead(self, start: bytes) -> Mapping[str, npt.NDArray[Any]] | None: ...
+    def kept_work(self, name: bytes) -> Mapping[str, npt.NDArray[Any]] | None:
+        """The work of this name; None if it is not the newest one, or damaged."""
 
     def noise_key(self, start: bytes) -> bytes: ...
 
@@ -135,9 +136,21 @@ def _work_ahead(
 ) -> None:
     """Do the method's work while boxes, joins and lists are exchanged, unless there is a vector for this start."""
     begun = start_of_work(method, job.training, job.seed, job.round, job.numbers, job.models)
-    if device.state().vector(begun.digest) is not None:
-        return
-    name = _name_of_work(begun.digest, local, before)
+    if device.state().vector(begun.digest) is None:
+        _worked(method, job, local, before, device, begun.digest)
+
+
+def _worked(
+    method: Strategy[Any],
+    job: Job,
+    local: Local,
+    before: ClientState,
+    device: SecureDevice,
+    start: bytes,
+) -> Mapping[str, npt.NDArray[Any]]:
+    """Do the method's work for a start, and keep the report and the client state after it: a report may have to be made
+    again, of the vector that is there and with what that training left."""
+    name = _name_of_work(start, local, before)
     report, after = method.work(job, local, before)
     arrays: dict[str, npt.NDArray[Any]] = {"examples": np.array(report.examples)}
     arrays |= {f"vector {name}": vector for name, vector in report.vectors.items()}
@@ -148,7 +161,8 @@ def _work_ahead(
     }
     of_learner = {name: getattr(local, name, None) for name in ("trained", "rest")}
     arrays |= {name: array for name, array in of_learner.items() if array is not None}
-    device.keep_ahead(name, arrays)
+    device.keep_work(name, arrays)
+    return arrays
 
 
 def _name_of_work(start: bytes, local: Local, before: ClientState) -> bytes:
@@ -159,13 +173,13 @@ def _name_of_work(start: bytes, local: Local, before: ClientState) -> bytes:
         for name, array in sorted(kept.items())
         for part in (name.encode(), b"" if array is None else np.asarray(array).tobytes())
     )
-    return hashed("ahead", start, *parts)
+    return hashed("work", start, *parts)
 
 
-def _made_ahead(
+def _made(
     arrays: Mapping[str, npt.NDArray[Any]], local: Local, before: ClientState
 ) -> tuple[Report, ClientState]:
-    """What `_work_ahead` has kept: the report, and the client state after it."""
+    """What `_worked` has kept: the report, and the client state after it."""
 
     def those(kind: str) -> dict[str, npt.NDArray[Any]]:
         return {name.removeprefix(kind): arrays[name] for name in arrays if name.startswith(kind)}
@@ -202,28 +216,31 @@ def _perform_work(
         raise PublicError("secure sums: this agent has not joined a sum for this order")
     step = device.agent.listed(device.state(), bytes_of(listing), bytes_of(inbox))
     sent = _taken(device, step)
-    if device.state().vector(begun.digest) is None:
+    work = device.kept_work(_name_of_work(begun.digest, local, client_state))
+    is_first = device.state().vector(begun.digest) is None
+    if work is None and is_first:
+        of_models = replace(job, models=tuple(models))
+        work = _worked(method, of_models, local, client_state, device, begun.digest)
+    # without it the memory has this work already, as its report was accepted
+    if work is not None:
         before = client_state
-        if kept := device.take_ahead(_name_of_work(begun.digest, local, before)):
-            report, client_state = _made_ahead(kept, local, before)
-        else:
-            work = replace(job, models=tuple(models))
-            report, client_state = method.work(work, local, before)
+        report, client_state = _made(work, local, before)
         client_state = {name: client_state[name] for name in client_state if name != COUNTED}
         if MODEL in report.vectors and client_state.get(LAST_MODEL) is before.get(LAST_MODEL):
             client_state[LAST_MODEL] = report.vectors[MODEL]
         update = _update_of(report, models, terms)
-        integers = to_integers(update, report.examples, terms.scale)
-        add_noise(integers, terms.scale, device.noise_key(begun.digest))
         norm = float(np.linalg.norm(update))
         if MODEL in report.vectors and norm > terms.clip:
             base = models[report.bases[MODEL]].astype(np.float64)
             client_state[COUNTED] = (base + update * (terms.clip / norm)).astype(np.float32)
-        device.save_vector(begun.digest.hex(), integers)
-        sent += _taken(
-            device,
-            device.agent.made(device.state(), begun.digest, digest_of(integers), terms.scale),
-        )
+        if is_first:
+            integers = to_integers(update, report.examples, terms.scale)
+            add_noise(integers, terms.scale, device.noise_key(begun.digest))
+            device.save_vector(begun.digest.hex(), integers)
+            sent += _taken(
+                device,
+                device.agent.made(device.state(), begun.digest, digest_of(integers), terms.scale),
+            )
     for effect in sent:
         if isinstance(effect, at.SendReport):
             masked = device.vector(f"{own.name.hex()}-masked")
