@@ -41,7 +41,7 @@ FOUND = {
         ),
     ),
     "masks of the missing": Plan(
-        0, "fedavg", "hasty", 1, False, (Fault("kill agent", at=3, lasts=60),), secure=True
+        0, "fedavg", "hasty", 1, False, (Fault("kill agent", at=2, lasts=60),), secure=True
     ),
     "synced files": Plan(
         0, "fedavg", "hasty", 1, False, (Fault("power cut of coordinator", at=3, lasts=5),)
