@@ -414,6 +414,7 @@ ENTRIES = (
             "task": "the task that they solve, with the statistics that the fleet found in place of `federated` and its like",
             "layout": "names and shapes of their tensors, as in an order",
             "models": "one for each cluster, in the order of the clusters; the keys are `deployed-0`, `deployed-1` and so on, or `candidate-0`",
+            "tune": "training settings with which a device fine-tunes its model, if that is better on samples that it holds back; left out if it uses the model as it is",
             "force": "whether to take a model over without a check, unless the device's policy forbids it; left out if not",
             "devices": "of a candidate, the agents that try it: others ignore the message; left out if it is for all",
         },

@@ -175,6 +175,7 @@ NPZ: dict[str, dict[str, Any]] = {
     "targets_of_another_length": {"x": FOUR, "y": np.arange(3)},
     "no_samples": {"x": FOUR[:0], "y": np.arange(0)},
     "samples_without_numbers": {"x": np.ones((4, 0)), "y": np.arange(4)},
+    "targets_of_two_values": {"x": FOUR, "y": np.ones((4, 2))},
     "a_nan": {"x": np.array([[1, np.nan]] * 4), "y": np.arange(4)},
     "a_missing_target": {"x": FOUR, "y": np.array([0, 1, np.nan, 1])},
     "odd_targets": {"x": FOUR, "y": np.ones(4, np.complex64)},
@@ -543,3 +544,23 @@ def leaf_of_two_shapes(folder: Path) -> Source:
     return leaf(
         folder, json.dumps({"users": [SECRET, "b"], "num_samples": [2, 1], "user_data": data})
     )
+
+
+def sounds(folder: Path, content: bytes) -> Source:
+    """A folder with a sound of each class."""
+    for name in ("healthy", "ill"):
+        written(folder / "sounds" / name / f"{SECRET}.wav", content)
+    return str(folder / "sounds"), None
+
+
+@case
+def sounds_for_a_task_of_numbers(folder: Path) -> Source:
+    return sounds(folder, b"RIFF")
+
+
+@case
+def sounds_cut_short(folder: Path) -> Source:
+    return sounds(folder, b"RIFF")
+
+
+OWN_TASKS["sounds_cut_short"] = {"features": (1, 4, 8)}

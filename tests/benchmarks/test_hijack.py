@@ -65,4 +65,4 @@ def test_the_book_shows_the_record() -> None:
     assert attacked
     assert all(cell["lies"] > 0 for cell in attacked.values())
     assert table(record, [1]) in book
-    assert cost_table(record, [1]) in book
+    assert cost_table(record, [1, 2, 3]) in book

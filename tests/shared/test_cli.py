@@ -49,7 +49,7 @@ def test_the_methods_fit_a_narrow_terminal_with_hanging_indents(
 ) -> None:
     written = io.StringIO()
     terminal = Console(width=80, file=written, markup=False)
-    monkeypatch.setattr(reference, "out", terminal)
+    monkeypatch.setattr(reference, "out", lambda: terminal)
     assert CliRunner().invoke(coordinator, ["methods"]).exit_code == 0
     lines = written.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
