@@ -12,6 +12,7 @@ from covey.broker.access.acl import Role
 from covey.broker.folder import DEFAULT_FEDERATION, BrokerFolder
 from covey.shared.errors import UserError
 from covey.shared.mqtt.shards import shard_of
+from covey.shared.sentences import counted
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def enroll_all(
     count = len(folders)
     if shard is not None and shard >= count:
         raise UserError(
-            f"--shard {shard}: there are {count} brokers, counted from 0; give --home once for each of them"
+            f"--shard {shard}: --home names {counted(count, 'broker')}, counted from 0; give it once for each of them"
         )
     places: list[dict[int, list[str]]] = []
     for group in groups:

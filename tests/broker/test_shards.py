@@ -54,7 +54,7 @@ def test_the_operator_may_choose_the_broker_of_an_agent(homes: list[BrokerFolder
     done = typed("enroll", *NAMES, *both(homes), "--shard", 1)
     assert done.exit_code == 0, done.output
     assert set(NAMES) < homes[1].entries().keys()
-    assert "there are 2 brokers" in typed("enroll", "pi-9", *both(homes), "--shard", 2).stderr
+    assert "--home names 2 brokers" in typed("enroll", "pi-9", *both(homes), "--shard", 2).stderr
 
 
 def test_an_agent_is_not_enrolled_at_two_brokers(homes: list[BrokerFolder]) -> None:

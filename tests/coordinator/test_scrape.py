@@ -158,7 +158,7 @@ def test_it_is_served_over_http_and_a_port_in_use_is_named(tmp_path: Path) -> No
             serving(where, fleet.service),
         ):
             pass
-    with pytest.raises(OSError, match="refused"):
+    with pytest.raises(OSError):  # refused, or reset by a program that has the port now
         urlopen(f"http://127.0.0.1:{where[1]}/metrics", timeout=10)
 
 
