@@ -296,14 +296,21 @@ def test_a_page_gets_the_agents_that_changed_and_those_that_are_gone(tmp_path: P
     assert hub.update_after(second.version, 0.0) is None
 
 
-def test_a_fleet_of_ten_thousand_is_read_and_compared_in_less_than_a_second() -> None:
-    rows = agents(10_000, cluster=1, figure=0.91)
-    known = roster(rows)
-    began = time.process_time()
-    cells = agent_cells(known)
-    dashboard_state(Sources(PLAN, roster=known))
-    assert agent_cells(known) == cells
-    assert time.process_time() - began < 1.0
+def seconds_per_agent(fleet: int) -> float:
+    """Processor time to read a fleet and compare it with what was known, the best of three times."""
+    known = roster(agents(fleet, cluster=1, figure=0.91))
+    took = []
+    for _ in range(3):
+        began = time.process_time()
+        cells = agent_cells(known)
+        dashboard_state(Sources(PLAN, roster=known))
+        assert agent_cells(known) == cells
+        took.append(time.process_time() - began)
+    return min(took) / fleet
+
+
+def test_an_agent_costs_as_much_in_a_fleet_of_ten_thousand_as_in_one_of_a_thousand() -> None:
+    assert seconds_per_agent(10_000) < 4 * seconds_per_agent(1_000)
 
 
 def test_a_line_has_both_averages_of_each_mode_and_no_counts_between_them() -> None:

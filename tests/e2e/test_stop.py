@@ -23,7 +23,7 @@ MOMENTS: dict[str, Moment] = {
 }
 
 
-ROUNDS = 8  # a run must not be over before the test that has seen its first round can stop it
+ROUNDS = 20  # a run must not be over before the test that has seen its second round can stop it
 
 
 def command(folder: Path, way: Sequence[str], out: str, rounds: int = ROUNDS) -> list[str]:
