@@ -200,6 +200,11 @@ class Disk:
         self.node(str(path)).synced = bytes(content)
         return str(path)
 
+    def restore(self, path: str, content: bytes) -> None:
+        """Give a file the content that it had before it rotted."""
+        Path(path).write_bytes(content)
+        self.node(path).synced = content
+
     def _take_stock(self) -> None:
         """Everything that is there now is safe."""
         self._log = []

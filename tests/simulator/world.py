@@ -517,8 +517,8 @@ class World:
         pattern = "checkpoint/arrays/*" if fault.target % 2 else "checkpoint/manifest.json"
         if name in self._in_repair or not await self._kill(name):
             return False
-        disk, backup = self._disks[name], self._base / f"sound-{fault.at}"
-        shutil.copytree(self._folders[name], backup)
+        disk = self._disks[name]
+        sound = {str(path): path.read_bytes() for path in disk.found(pattern)}
         path = disk.rot(pattern)
         if path:
             self.say(f"rotten: {path}")
@@ -527,7 +527,7 @@ class World:
             self.start(name)
             await asyncio.sleep(max(fault.lasts, 1.0))
             if not self._is_alive(name):
-                disk.put_back(backup)
+                disk.restore(path, sound[path])
             elif path.endswith("manifest.json"):
                 self._fail(BrokenError("a coordinator resumes with a damaged checkpoint"))
             # else the bit is none of the values', which the judge has compared
