@@ -182,8 +182,9 @@ def advise_files(
         UserError: as `advise`, or the data does not go together.
     """
     if scenario is None:
-        proposal = init.init(init.Request(sources))
-        scenario = from_mapping(yaml.safe_load(proposal.to_yaml()))
+        content = yaml.safe_load(init.init(init.Request(sources)).to_yaml())
+    else:
+        content = scenario.model_dump(mode="json")
     with tempfile.TemporaryDirectory(prefix="covey-devices-") as folder:
         for number, source in enumerate(sources):
             data = Path(source).resolve()
@@ -191,7 +192,6 @@ def advise_files(
             (Path(folder) / f"{number:05}{data.suffix}").symlink_to(data)
         rule = {"name": "by_group", "split": "time"}
         fleet = {"agents": len(sources), "data": folder, "partition": rule}
-        content = scenario.model_dump(mode="json", exclude={"fleet"})
         found = advise(from_mapping({**content, "fleet": fleet}), options, ignore, rounds=rounds)
     if found is None:
         return None

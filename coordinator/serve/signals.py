@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
-from typing import Self
+from typing import Any, Self
 
 Handler = Callable[[int, FrameType | None], object]
 
@@ -35,7 +35,7 @@ def interrupts_stay_interrupts() -> Iterator[None]:
     """
     heard = False
 
-    def hear(handler: Callable[[int, FrameType | None], object]) -> Handler:
+    def hear(handler: Handler) -> Handler:
         def heard_first(number: int, frame: FrameType | None) -> None:
             nonlocal heard
             heard = True
@@ -43,9 +43,7 @@ def interrupts_stay_interrupts() -> Iterator[None]:
 
         return heard_first
 
-    is_main = threading.current_thread() is threading.main_thread()
-    numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()
-    before = {number: signal.getsignal(number) for number in numbers}
+    before = _handlers()
     for number, handler in before.items():
         if callable(handler):
             signal.signal(number, hear(handler))
@@ -60,6 +58,13 @@ def interrupts_stay_interrupts() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def _handlers() -> dict[signal.Signals, Any]:
+    """What Ctrl-C and SIGTERM do now; empty in a thread that no signal reaches."""
+    is_main = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()
+    return {number: signal.getsignal(number) for number in numbers}
+
+
 class StopSignals:
     """Both signals call `stop` in the running event loop, as `with StopSignals(stop)`; it may be replaced meanwhile.
 
@@ -68,9 +73,7 @@ class StopSignals:
 
     def __init__(self, stop: Callable[[], object]) -> None:
         self.stop = stop
-        is_main = threading.current_thread() is threading.main_thread()
-        numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()
-        self._before = {number: signal.getsignal(number) for number in numbers}
+        self._before = _handlers()
 
     def __enter__(self) -> Self:
         for number in self._before:
