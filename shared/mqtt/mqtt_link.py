@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -46,6 +47,8 @@ MAX_CONCURRENT_CALLS = 64
 CONNECT_S = 10.0  # for the broker's answer to CONNECT, and for ours to DISCONNECT
 RETRY_FULL_S = 0.1  # between two looks at a full inbox
 SUBACK_FAILURE = 0x80  # this return code, and with MQTT 5 any above, refuses a subscription
+GOODBYE_S = 5.0  # for the broker to close the connection after our DISCONNECT
+DISCARDED_BYTES = 1 << 16  # read at once of what still comes after DISCONNECT
 KEPT_S = 3600  # how long a broker of MQTT 5 keeps a session that is not clean
 AUTH_FAILURE_CODES = (134, 135)  # bad user name or password, not authorized
 NO_ANSWER = "the broker closed the connection without an answer"
@@ -541,12 +544,30 @@ async def _lost(client: aiomqtt.Client) -> str:
 
 
 async def _goodbye(client: aiomqtt.Client) -> None:
-    """Disconnect properly, so that the broker does not publish the last will."""
+    """Disconnect properly, so that the broker does not publish the last will.
+
+    paho closes its socket as soon as DISCONNECT is written. TCP then answers with a reset to whatever is unread or still
+    on its way to us, and a broker that meets the reset first takes the connection for lost. A duplicate of the socket
+    keeps our end open for reading until the broker, which has then read DISCONNECT, closes its own.
+    """
+    connection: Any = client._client.socket()
     try:
-        await client.__aexit__(None, None, None)
-    except Exception as error:
-        log.debug("no goodbye: %s", error)
-        _cut(client)
+        duplicate = socket.socket(fileno=os.dup(connection.fileno()))
+    except (AttributeError, OSError):
+        _cut(client)  # it is closed already
+        return
+    with duplicate:
+        try:
+            await client.__aexit__(None, None, None)
+        except Exception as error:
+            log.debug("no goodbye: %s", error)
+            _cut(client)
+        duplicate.setblocking(False)
+        with contextlib.suppress(OSError):  # a reset, or no end in time
+            duplicate.shutdown(socket.SHUT_WR)
+            async with asyncio.timeout(GOODBYE_S):
+                while await asyncio.get_running_loop().sock_recv(duplicate, DISCARDED_BYTES):
+                    pass
 
 
 def _without_origin(headers: dict[str, str]) -> dict[str, str]:

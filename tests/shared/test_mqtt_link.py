@@ -159,6 +159,31 @@ async def test_a_broker_that_acknowledges_nothing_in_time_counts_as_lost() -> No
     server.close()
 
 
+async def test_a_goodbye_leaves_the_connection_open_until_the_broker_has_read_it() -> None:
+    """A broker that still writes when DISCONNECT comes must not meet a reset: it would publish the last will."""
+    end: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    async def busy_broker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(100)
+        writer.write(bytes([0x20, 2, 0, 0]))
+        assert await reader.read(100) == bytes([0xE0, 0])  # DISCONNECT
+        try:
+            for _ in range(2):  # the first write to a closed socket is what provokes the reset
+                writer.write(bytes(1_000_000))
+                await writer.drain()
+            end.set_result(await reader.read(100))
+        except ConnectionError as error:
+            end.set_exception(error)
+        writer.close()
+
+    server = await asyncio.start_server(busy_broker, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with asyncio.timeout(60), MqttLink(f"mqtt://127.0.0.1:{port}", client_id="a") as link:
+        await up(link)
+    assert await end == b""
+    server.close()
+
+
 @pytest.mark.parametrize(
     "answer", [b"", bytes([0x20, 2, 0, 5])], ids=["without a word", "after a refusal"]
 )
