@@ -69,7 +69,6 @@ METHODS = (
 if TYPE_CHECKING:
     from covey.shared.secure.agent import OwnersPolicy
 
-MIN_CELL = 5  # of a task that does not set the key; a test compares the two
 MAX_BYTES_PER_VALUE = 8  # of an encoded model: a float32, and the codec's additions
 HEADER_BYTES = 1 << 16  # of an encoded model
 MAX_OPTION_VALUE = 1 << 24  # of a number among the options of a model: widths, counts of filters
@@ -188,7 +187,7 @@ class PrivacyDemand(BaseModel):
                     f"{self.local_epsilon:g} is allowed"
                 )
         if self.min_cell is not None and CARD in work.numbers:
-            given = work.task.get("min_cell", MIN_CELL)
+            given = work.numbers[CARD]
             if not _number(given) >= self.min_cell:
                 return (
                     f"{rule}.min_cell: the order asks for a card with the sums of {_number(given):g} samples of a class, at "

@@ -2,7 +2,7 @@
 
     python -m benchmarks.kin_parts [--seeds 1 2 3] [--fleets rotated negative] [--variants kin]
 
-Kin sends the sums of all cells (`task.min_cell: 1`). A variant changes one thing in it; `VARIANTS` has them. The first vote is
+A variant changes one thing in Kin; `VARIANTS` has them. The first vote is
 judged by two of them: in *cut stands* every cut wins it, in *no cut* none.
 
 Further fleets, from which no rule was made: two groups of agents (*4 of 20*: every fifth agent; *four gains*: four) differ in
@@ -51,7 +51,7 @@ from covey.shared.strategies.bases.cut import INPUTS
 from covey.shared.strategies.bases.vote import elected
 
 OUT = Path(__file__).parent / "results" / "kin_parts.json"
-METHOD = "kin, all cells"
+METHOD = "kin"
 BRIGHT = 16.0  # the largest value of a pixel
 ONE_SWAP = [list(range(10)), [1, 0, *range(2, 10)]]
 

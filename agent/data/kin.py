@@ -63,7 +63,13 @@ def _stretches(groups: Indices, targets: Array, overlap: int) -> Indices:
 
 
 def card_of(
-    inputs: Iterable[Array], values: Array, units: Indices, task: Task, seed: int, client: str
+    inputs: Iterable[Array],
+    values: Array,
+    units: Indices,
+    task: Task,
+    seed: int,
+    client: str,
+    min_cell: int,
 ) -> kinship.Card:
     """The card of an agent.
 
@@ -75,6 +81,7 @@ def card_of(
         task: of the scenario, resolved.
         seed: of the run.
         client: the agent.
+        min_cell: the fewest samples of a class whose sums are in it.
     """
     classes = kinship.LEVELS if task.classes is None else task.outputs
     labels = values
@@ -84,4 +91,4 @@ def card_of(
         if scale is not None:
             means = values if values.ndim == 1 else values.mean(axis=1)
             labels = kinship.tenths((means - scale.mean) / scale.std)
-    return kinship.card(inputs, labels, classes, units, seed, client, task.min_cell)
+    return kinship.card(inputs, labels, classes, units, seed, client, min_cell)

@@ -107,11 +107,11 @@ class DataOfLocal(ABC):
         """Class indices (n,) int64, or values (n,) float32 in the units of the data for a regression task."""
         return self._samples[split].values
 
-    def card(self, seed: int, client: str) -> Card:
+    def card(self, seed: int, client: str, min_cell: int) -> Card:
         """The summary of the training samples by which a fleet is tested for shifts."""
         samples = self._samples["train"]
         pieces = (self._scaled_rows(raw) for raw in chunks(samples.features, CHUNK))
-        return card_of(pieces, samples.values, self._units(), self._task, seed, client)
+        return card_of(pieces, samples.values, self._units(), self._task, seed, client, min_cell)
 
     def batches(self, epochs: int | None = None) -> Iterator[list[SampleIndices]]:
         """For each epoch the rows of its mini-batches, in a fresh order; the short last batch is kept."""

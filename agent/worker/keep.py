@@ -45,7 +45,6 @@ NOT_THE_QUESTION = {
     "target_scale",
     "label_prior",
     "measure",
-    "min_cell",
     "share",
     "keep",
     "freeze",

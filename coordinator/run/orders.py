@@ -24,7 +24,7 @@ from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import ClientId, Order, Phase, Setup, Training
 from covey.shared.strategies.part_local import model_of, with_own
-from covey.shared.strategies.phase_names import EVALUATE, MOMENTS
+from covey.shared.strategies.phase_names import CARD, EVALUATE, MOMENTS
 from covey.shared.strategies.reading import order_of_evaluation
 from covey.shared.wire.brief_work import brief_of, shared_of
 from covey.shared.wire.codec import Codec
@@ -300,7 +300,9 @@ class OrderBook:
             layout=self._setup.whole.to_wire(),
             scaling=self._facts.scaling,
             models=models,
-            numbers=dict(order.numbers),
+            numbers={**order.numbers, CARD: scenario.min_cell}
+            if CARD in order.numbers
+            else dict(order.numbers),
             cluster=order.cluster,
             sizes=dict(phase.sizes),
             codec=codec.to_wire(),

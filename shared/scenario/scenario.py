@@ -14,6 +14,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, ValidationError, model_validator
 
 from covey.shared.mqtt.shards import shard_of
+from covey.shared.numerics.kinship import MIN_CELL
 from covey.shared.plugins import door
 from covey.shared.privacy.settings import (
     AUGMENT_UNDER_DP_SGD,
@@ -314,6 +315,13 @@ class Scenario(Section):
             home=partial(shard_of, shards=self.shards),
         )
         return method
+
+    @property
+    def min_cell(self) -> int:
+        """The fewest samples of a class whose sums are in a card. Simulated agents have no owner who minds the sums of one."""
+        if self.task.min_cell is not None:
+            return self.task.min_cell
+        return MIN_CELL if self.fleet is None else self.strategy.simulated_cell
 
     @property
     def _compared(self) -> tuple[Method, ...]:

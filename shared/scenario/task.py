@@ -18,7 +18,6 @@ from pydantic import (
 )
 
 from covey.shared import json_text
-from covey.shared.numerics.kinship import MIN_CELL
 from covey.shared.numerics.measures import (
     MEASURES,
     OF_CLASSIFICATION,
@@ -216,11 +215,12 @@ class Task(Section):
         "training, evaluation and use; the shares are never sent. on: with every method. auto: the method decides: kin does if "
         "labels differ, others do not. off: never.",
     )
-    min_cell: int = Field(
-        MIN_CELL,
+    min_cell: int | None = Field(
+        None,
         ge=1,
         description="The fewest samples of a class whose sums are in an agent's card, which kin and the option gate of other "
-        "methods ask for. 1 finds more where agents have few samples of a class, and shows single samples.",
+        "methods ask for. 1 finds more where agents have few samples of a class, and shows single samples. null: 5; 1 for "
+        "kin in a simulated fleet.",
     )
     init: str | None = Field(
         None,
@@ -491,8 +491,10 @@ class Task(Section):
                 return len(names)
 
     def for_agents(self) -> dict[str, Any]:
-        """The task as JSON for agents: without `init`, a file of the coordinator, and without most keys that are not set."""
-        task = self.model_dump(mode="json", exclude={"init"})
+        """The task as JSON for agents: without `init`, a file of the coordinator, without `min_cell`, which the orders of cards
+        name, and without most keys that are not set.
+        """
+        task = self.model_dump(mode="json", exclude={"init", "min_cell"})
         for key in task.keys() - set(ALWAYS_SENT):
             if getattr(self, key) == Task.model_fields[key].default:
                 del task[key]

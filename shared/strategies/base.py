@@ -68,7 +68,7 @@ from pydantic import (
 
 from covey.shared.numerics.averages import Average
 from covey.shared.numerics.clustering import Linkage
-from covey.shared.numerics.kinship import Card
+from covey.shared.numerics.kinship import MIN_CELL, Card
 from covey.shared.numerics.split import Mask, Split
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.privacy.settings import SecureSettings
@@ -498,7 +498,7 @@ class Local(Protocol):
     def targets(self, split: DataSplit) -> npt.NDArray[Any]:
         """Class indices (n,) int64, or values (n,) float32 for a regression task."""
 
-    def card(self, seed: int, client: ClientId) -> Card:
+    def card(self, seed: int, client: ClientId, min_cell: int) -> Card:
         """The summary of the training samples by which a fleet is tested for shifts.
 
         It is made of the samples as the model gets them.
@@ -506,6 +506,7 @@ class Local(Protocol):
         Args:
             seed: of the run.
             client: the agent.
+            min_cell: the fewest samples of a class whose sums are in it.
         """
 
 
@@ -540,6 +541,9 @@ class Strategy(BaseModel, Generic[S]):
 
     # Does the server keep the latest model of each client? The plan of a run counts its memory.
     keeps_models: ClassVar[bool] = False
+
+    # The fewest samples of a class whose sums are in a card of a simulated agent, if `task.min_cell` is not set.
+    simulated_cell: ClassVar[int] = MIN_CELL
 
     # How the method takes part in secure sums; None: it cannot.
     sealed: ClassVar[Sealed | None] = None

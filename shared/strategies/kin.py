@@ -158,6 +158,7 @@ class Kin(ManyModels[KinState]):
     sealed: ClassVar[Sealed | None] = Sealed(
         (SIGNATURE, ENTRY, VOTE), lambda state, least: _with_large_parts(state, least)
     )
+    simulated_cell: ClassVar[int] = 1
     no_server: ClassVar[str] = "its votes compare averages of reports, which it would move"
 
     summary: ClassVar[str] = (

@@ -75,11 +75,13 @@ def test_a_card_is_made_of_what_the_model_gets_and_is_one_with_torch_and_without
     sections = {"features": [3], "classes": 4, "model": {"name": "linear"}}
     scaled = Task.model_validate({**sections, "standardise": standard})
     samples = data(300)
-    torch_card, numpy_card = (local.card(3, "a") for local in locals_of(samples, scaled))
+    torch_card, numpy_card = (local.card(3, "a", 1) for local in locals_of(samples, scaled))
     np.testing.assert_array_equal(torch_card.counts, numpy_card.counts)
     np.testing.assert_allclose(torch_card.sums, numpy_card.sums, rtol=1e-5, atol=1e-5)
     assert torch_card.counts.sum(axis=0).tolist() == np.bincount(samples.targets).tolist()
-    plain, _ = (local.card(3, "a") for local in locals_of(samples, Task.model_validate(sections)))
+    plain, _ = (
+        local.card(3, "a", 1) for local in locals_of(samples, Task.model_validate(sections))
+    )
     assert not np.allclose(plain.sums, torch_card.sums)
 
 
@@ -94,6 +96,6 @@ def test_a_regression_has_tenths_of_its_scale_as_classes_and_without_a_scale_one
     targets = np.random.default_rng(2).standard_normal(500).astype(np.float32)
     samples = Dataset(features, targets, features[:1], targets[:1])
     for local in locals_of(samples, task):
-        counts = local.card(1, "a").counts
+        counts = local.card(1, "a", 1).counts
         assert counts.shape == (4, 10)
         assert int((counts.sum(axis=0) > 0).sum()) == classes

@@ -13,7 +13,6 @@ from covey.agent.cli.program import app
 from covey.agent.policy import (
     CLEAR,
     METHODS,
-    MIN_CELL,
     SIGNATURES,
     UNLIMITED,
     Policy,
@@ -23,7 +22,6 @@ from covey.agent.policy import (
 )
 from covey.shared.consent import AllowedCode
 from covey.shared.errors import UserError
-from covey.shared.scenario.task import Task
 from covey.shared.strategies.registry import AnyStrategy
 from tests.agent.orders import LAYOUT, TASK, order, ref, rest
 
@@ -37,10 +35,6 @@ def policy(**changes: Any) -> Rules:
 def test_the_policy_knows_every_method() -> None:
     union = get_args(get_args(AnyStrategy)[0])
     assert sorted(METHODS) == sorted(method.model_fields["name"].default for method in union)
-
-
-def test_the_policy_knows_the_usual_size_of_a_cell() -> None:
-    assert Task.model_fields["min_cell"].default == MIN_CELL
 
 
 def test_an_ordinary_order_is_not_refused() -> None:
@@ -111,12 +105,12 @@ REFUSED: list[tuple[Rules, dict[str, Any], str]] = [
     ),
     (
         policy(privacy={"min_cell": 6}),
-        {"numbers": {"card": 1}},
+        {"numbers": {"card": 5}},
         "privacy.min_cell: .* the sums of 5 samples of a class, at least 6 are demanded",
     ),
     (
         policy(privacy={"min_cell": 5}),
-        {"numbers": {"card": 1}, "task": {**TASK.for_agents(), "min_cell": 1}},
+        {"numbers": {"card": 1}},
         "privacy.min_cell: .* of 1 samples",
     ),
     (policy(max_epochs=3), {"numbers": {"epochs": 9}}, "max_epochs: numbers.epochs is 9"),
@@ -171,7 +165,7 @@ def test_an_order_that_breaks_a_rule_is_refused_with_its_name(
         (DEMANDING, {"privacy": {"local": {"target_epsilon": 8.0}}}),
         (DEMANDING, {"privacy": {"local": {"noise_multiplier": 1.0}}}),
         (SIGNING, {}),
-        (policy(privacy={"min_cell": 5}), {"numbers": {"card": 1}}),
+        (policy(privacy={"min_cell": 5}), {"numbers": {"card": 5}}),
         (SIGNING, {"phase": "entry", "privacy": {"signatures": {"noise_multiplier": 0.1}}}),
     ],
 )

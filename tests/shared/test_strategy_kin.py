@@ -22,10 +22,11 @@ from covey.coordinator.view.state import RunPlan, Sources, dashboard_state
 from covey.shared.errors import DataError
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies import kin
-from covey.shared.strategies.base import LAST_MODEL, ClientId, Phase, Report, View
+from covey.shared.strategies.base import LAST_MODEL, ClientId, Local, Phase, Report, View
 from covey.shared.strategies.bases.vote import outcomes_of
 from covey.shared.strategies.kin import Kin, KinState
 from covey.shared.strategies.reading import folded
+from covey.shared.wire.messages import OrderMessage
 from tests import clock, drive
 from tests.bowl import Bowl, Softmax, bowl_layout, flat, softmax_client
 from tests.kit import small_run
@@ -117,6 +118,36 @@ def test_fewer_than_four_agents_are_not_tested(tmp_path: Path) -> None:
     run = complete(tmp_path, swapped, scene(), count=3)
     assert run.state.chances == ()
     assert "fewer than four agents sent a card" in sentences(tmp_path)[0]
+
+
+FLEET = {"agents": 8, "partition": "iid"}
+
+
+@pytest.mark.parametrize(
+    ("method", "sections", "least"),
+    [
+        ("kin", {}, 5),
+        ("kin", {"fleet": FLEET}, 1),
+        ("kin", {"fleet": FLEET, "task": {"min_cell": 3}}, 3),
+        ("ifca", {"fleet": FLEET, "strategy": {"n_clusters": None}}, 5),
+    ],
+)
+def test_cards_have_the_sums_of_single_samples_in_a_simulated_fleet_of_kin_alone(
+    method: str, sections: dict[str, Any], least: int, tmp_path: Path
+) -> None:
+    fleet = people(even, 8, n=8)
+    asked = set()
+
+    def local(client: ClientId, order: OrderMessage) -> Local:
+        assert order.work is not None
+        if "card" in order.work.numbers:
+            asked.add(order.work.numbers["card"])
+        return fleet[client]
+
+    plan = scenario(method, rounds={"count": 1}, **sections)
+    run = small_run.driver(tmp_path, plan, local=local, start_agents=8)
+    run.complete(samples_of(fleet))
+    assert asked == {least}
 
 
 # -- groups -------------------------------------------------------------------------------------------

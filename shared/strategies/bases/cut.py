@@ -195,7 +195,7 @@ def asking(phase: Phase, *, squares: bool = False) -> Phase:
 
 
 def asked(order: Order, *, squares: bool = False) -> Order:
-    """The order with a request for the card."""
+    """The order with a request for the card. The coordinator names the fewest samples of a class in it."""
     numbers = {CARD: 1, SQUARES: 1} if squares else {CARD: 1}
     return replace(order, numbers={**order.numbers, **numbers})
 
@@ -204,7 +204,7 @@ def with_card(report: Report, job: Job, local: Local) -> Report:
     """The client's report, with its card if the order asks for it, and with the card's squares if it asks for them."""
     if CARD not in job.numbers:
         return report
-    card = local.card(job.seed, job.client)
+    card = local.card(job.seed, job.client, job.numbers[CARD])
     means, counts = kinship.packed(card)
     numbers = {**report.numbers, COUNTS: counts}
     if SQUARES in job.numbers:
