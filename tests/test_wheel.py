@@ -1,13 +1,20 @@
-"""The wheel, in an environment of its own, next to packages that have taken the names `agent` and `shared`."""
+"""The source distribution, the wheel that is made of it, and the wheel in an environment of its own.
+
+Next to it there lie packages that have taken the names `agent` and `shared`.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import site
 import subprocess
 import sys
+import tarfile
+import tomllib
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -16,20 +23,22 @@ from tests.processes import ROOT
 
 pytestmark = pytest.mark.processes
 
-SOURCES = ("agent", "broker", "coordinator", "examples", "shared", "src")
-FILES = ("pyproject.toml", "README.md", "LICENSE")
+SOURCES = ("agent", "broker", "coordinator", "examples", "scenarios", "shared", "src")
+FILES = ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md", "constraints.txt")
+BUILD = "import sys, setuptools.build_meta as backend; getattr(backend, sys.argv[1])(sys.argv[2])"
 FOREIGN = "raise ImportError('this package belongs to somebody else')\n"
 
 
-def pip(*arguments: str, python: str = sys.executable) -> None:
-    command = [sys.executable, "-m", "pip", "--python", python, "--quiet", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def python(*arguments: str, folder: Path = ROOT) -> None:
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bin folder of an environment that has Covey's wheel, and the libraries of ours by a path."""
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The source distribution and the wheel, as `python -m build` makes them: the second from the first."""
     work = tmp_path_factory.mktemp("wheel")
     tree = work / "tree"
     tree.mkdir()
@@ -38,12 +47,23 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=ignored)
     for name in FILES:
         shutil.copy(ROOT / name, tree / name)
-    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(work), str(tree))
-    home = work / "env"
-    venv.create(home, with_pip=False)
-    python = home / "bin" / "python"
+    python("-c", BUILD, "build_sdist", str(work), folder=tree)
+    (source,) = work.glob("covey-*.tar.gz")
+    shutil.unpack_archive(source, work, filter="data")
+    unpacked = work / source.name.removesuffix(".tar.gz")
+    python("-c", BUILD, "build_wheel", str(work), folder=unpacked)
     (wheel,) = work.glob("covey-*.whl")
-    pip("install", "--no-deps", "--no-index", str(wheel), python=str(python))
+    return source, wheel
+
+
+@pytest.fixture(scope="module")
+def environment(distributions: tuple[Path, Path]) -> Path:
+    """The bin folder of an environment that has Covey's wheel, and the libraries of ours by a path."""
+    _, wheel = distributions
+    home = wheel.parent / "env"
+    venv.create(home, with_pip=False)
+    pip = ["-m", "pip", "--python", str(home / "bin" / "python"), "--quiet"]
+    python(*pip, "install", "--no-compile", "--no-deps", "--no-index", str(wheel))
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     packages = home / "lib" / version / "site-packages"
     libraries = [path for path in sys.path if path.endswith("site-packages")]
@@ -68,6 +88,40 @@ def run(environment: Path, folder: Path, command: str, *arguments: str) -> str:
     return done.stdout
 
 
+def files_below(folder: Path) -> set[str]:
+    """Every file of a folder, behind links too, as a path from it."""
+    return {
+        str((Path(here) / name).relative_to(folder))
+        for here, _, names in os.walk(folder, followlinks=True)
+        for name in names
+        if not name.endswith(".pyc")
+    }
+
+
+def test_the_wheel_has_every_module_and_data_file(distributions: tuple[Path, Path]) -> None:
+    _, wheel = distributions
+    with zipfile.ZipFile(wheel) as opened:
+        packed = {name for name in opened.namelist() if ".dist-info/" not in name}
+    assert packed == {f"covey/{name}" for name in files_below(ROOT / "src" / "covey")}
+
+
+def test_the_source_distribution_has_what_an_installation_wants(
+    distributions: tuple[Path, Path],
+) -> None:
+    """And no tests: they read the folders of a checkout."""
+    source, _ = distributions
+    with tarfile.open(source) as opened:
+        packed = {name.partition("/")[2] for name in opened.getnames()}
+    assert packed.issuperset(FILES)
+    assert not any(name.startswith("tests") for name in packed)
+
+
+def test_a_version_has_the_same_number_everywhere() -> None:
+    number = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert f"\nversion: {number}\n" in (ROOT / "CITATION.cff").read_text()
+    assert number in (ROOT / "CHANGELOG.md").read_text()
+
+
 def test_covey_comes_from_the_wheel(environment: Path, tmp_path: Path) -> None:
     where = run(environment, tmp_path, "python", "-c", "import covey; print(covey.__file__)")
     assert where.strip().startswith(str(environment.parent))
@@ -89,25 +143,7 @@ def test_all_three_programs_work_together(environment: Path, tmp_path: Path) -> 
     assert "<svg" in (tmp_path / "page.html").read_text()
 
 
-def test_types_travel_with_the_wheel(environment: Path) -> None:
-    (package,) = environment.parent.glob("lib/python*/site-packages/covey")
-    assert (package / "py.typed").exists()
-
-
 def test_examples_travel_with_the_wheel(environment: Path, tmp_path: Path) -> None:
     printed = run(environment, tmp_path, "agent", "examples", "--out", "mine")
-    (package,) = environment.parent.glob("lib/python*/site-packages/covey")
-    for folder in (package / "examples", tmp_path / "mine"):
-        files = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"]
-        found = {path.relative_to(folder) for path in files}
-        assert found == {Path(name) for name in example_files()}
+    assert files_below(tmp_path / "mine") == files_below(ROOT / "examples")
     assert "mine/wine/device-1.csv" in printed.splitlines()
-
-
-def example_files() -> list[str]:
-    source = ROOT / "examples"
-    return [
-        str(path.relative_to(source))
-        for path in source.rglob("*")
-        if path.is_file() and path.suffix != ".pyc"
-    ]

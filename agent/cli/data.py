@@ -98,7 +98,7 @@ def _parts_of_model(scenario: Path) -> Sequence[Part]:
 def examples(
     out: Annotated[Path, typer.Option(help="the folder to make")] = Path("examples"),
 ) -> None:
-    """Copy small real data sets, each divided among three devices: tables, and a folder of images. Needs no network."""
+    """Copy small real data sets, each divided among three devices, and a scenario. Needs no network."""
     for data in copy_examples(out):
         print(data)
 
