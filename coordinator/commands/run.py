@@ -89,7 +89,7 @@ async def _run(
             f"--cluster: expected several addresses of --broker, and a scenario for devices; got {len(urls)} "
             f"addresses and {'a' if scenario.fleet is not None else 'no'} section `fleet`"
         )
-    scenario = fitted(scenario, urls)
+    scenario = at_brokers(fitted(scenario, urls), options)
     key = None
     if options.audit_key is not None:
         key = read_key(options.audit_key)
@@ -140,6 +140,14 @@ def addresses(scenario: Scenario, options: Options) -> list[BrokerUrl]:
     for url in urls:
         url.tls_context()
     return urls
+
+
+def at_brokers(scenario: Scenario, options: Options) -> Scenario:
+    """The scenario with the several brokers that the options name: a group of a secure sum lies within one."""
+    if len(options.brokers) < 2 or options.cluster:
+        return scenario
+    named = tuple(map(str, options.brokers))
+    return scenario.model_copy(update={"broker": None, "brokers": named})
 
 
 def _named(scenario: Scenario, options: Options) -> Sequence[str]:

@@ -164,6 +164,7 @@ class Setup:
     participation: float  # C, the expected share of agents in a round
     training: Training  # the run's settings of local SGD
     private: bool = False  # the scenario has a privacy section
+    secure: SecureSettings | None = None  # of secure sums; None: the server sees each report
 
     # Where only a part of the model travels, `starts` and `layout` are that part, and models (d,)
     # everywhere in a method are too. `rest` holds the initial values of all others, which agents

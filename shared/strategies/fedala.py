@@ -28,6 +28,7 @@ from covey.shared.strategies.base import (
     Local,
     Mixture,
     Report,
+    Sealed,
     trained_report,
 )
 from covey.shared.strategies.bases.single import PlainSingle
@@ -38,6 +39,7 @@ WEIGHTS = "fedala/weights"  # client state: W of the last layers, one after the 
 class FedAla(PlainSingle):
     """For agents whose data differs in part: each takes of the common model what lowers its own loss."""
 
+    sealed: ClassVar[Sealed | None] = Sealed()
     summary: ClassVar[str] = "FedAvg whose agents learn how much of the common model to take"
     source: ClassVar[str] = "Zhang et al. 2023"
 

@@ -37,6 +37,7 @@ from covey.shared.strategies.base import (
     Phase,
     Report,
     Reports,
+    Sealed,
     Setup,
     Shown,
     Sums,
@@ -71,6 +72,7 @@ class FedDane(SingleModel[DaneState]):
     """
 
     client_fields = ("gave",)
+    sealed: ClassVar[Sealed | None] = Sealed()
 
     no_server: ClassVar[str] = (
         "the gradients of its first phase belong to the model that agents correct"

@@ -12,6 +12,10 @@ Our deviations, from the authors' code.
 
 The parameters' sum weighs a model with n_i / a_i, that of the buffers with n_i. With W = sum_i n_i / a_i and
 n = sum_i n_i the equation is w_(t+1) = w_t + tau_eff * W / n * (mean - w_t).
+
+Under secure sums the server sees no a_i. Then a client divides its update, sends work * (w_i - w_t) / a_i and a_i, and both
+are averaged by n_i; `work` is the tau_eff of the round before, so that these updates are about as long as those of FedAvg.
+Nothing checks a single a_i there: the server's step is shortened to the `clip` of the sums.
 """
 
 from __future__ import annotations
@@ -33,9 +37,11 @@ from covey.shared.strategies.base import (
     GradientCorrection,
     Job,
     Local,
+    Order,
     Phase,
     Report,
     Reports,
+    Sealed,
     Server,
     Settings,
     Setup,
@@ -46,15 +52,20 @@ from covey.shared.strategies.base import (
     View,
     trained_report,
 )
-from covey.shared.strategies.bases.single import KEY, Single, SingleModel
+from covey.shared.strategies.bases.single import KEY, Single, SingleModel, sample_term
 
-WORK = "a"  # a_i in a report's numbers
+WORK = "a"  # a_i in a report's numbers; under secure sums in a vector (1,)
 BUFFERS = "buffers"  # key of their sum
 # a_i is within this factor of the steps: a momentum of 0.999 makes it a thousand times as large
 MAX_FACTOR = 1e4
 ROUNDING = 1e-6  # of an a_i that was summed in floating point
 SLACK = 0.1  # with a proximal term, a_i must reach this share of what the first rate gives
 MOST_STEPS = 10_000  # that are counted for this: a claim of more costs no more time
+
+# under secure sums
+DIVIDED = "divided"  # the vector (d,) of a report, and the key of its sum
+SUMMED = "summed"  # number of an order: the work that updates are brought to, and the unit of a_i
+SHARE = 0.25  # of the clip that the largest a_i takes
 
 
 @dataclass(frozen=True)
@@ -65,6 +76,11 @@ class NovaState(Single):
     velocity: Vector | None  # (P,), of the server's step; None without server momentum
     momentum: float = 0.0  # of the clients' optimiser
     lr: float = 0.0  # of the clients' optimiser in the first round
+
+    # under secure sums; 0.0 without
+    work: float = 0.0  # tau_eff of the round before
+    unit: float = 0.0  # of an a_i in a sum
+    clip: float = 0.0  # the longest step
 
 
 class Share(NamedTuple):
@@ -98,6 +114,8 @@ def accumulated(steps: int, training: Training, mu: float = 0.0) -> float:
 class FedNova(SingleModel[NovaState]):
     """For clients with unequal numbers of steps. With equal work and mu = 0 it is FedAvg."""
 
+    sealed: ClassVar[Sealed | None] = Sealed()
+
     summary: ClassVar[str] = "FedAvg that counts a client's direction, not how far it went"
     source: ClassVar[str] = "Wang et al. 2020"
 
@@ -118,7 +136,14 @@ class FedNova(SingleModel[NovaState]):
         at_rest: Vector | None = None
         if self.server_momentum:
             at_rest = np.zeros(parameters, np.float32)
-        return NovaState(start, parameters, at_rest, setup.training.momentum, setup.training.lr)
+        training, sums = setup.training, setup.secure
+        state = NovaState(start, parameters, at_rest, training.momentum, training.lr)
+        if sums is None:
+            return state
+        steps = training.epochs * math.ceil(sums.cap / training.batch)
+        most = steps / (1 - training.momentum)
+        work = accumulated(training.epochs, training)
+        return replace(state, work=work, unit=SHARE * sums.clip / most, clip=sums.clip)
 
     def refuses(self, settings: Settings) -> str:
         if isinstance(settings, Server) and self.server_momentum:
@@ -126,17 +151,35 @@ class FedNova(SingleModel[NovaState]):
         return super().refuses(settings)
 
     def plan(self, state: NovaState, view: View) -> Phase:
+        if state.work:
+            return Phase(sizes={DIVIDED: state.model.size, WORK: 1})
         phase = super().plan(state, view)
         work = Expected(most=LARGEST)
         return replace(phase, numbers={WORK: work})
+
+    def order(self, state: NovaState, phase: Phase, client: ClientId) -> Order:
+        numbers = {SUMMED: [state.work, state.unit]} if state.work else {}
+        return replace(super().order(state, phase, client), numbers=numbers)
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         w_t = job.models[0]
         result = local.train(w_t, GradientCorrection(w_t, self.mu))
         a_i = accumulated(result.steps, job.training, self.mu)
-        return trained_report(result, local, {WORK: a_i}), client_state
+        if SUMMED not in job.numbers:
+            return trained_report(result, local, {WORK: a_i}), client_state
+        work, unit = job.numbers[SUMMED]
+        update = combine([(result.end, 1.0), (w_t, -1.0)])
+        if a_i:
+            update[: job.layout.parameters] *= np.float32(work / a_i)
+        far = self._far(Share(local.examples, a_i, result.steps), job.training.momentum)
+        vectors = {DIVIDED: update, WORK: np.array([far * unit], np.float32)}
+        return Report(vectors, local.examples), client_state
 
     def terms(self, state: NovaState, phase: Phase, client: ClientId, report: Report) -> Terms:
+        if state.work:
+            [divided] = sample_term(report, DIVIDED, DIVIDED)
+            divided = replace(divided, base="")
+            return (divided, replace(divided, key=WORK, vector=WORK))
         share = self._share(state, report)
         if share is None:
             return ()
@@ -148,6 +191,8 @@ class FedNova(SingleModel[NovaState]):
         return (parameters, Term(BUFFERS, share.examples, base=KEY, span=(p, d)))
 
     def fold(self, state: NovaState, phase: Phase, sums: Sums, reports: Reports) -> NovaState:
+        if state.work:
+            return self._with_divided(state, sums)
         shares = [
             share for _, report in reports if (share := self._share(state, report)) is not None
         ]
@@ -156,7 +201,7 @@ class FedNova(SingleModel[NovaState]):
         fair = fair_weights([share.examples for share in shares], sums.average.share)
         n = math.fsum(fair)
         tau_eff = math.fsum(
-            examples / n * self._far(state, share)
+            examples / n * self._far(share, state.momentum)
             for examples, share in zip(fair, shares, strict=True)
         )
         way = math.fsum(
@@ -166,7 +211,23 @@ class FedNova(SingleModel[NovaState]):
         w_t, buffers = np.split(state.model, [state.parameters])
         parameters = sums.moved(KEY, w_t, way)
         buffers = sums.mean(BUFFERS, otherwise=buffers)
-        velocity = state.velocity
+        return self._moved(state, parameters, buffers)
+
+    def _with_divided(self, state: NovaState, sums: Sums) -> NovaState:
+        """The state after updates that clients have divided by their work."""
+        tau_eff = float(sums.mean(WORK, otherwise=np.zeros(1, np.float32))[0]) / state.unit
+        if tau_eff <= 0:  # no sum
+            return state
+        update = sums.mean(DIVIDED, otherwise=np.zeros_like(state.model)).astype(np.float64)
+        update[: state.parameters] *= tau_eff / state.work
+        update *= min(1.0, state.clip / max(float(np.linalg.norm(update)), state.clip))
+        model = (state.model + update).astype(np.float32)
+        parameters, buffers = np.split(model, [state.parameters])
+        return replace(self._moved(state, parameters, buffers), work=max(tau_eff, 1.0))
+
+    def _moved(self, state: NovaState, parameters: Vector, buffers: Vector) -> NovaState:
+        """The state after a step to these, with the server's momentum."""
+        w_t, velocity = state.model[: state.parameters], state.velocity
         if velocity is not None:
             step = [(w_t, 1.0), (parameters, -1.0)]
             velocity = combine([(velocity, self.server_momentum), *step])
@@ -193,11 +254,11 @@ class FedNova(SingleModel[NovaState]):
             return None
         return Share(float(report.examples), float(work), report.steps)
 
-    def _far(self, state: NovaState, share: Share) -> float:
+    def _far(self, share: Share, momentum: float) -> float:
         """What a report adds to tau_eff: a_i without the proximal term, but with momentum.
 
         With it tau_eff would shrink as mu grows.
         """
         if not self.mu:
             return share.work
-        return accumulated(share.steps, Training(momentum=state.momentum))
+        return accumulated(share.steps, Training(momentum=momentum))

@@ -26,6 +26,7 @@ from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.clustering import Matrix, agglomerative
 from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import (
+    ENTRY,
     MODEL,
     SIGNATURE,
     TRAIN,
@@ -39,6 +40,7 @@ from covey.shared.strategies.base import (
     PrivacyFacet,
     Report,
     Reports,
+    Sealed,
     Setup,
     Shown,
     Sums,
@@ -67,6 +69,7 @@ class FluxState(Clustered):
 class Flux(HardClustered[FluxState]):
     """Clusters by descriptors of the data, from DBSCAN."""
 
+    sealed: ClassVar[Sealed | None] = Sealed(clear=(SIGNATURE, ENTRY))
     summary: ClassVar[str] = "FedAvg, then clusters once by descriptors of the data (DBSCAN)"
     source: ClassVar[str] = "Fenoglio et al. 2025"
 

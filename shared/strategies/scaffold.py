@@ -30,6 +30,7 @@ from covey.shared.strategies.base import (
     Phase,
     Report,
     Reports,
+    Sealed,
     Setup,
     Sums,
     Term,
@@ -57,6 +58,7 @@ class ScaffoldState(Single):
 class Scaffold(SingleModel[ScaffoldState]):
     """For clients with unlike data that make many steps. It takes twice FedAvg's traffic."""
 
+    sealed: ClassVar[Sealed | None] = Sealed()
     no_server: ClassVar[str] = "the control variates belong to the model without its step"
 
     summary: ClassVar[str] = "FedAvg with control variates, which correct the drift of each client"

@@ -17,12 +17,12 @@ from covey.coordinator.run.run import Run
 from covey.shared.consent import AllowedCode
 from covey.shared.mqtt.link import Link, Message
 from covey.shared.scenario.scenario import Scenario
-from covey.shared.strategies.secured.coordinator import Progress
 from covey.shared.wire.aggregates import AggregatorStatus, AggregatorTask
 from covey.shared.wire.framing import REPORT_VERSION
 from covey.shared.wire.messages import Part
 from covey.shared.wire.topics import Topics
 from tests import clock
+from tests.coordinator.test_secure_runs import OPTIONS, Watch, rows, sums
 from tests.coordinator.test_shards import ShardedFleet, played
 from tests.kit.small_run import clients, fingerprint, in_process, scenario, setup
 
@@ -95,20 +95,27 @@ def test_a_run_with_aggregators_has_the_bytes_of_one_without(method: str, tmp_pa
     assert fleets[0].sums
 
 
-def test_masked_reports_are_added_up_near_each_broker_in_groups_of_its_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "method",
+    ["fedavg", "fedprox", "fedclust", "pacfl", "ifca", "ditto", "lg", "kin", "fednova", "feddane"],
+)
+def test_masked_reports_are_added_up_near_each_broker_in_groups_of_its_own_as_plain_integers(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = Watch.of(monkeypatch)
     brokers = ["mqtt://a.local", "mqtt://b.local"]
     masked = {"privacy": {"secure": {"clip": 10.0, "cap": 100}}, "rounds": {**ALL, "count": 1}}
-    scene = scenario("fedavg", **masked, brokers=brokers)
-    fleet = AggregatedFleet(tmp_path / "summed", scene)
+    scene = scenario(method, **masked, strategy=OPTIONS.get(method, {}), brokers=brokers)
+    fleet = AggregatedFleet(tmp_path, scene)
     summed = played(lambda: fleet)
-    assert fingerprint(summed) == fingerprint(in_process(tmp_path / "direct", scene))
-    groups = Progress.of(summed.state).ends
-    assert groups is not None
-    assert [set(group["reported"]) for group in groups] == [fleet.living_on(0), fleet.living_on(1)]
-    assert [group["end"] for group in groups] == ["sum", "sum"]
-    work = 3  # after boxes and joins
-    of_work = sorted(line.split(" (")[0] for line in fleet.sums if line.startswith(f"step {work}"))
-    assert of_work == [f"step {work}: sent the sum of {members} reports" for members in (3, 5)]
+    groups = sums(tmp_path / "run")
+    assert watch.check(tmp_path / "run") == 2 * len(groups)
+    [trained] = [row["step"] for row in rows(tmp_path / "run") if row.get("phase") == "train"]
+    of_work = sorted(line.split(" (")[0] for line in fleet.sums if f"step {trained}:" in line)
+    assert of_work == [f"step {trained}: sent the sum of {members} reports" for members in (3, 5)]
+    if not summed.strategy.assignment(summed.state):
+        homes = [fleet.living_on(0), fleet.living_on(1)]
+        assert [set(group["reported"]) for group in groups[-1]] == homes
 
 
 def test_an_aggregator_keeps_the_state_of_one_step_alone(

@@ -117,6 +117,7 @@ class Watch:
 OPTIONS: dict[str, dict[str, Any]] = {
     "ifca": {"choose_first": True, "shared_trunk": False},
     "fedem": {"damped": False},
+    "flux": {"warmup_rounds": 1, "radius_scale": 4},
 }
 SEALED = [name for name, method in BUILT_IN.items() if method.sealed is not None]
 
@@ -232,6 +233,24 @@ def test_too_few_answers_pass_the_round_over_and_the_model_stays(tmp_path: Path)
     assert found[0] == ["passed over: 3 members answered, 5 must"]
     assert [end[0] for end in found[1:]] == ["sum", "sum"]
     assert "weight" not in sums(tmp_path)[0][0]
+
+
+@pytest.mark.parametrize(
+    ("fail", "times", "why"),
+    [
+        ({("secure-unmask", 0): 5}, secured.ASKED_FOR_ANSWERS, "3 members answered, 5 must"),
+        ({("secure-join", 0): 8}, secured.MOST_VOIDS, "void: too few agents for a sum"),
+    ],
+)
+def test_a_round_whose_first_of_two_sums_is_passed_over_ends_without_the_second(
+    tmp_path: Path, fail: dict[tuple[str, int], int], times: int, why: str
+) -> None:
+    """FedDANE corrects its training by the gradients of the first one."""
+    run_with(tmp_path, fail, times, scene("feddane", rounds={"count": 2}))
+    assert "train" not in [row.get("phase") for row in rows(tmp_path) if row.get("round") == 0]
+    found = [end for groups in ends(tmp_path) for end in groups]
+    assert [why in end for end in found] == [True, False, False]
+    assert found[1:] == ["sum", "sum"]
 
 
 def test_answers_that_come_at_the_second_asking_open_the_sum(tmp_path: Path) -> None:
@@ -523,7 +542,7 @@ def test_an_attempt_with_fewer_members_has_as_much_noise() -> None:
             "choose_first would use",
         ),
         ("cfl", {}, "not for cfl: it needs single reports"),
-        ("fednova", {}, "not for fednova"),
+        ("fedgwc", {}, "not for fedgwc: it needs single reports, or numbers of each"),
         ("fedavg", {"strategy": {"server": {"name": "sgd", "lr": 0.5}}}, "server"),
         ("fedavg", {"aggregation": {"rule": "median"}}, "aggregation.rule"),
         ("fedavg", {"wire": {"down": "float16"}}, "wire.down"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from typer.testing import CliRunner
 
 from covey.coordinator.cli.options import several_brokers
 from covey.coordinator.cli.program import app
-from covey.coordinator.commands.run import addresses
+from covey.coordinator.commands.run import addresses, at_brokers
 from covey.coordinator.record.records import scenario_digest
 from covey.coordinator.run.options import Options
 from covey.shared.cli import Connection
@@ -55,6 +56,16 @@ def test_a_run_connects_to_the_brokers_of_its_scenario_unless_options_name_other
     assert addresses(scene, Options(folder, brokers=others)) == list(others)
     assert addresses(scene, Options(folder, embedded=True)) == []
     assert addresses(scenario("fedavg", brokers=2, fleet=FLEET), Options(folder)) == []
+
+
+def test_groups_of_a_secure_sum_lie_within_one_of_the_brokers_that_options_name() -> None:
+    scene = scenario("fedavg", privacy={"secure": {"clip": 1.0}})
+    several = Options(Path("out"), brokers=tuple(urls(TWO)))
+    secured: Any = at_brokers(scene, several).method
+    homes = {secured.home(f"agent-{i}") for i in range(8)}
+    assert homes == {0, 1}
+    assert at_brokers(scene, replace(several, cluster=True)) is scene
+    assert at_brokers(scene, Options(Path("out"), broker="mqtt://c")) is scene
 
 
 def test_the_brokers_change_no_model_and_do_not_identify_a_run() -> None:

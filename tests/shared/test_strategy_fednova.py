@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covey.shared.numerics.vectors import Layout, Tensor
-from covey.shared.strategies.base import Phase, Report, Setup, Training
+from covey.shared.numerics.vectors import Layout, Tensor, Vector
+from covey.shared.privacy.settings import SecureSettings
+from covey.shared.strategies.base import Phase, Report, Setup, Training, View
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.fednova import FedNova, accumulated
 from covey.shared.strategies.reading import folded
 from tests.bowl import Bowl, bowl_layout, flat
-from tests.shared.planted import ONE, SGD, job, run, unequal
+from tests.drive import Run
+from tests.shared.planted import ONE, SGD, job, run, setup, unequal
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7, 40])
@@ -121,3 +123,31 @@ def test_fednova_leaves_out_a_report_whose_work_cannot_be_divided_by(work: Any) 
     bad = ("b", Report({"model": flat(9)}, 10, {} if work is None else {"a": work}, 1))
     assert folded(strategy, state, Phase(), [good, bad]).model == pytest.approx([2.0])
     assert folded(strategy, state, Phase(), [bad]) is state
+
+
+def divided(strategy: FedNova, training: Training, clip: float = 100.0) -> Vector:
+    """The model after two rounds whose clients divide their updates themselves, as under secure sums."""
+    begun = replace(setup(unequal(), training), secure=SecureSettings(clip=clip, cap=100))
+    model: Vector = Run(strategy, begun, unequal()).rounds(2).state.model
+    return model
+
+
+@pytest.mark.parametrize(
+    "strategy", [FedNova(), FedNova(mu=0.7), FedNova(server_momentum=0.5)], ids=repr
+)
+def test_clients_that_divide_their_updates_under_secure_sums_come_to_the_same_model(
+    strategy: FedNova,
+) -> None:
+    training = SGD.model_copy(update={"momentum": 0.5})
+    plain = run(strategy, unequal(), training, rounds=2).state.model
+    assert divided(strategy, training) == pytest.approx(plain, rel=1e-4, abs=1e-6)
+
+
+def test_under_secure_sums_no_claimed_work_moves_the_model_further_than_the_clip() -> None:
+    begun = replace(setup(unequal(), SGD), secure=SecureSettings(clip=0.5, cap=100))
+    strategy = FedNova()
+    state = strategy.init(begun)
+    update = np.full(state.model.size, 0.01, np.float32)
+    report = Report({"divided": update, "a": np.array([0.5], np.float32)}, 10)
+    after = folded(strategy, state, strategy.plan(state, View(0, 1, 0, ())), [("a", report)])
+    assert np.linalg.norm(after.model - state.model) == pytest.approx(0.5)

@@ -232,7 +232,8 @@ def _perform_work(
         norm = float(np.linalg.norm(update))
         if MODEL in report.vectors and norm > terms.clip:
             base = models[report.bases[MODEL]].astype(np.float64)
-            client_state[COUNTED] = (base + update * (terms.clip / norm)).astype(np.float32)
+            change = (report.vectors[MODEL] - base) * (terms.clip / norm)
+            client_state[COUNTED] = (base + change).astype(np.float32)
         if is_first:
             integers = to_integers(update, report.examples, terms.scale)
             add_noise(integers, terms.scale, device.noise_key(begun.digest))

@@ -253,7 +253,7 @@ class Secured(Strategy[Any]):
         return self._own.stop_reason(state)
 
     def init(self, setup: Setup) -> Any:
-        return Progress().inside(self._own.init(setup))
+        return Progress().inside(self._own.init(replace(setup, secure=self.settings)))
 
     def continued(self, state: Any, fresh: Any) -> Any:
         return Progress.of(fresh).inside(self._own.continued(state, fresh))
@@ -298,7 +298,8 @@ class Secured(Strategy[Any]):
         words = {WORDS: -MOST_WORDS}
         if progress.stage == "unmask":
             is_last = not clients or not has_enough or view.attempt >= ASKED_FOR_ANSWERS - 1
-            return Phase(UNMASK, clients, words, quorum=quorum, may_be_empty=is_last)
+            ends_round = own.ends_round or not progress.open
+            return Phase(UNMASK, clients, words, ends_round, quorum, is_last)
         if progress.stage == "join" and has_enough and not view.attempt:
             return Phase(JOIN, clients, words, ends_round=False, quorum=quorum)
         if progress.stage == "train" and has_enough and not view.attempt:
@@ -332,13 +333,20 @@ class Secured(Strategy[Any]):
         vectors = {name: np.zeros(0, np.float32) for name in own.sizes}
         return self._own.terms(state, own, client, Report(vectors, examples=TWO_EXAMPLES))
 
+    def _order(self, state: Any, own: Phase, client: ClientId) -> Order:
+        """The method's order, with every model to which updates are differences: agents may not have them any more."""
+        order = self._own.order(state, own, client)
+        starts = [term.started_from for term in self._terms(state, own, client)]
+        lacking = [key for key in dict.fromkeys(starts) if key and key not in order.models]
+        return replace(order, models=(*order.models, *lacking))
+
     def order(self, state: Any, phase: Phase, client: ClientId) -> Order:
         progress = Progress.of(state)
         if phase.name == BOX:
             work = self._phase(state)
             if not self._terms(state, work, client):
                 return Order(whole=True)
-            own = self._own.order(state, work, client)
+            own = self._order(state, work, client)
             return replace(own, numbers={**own.numbers, AHEAD: work.name}, whole=True)
         if progress.stage == BOX:
             order = self._own.order(state, phase, client)
@@ -348,7 +356,7 @@ class Secured(Strategy[Any]):
             return Order(whole=True)
         if phase.name == UNMASK:
             return Order(models=(f"secure-{number}-unmask",), whole=True)
-        own = self._own.order(state, self._phase(state), client)
+        own = self._order(state, self._phase(state), client)
         if phase.name == JOIN:
             return replace(own, models=(*own.models, f"secure-{number}-terms"), whole=True)
         return replace(own, models=(*own.models, f"secure-{number}-list", f"@{client}"))
@@ -402,7 +410,7 @@ class Secured(Strategy[Any]):
         alike: dict[tuple[Any, ...], list[ClientId]] = {}
         for client in sorted(members.keys() - set(progress.blamed)):
             if terms := self._terms(state, own, client):
-                order = self._own.order(state, own, client)
+                order = self._order(state, own, client)
                 kind = (order.models, json_text.dumps(order.numbers), terms)
                 alike.setdefault(kind, []).append(client)
         drawn = [
@@ -458,7 +466,7 @@ class Secured(Strategy[Any]):
         own = self._phase(state)
         first = members[0].agent
         training = self.training.in_round(progress.round, self.rounds)
-        order = self._own.order(state, own, first)
+        order = self._order(state, own, first)
         vectors = [self._own.model(state, key) for key in order.models]
         begun = start_of_work(
             self._own, training, self.seed, progress.round, order.numbers, vectors
@@ -569,8 +577,14 @@ class Secured(Strategy[Any]):
     def _answers(self, state: Any, reports: Reports) -> Any:
         progress, by_client = Progress.of(state), dict(reports)
         own = self._phase(state)
+        if not progress.open:  # the round is passed over
+            after = self._own.fold(state, own, SecureSums(), []) if own.ends_round else state
+            shown = () if progress.sums else progress.ends or ()  # or by the phase before
+            return Progress(round=progress.round + 1, blamed=progress.blamed, ends=shown).inside(
+                after
+            )
         spans = _spans(own.sizes)
-        sums, ends = SecureSums(), []
+        sums, ends, closed = SecureSums(), [], []
         came: list[ClientId] = []
         blamed = set(progress.blamed)
         for before in progress.sums:
@@ -581,6 +595,7 @@ class Secured(Strategy[Any]):
                 collected.take(collected.machine.answers_closed(collected.state))
             group, end = collected.kept(), collected.state.end
             blamed |= set(group.blamed)
+            closed.append(group)
             if not isinstance(end, co.Opened):
                 ends.append(group.ended("passed over" if group.reported else "void", group.end))
                 continue
@@ -590,6 +605,7 @@ class Secured(Strategy[Any]):
             try:
                 total = total_of(integers, len(end.reported), scale)
             except OutOfRangeError as error:
+                closed[-1] = replace(group, end=str(error))
                 ends.append(group.ended("passed over", str(error)))
                 continue
             for term in self._terms(state, own, group.members[0]):
@@ -603,13 +619,13 @@ class Secured(Strategy[Any]):
                 "too_long": total.mean(scale).was_long,
             }
             ends.append({**group.ended("sum"), **figures})
+        ended: dict[str, Any] = {"blamed": sorted(blamed), "ends": ends}
+        if not came and not own.ends_round:  # the rest of the round needs this sum: it ends
+            return replace(progress, sums=closed, **ended).inside(state)
         # the coordinator does not know what a single report weighs: shares of it count by unit of weight
         known = [(client, Report({}, examples=1)) for client in sorted(came)]
         after = self._own.fold(state, own, sums, known)
-        ended = Progress(
-            round=progress.round + 1, blamed=sorted(blamed), ends=ends or progress.ends or ()
-        )
-        return ended.inside(after)
+        return Progress(round=progress.round + own.ends_round, **ended).inside(after)
 
 
 def _head_of(report: Report) -> ReportHead:
