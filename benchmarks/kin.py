@@ -80,7 +80,6 @@ KINS = ("kin", "kin, cells of 5")
 SEVEN = tuple(method for method in METHODS if method not in KINS)
 # what a method's task has besides the defaults
 TASKS: dict[str, dict[str, Any]] = {
-    "kin": {"min_cell": 1},  # the default of a simulated fleet
     "kin, cells of 5": {"min_cell": 5},  # that of other fleets
     "fedavg, prior": {"label_prior": "on"},
 }
