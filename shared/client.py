@@ -29,12 +29,12 @@ from covey.shared.errors import DecodeError, PublicError
 from covey.shared.label_prior import prior_of, served, with_prior
 from covey.shared.numerics.figures import (
     Figures,
+    answers,
     baseline_figures,
-    classification_figures,
     errors,
+    figures_of,
+    kind_of,
     or_diverged,
-    regression_figures,
-    softmax,
     weighted_mean,
 )
 from covey.shared.numerics.split import Split
@@ -458,19 +458,16 @@ def measure(mixture: Mixture, local: Local) -> Figures:
     truth = local.targets("test")
     if not len(truth):
         return {"n": 0}
-    is_regression = truth.dtype.kind == "f"
-    figures_of = regression_figures if is_regression else classification_figures
     with np.errstate(all="ignore"):  # outputs that are not finite are reported as such
         return or_diverged(figures_of(truth, _outputs(mixture, local)))
 
 
 def _outputs(mixture: Mixture, local: Local) -> npt.NDArray[np.float64]:
-    """Values (n, 1) on the test part, or probabilities (n, classes)."""
-    is_regression = local.targets("test").dtype.kind == "f"
-    outputs = [local.predict(model, "test") for _, model in mixture]
+    """The answers on the test part (n, ...)."""
+    kind = kind_of(local.targets("test"))
     return weighted_mean(
         [weight for weight, _ in mixture],
-        [output.astype(np.float64) if is_regression else softmax(output) for output in outputs],
+        [answers(local.predict(model, "test"), kind) for _, model in mixture],
     )
 
 

@@ -22,6 +22,7 @@ BUILT_IN_MODELS = (
     "linear",
     "cnn1d",
     "gru",
+    "autoencoder",
     "cnn4",
     "mobilenet",
     "resnet9",

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from covey.shared.errors import PublicError
+from covey.shared.numerics.measures import kind_of_task
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.strategies.base import (
     MOMENTS,
@@ -86,7 +87,7 @@ def prior_of(work: Work, local: Local, layout: Layout) -> tuple[slice, Prior] | 
         PublicError: the task asks for the prior, and the model's last layer has no bias for each class.
     """
     setting = work.task.get("label_prior", "auto")
-    classes = work.task.get("classes")
+    classes = work.task.get("classes") if kind_of_task(work.task) == "classes" else None
     is_asked = setting == "on" or (setting == "auto" and PRIOR in work.numbers)
     if work.phase == MOMENTS or classes is None or not is_asked:
         return None

@@ -163,7 +163,9 @@ def _classes(data: Dataset) -> tuple[ClassCount, ...]:
 
 
 def _counts(targets: Array) -> Mapping[int, int]:
-    """Samples of each class index."""
+    """Samples of each class index, or with each label."""
+    if targets.ndim > 1:
+        return dict(enumerate(targets.sum(axis=0).tolist()))
     indices, counts = np.unique(targets, return_counts=True)
     return dict(zip(indices.tolist(), counts.tolist(), strict=True))
 

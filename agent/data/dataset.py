@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from covey.agent.data.shared_tests import SharedTests
-from covey.agent.data.windows import earlier_and_latest
+from covey.agent.data.windows import apart_from, earlier_and_latest
 from covey.shared.errors import DataError
+from covey.shared.numerics.figures import kind_of
 from covey.shared.numerics.votes import LEAST
 from covey.shared.seeds import generator
 
@@ -173,13 +174,15 @@ def with_test(data: Dataset, share: float = 0.2, seed: int = 0) -> Dataset:
 
     Samples are drawn on the seed, of each class as large a share as of all. If the data has the moments of its rows, the
     latest ones test. Of windows over rows, the latest ones of each series test, and those that share rows with them are
-    left out of training: a model would know most of their rows.
+    left out of training: a model would know most of their rows. All unusual samples test.
 
     Raises:
         DataError: no window is left to train on.
     """
     if data.has_test:
         return data
+    if kind_of(data.targets) == "anomalies" and data.targets.any():
+        return _with_unusual(data, share, seed)
     n = len(data.targets)
     moments = None if data.columns is None else data.columns.moments
     if data.overlap is not None:
@@ -207,13 +210,41 @@ def with_test(data: Dataset, share: float = 0.2, seed: int = 0) -> Dataset:
     )
 
 
+def _with_unusual(data: Dataset, share: float, seed: int) -> Dataset:
+    """A test part of all unusual samples and of a share of the others. Windows that share rows with unusual ones are in
+    neither part."""
+    groups = np.zeros(len(data.targets)) if data.groups is None else data.groups
+    unusual = np.flatnonzero(data.targets)
+    usual = np.flatnonzero(apart_from(unusual, groups, data.overlap or 0))
+    if len(usual) < 2:
+        fault = f"{len(usual)} usual samples; training and testing need at least two"
+        raise DataError(f"{data.source}: {fault}", public=fault)
+    found = with_test(take(data, usual), share, seed)
+    test_groups = _rows(data.groups, unusual)
+    if found.test_groups is not None and test_groups is not None:
+        test_groups = np.concatenate([found.test_groups, test_groups])
+    return replace(
+        found,
+        test_features=np.concatenate([found.test_features, data.features[unusual]]),
+        test_targets=np.concatenate([found.test_targets, data.targets[unusual]]),
+        test_groups=test_groups,
+    )
+
+
 def _drawn(data: Dataset, held: int, rng: np.random.Generator) -> Indices:
     """Random samples: of each class its share, up to one sample more or less."""
     order = rng.permutation(len(data.targets))
     if data.regression:
         return order[:held]
-    by_class = order[np.argsort(data.targets[order], kind="stable")]
+    by_class = order[np.argsort(_strata(data)[order], kind="stable")]
     return by_class[((np.arange(held) + 0.5) * len(order) / held).astype(np.int64)]
+
+
+def _strata(data: Dataset) -> Array:
+    """The class (n,) of each training sample; of several labels, which of them it has."""
+    if data.targets.ndim == 1:
+        return data.targets
+    return np.unique(data.targets, axis=0, return_inverse=True)[1].reshape(-1)
 
 
 def hold_back(data: Dataset, seed: int, client: str) -> tuple[Dataset, Dataset | None]:
@@ -266,7 +297,7 @@ def folds(data: Dataset, seed: int, client: str) -> Iterator[Dataset]:
         parts.append((in_order[:cut], in_order[cut:]))
     else:
         order = generator(seed, "folds", client).permutation(n)
-        by_class = order[np.argsort(data.targets[order], kind="stable")]
+        by_class = order[np.argsort(_strata(data)[order], kind="stable")]
         thirds = [by_class[place::FOLDS] for place in range(FOLDS)]
         parts += [(np.setdiff1d(order, third), third) for third in thirds]
     for train, test in parts:

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from covey.agent.data.dataset import Array, Dataset
+from covey.agent.data.dataset import Array, Dataset, take
 from covey.shared.errors import DataError
 from covey.shared.scenario.task import Task
 from covey.shared.sentences import some
 
 MAX_NAMES = 10  # in a message
+FLAGS = {"0": False, "1": True, "false": False, "true": True}  # how cells spell labels
 
 Shape = tuple[int, ...]
 Names = tuple[str, ...]
@@ -35,22 +36,34 @@ class UnknownClass:
 def fit(data: Dataset, task: Task) -> Dataset:
     """The data with the task's feature shape and targets. Columns that the task names become inputs later (`prepared`).
 
-    Targets become the task's class indices int64, or float32 values if `task.classes` is null. Features keep their
-    type: the learner multiplies by `task.scale` and standardises batch by batch.
+    Targets become the task's class indices int64, float32 values if `task.classes` is null, or bool of labels and anomalies.
+    Features keep their type: the learner multiplies by `task.scale` and standardises batch by batch.
 
     Raises:
         DataError: samples of another shape, an unknown class, or classes where values are expected and vice versa.
     """
+    if data.targets.dtype == np.bool_:
+        return data  # fits already
     _check_table(data, task)
     shape = data.shape if task.has_own_columns else _fitting_shape(data, task)
     _check_targets(data, task)
-    if task.classes is None:
-        targets, test_targets = _values(data)
-    else:
-        targets, test_targets = _class_indices(data, task)
+    match task.kind:
+        case "values":
+            targets, test_targets = _values(data)
+        case "labels":
+            targets, test_targets = _flags(data.targets, data), _flags(data.test_targets, data)
+        case _:
+            targets, test_targets = _class_indices(data, task)
+    if task.kind == "anomalies":
+        targets, test_targets = targets > 0, test_targets > 0
+        if data.has_test:  # otherwise `with_test` makes unusual samples test
+            data, targets = take(data, np.flatnonzero(~targets)), targets[~targets]
     class_names: Names = ()
     if isinstance(task.classes, tuple):
         class_names = task.classes
+    if task.kind == "anomalies":
+        usual, *others = class_names
+        class_names = (usual, " or ".join(others))
     return replace(
         data,
         features=data.features.reshape(-1, *shape),
@@ -121,7 +134,7 @@ def _shape_hint(seen: Shape, expected: Shape) -> str:
 
 def _check_targets(data: Dataset, task: Task) -> None:
     """DataError for another number of targets in a sample."""
-    expected = task.outputs if task.classes is None else 1
+    expected = task.outputs if task.kind in ("values", "labels") else 1
     seen = math.prod(data.targets.shape[1:])
     if seen != expected:
         fault = f"a sample has {seen} targets, the task expects {expected}"
@@ -138,6 +151,18 @@ def _values(data: Dataset) -> tuple[Array, Array]:
             public=f"the targets are class names, {expected}",
         )
     return data.targets.astype(np.float32), data.test_targets.astype(np.float32)
+
+
+def _flags(targets: Array, data: Dataset) -> Array:
+    """Whether each sample has each label (n, labels), from 0 and 1, or false and true."""
+    names = data.labels or ("0", "1")
+    flags = {place: FLAGS.get(name.lower()) for place, name in enumerate(names)}
+    known = [place for place, flag in flags.items() if flag is not None]
+    wrong = np.argwhere(~np.isin(targets, known))
+    if len(wrong):
+        fault = f"row {wrong[0][0] + 1}: a target is no label; expected 0 or 1, or false or true"
+        raise DataError(f"{data.source}: {fault}", public=fault)
+    return np.isin(targets, [place for place in known if flags[place]])
 
 
 def _class_indices(data: Dataset, task: Task) -> tuple[Array, Array]:

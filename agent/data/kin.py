@@ -53,7 +53,7 @@ def _stretches(groups: Indices, targets: Array, overlap: int) -> Indices:
         unit += 1
         length = 0
         for before, row in zip([rows[0], *rows], rows, strict=False):
-            changes = targets[row] != targets[before]
+            changes = np.any(targets[row] != targets[before])
             if length >= 2 * usual or (length >= usual and changes):
                 unit += 1
                 length = 0
@@ -76,16 +76,17 @@ def card_of(
     Args:
         inputs: of the training samples, as the model gets them, in pieces (rows, values of one).
         values: their targets (n,) in the units of the data, of forecasts (n, steps). Those of a regression, or their means,
-            count in tenths of the fleet's distribution, or as one class where the task has no `target_scale`, which would show that distribution.
+            count in tenths of the fleet's distribution; without `target_scale`, which would show that, and of labels and
+            anomalies, all samples count as one class.
         units: as `units_of` gives them.
         task: of the scenario, resolved.
         seed: of the run.
         client: the agent.
         min_cell: the fewest samples of a class whose sums are in it.
     """
-    classes = kinship.LEVELS if task.classes is None else task.outputs
+    classes = task.outputs if task.kind == "classes" else kinship.LEVELS
     labels = values
-    if task.classes is None:
+    if task.kind != "classes":
         scale = target_scale_of(task)
         labels = np.zeros(len(values), np.int64)
         if scale is not None:

@@ -33,13 +33,13 @@ class Samples:
     """One part of the data."""
 
     features: Array  # (n, *task.features), in the type of their file
-    targets: Array  # (n,) int64 class indices, or float32 values (n,) or (n, steps), standardised if the task is
+    targets: Array  # (n,) int64 class indices, float32 values (n,) or (n, steps), standardised if the task is, or bool
     values: Array  # of the same shape: the targets in the units of the data
 
     @classmethod
     def of(cls, features: Array, targets: Array, task: Task) -> Samples:
         """The arrays of a data set, shared if their types allow it."""
-        dtype = np.float32 if task.classes is None else np.int64
+        dtype = {"values": np.float32, "classes": np.int64}.get(task.kind, np.bool_)
         values = np.ascontiguousarray(targets, dtype)
         return cls(features, standardised_targets(values, task), values)
 
@@ -104,7 +104,7 @@ class DataOfLocal(ABC):
         return features.reshape(len(features), -1).astype(np.float32, copy=False)
 
     def targets(self, split: DataSplit) -> Array:
-        """Class indices (n,) int64, or values (n,) float32 in the units of the data for a regression task."""
+        """Class indices (n,) int64, values (n,) float32 in the units of the data, labels (n, labels) or anomalies (n,) bool."""
         return self._samples[split].values
 
     def card(self, seed: int, client: str, min_cell: int) -> Card:
@@ -122,7 +122,7 @@ class DataOfLocal(ABC):
         return float(self.losses(model).mean(dtype=np.float64))
 
     def predict(self, model: Vector, split: DataSplit) -> Float32:
-        """Logits (n, classes), or predicted values (n, 1) in the units of the data for a regression task."""
+        """Logits (n, classes) or (n, labels), predicted values (n, 1) in the units of the data, or thresholds and errors (n, 2)."""
         features = self._samples[split].features
         if split == "train" or self._shared_tests is None:
             outputs = self._computed(model, features)

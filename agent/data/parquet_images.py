@@ -82,7 +82,7 @@ def load_image_column(path: Path, label: str | None, task: Task | None) -> Datas
     """
     wish = label
     if wish is None and task is not None:
-        wish = task.target
+        wish = next(iter(task.targets), None)
     rows = read_rows(path, wish, label_needed=True)
     features = pixels_of(path, rows, task)
     targets, _, names = encode(rows.labels)

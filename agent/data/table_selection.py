@@ -18,7 +18,7 @@ class Selection:
     """Which columns of a table are read, and as what."""
 
     features: tuple[TableColumn, ...]
-    label: str | None  # None: the table has none, or it is not needed
+    labels: tuple[str, ...]  # empty: the table has none, or they are not needed
     group: str | None = None  # names the series of each row; None: the rows are one series
     may_miss: frozenset[str] = frozenset()  # the features whose cells may be missing
     absent: frozenset[str] = frozenset()  # the features that the table lacks, and may lack
@@ -31,32 +31,37 @@ class Selection:
     def names(self) -> tuple[str, ...]:
         """The columns that are read."""
         names = [column.name for column in self.features if column.name not in self.absent]
-        for name in (self.label, self.group):
-            if name is not None:
-                names.append(name)
+        names += self.labels
+        if self.group is not None:
+            names.append(self.group)
         return tuple(names)
 
 
 def selected(
-    path: Path, columns: Sequence[str], wish: str | None, task: Task | None, *, label_needed: bool
+    path: Path,
+    columns: Sequence[str],
+    wishes: Sequence[str],
+    task: Task | None,
+    *,
+    label_needed: bool,
 ) -> Selection:
     """The columns of a table that a task needs.
 
     Args:
         path: the file, for messages.
         columns: its header.
-        wish: the label column that is asked for.
+        wishes: the label columns that are asked for; empty: the label is found by its name or place.
         task: names the feature columns, or none.
-        label_needed: whether a table without the label column is refused.
+        label_needed: whether a table without a label column is refused.
 
     Raises:
         DataError: the label column cannot be found, for a task without columns.
     """
     if task is not None and task.columns:
-        return _selected_by_task(path, columns, wish, task, label_needed=label_needed)
+        return _selected_by_task(path, columns, wishes, task, label_needed=label_needed)
     if task is not None and not label_needed:
-        return _features_only(path, columns, wish, task)
-    return _all_columns(path, columns, wish, task)
+        return _features_only(path, columns, wishes, task)
+    return _all_columns(path, columns, wishes, task)
 
 
 def label_column(columns: Sequence[str], wish: str | None, where: str) -> str:
@@ -86,29 +91,28 @@ def _usual_label(columns: Sequence[str]) -> str | None:
 
 
 def _all_columns(
-    path: Path, columns: Sequence[str], wish: str | None, task: Task | None
+    path: Path, columns: Sequence[str], wishes: Sequence[str], task: Task | None
 ) -> Selection:
     """Every column but the label and those that the task ignores is a number, in the order of the file."""
     ignored = () if task is None else task.ignore
     used = [column for column in columns if column not in ignored]
-    label = label_column(used or columns, wish, str(path))
-    features: list[TableColumn] = []
-    for column in used:
-        if column != label:
-            features.append(TableColumn(column))
-    return Selection(tuple(features), label)
+    labels = [label_column(used or columns, wish, str(path)) for wish in wishes or (None,)]
+    features = [TableColumn(column) for column in used if column not in labels]
+    return Selection(tuple(features), tuple(labels))
 
 
-def _features_only(path: Path, columns: Sequence[str], wish: str | None, task: Task) -> Selection:
-    """Every column that is used, without the label if the table has one."""
+def _features_only(
+    path: Path, columns: Sequence[str], wishes: Sequence[str], task: Task
+) -> Selection:
+    """Every column that is used, without the labels if the table has any."""
     used = [column for column in columns if column not in task.ignore]
-    if len(used) != math.prod(task.features) or wish in used:
-        return _all_columns(path, columns, wish if wish in columns else None, task)
-    return Selection(tuple([TableColumn(column) for column in used]), None)
+    if len(used) != math.prod(task.features) or {*wishes} & {*used}:
+        return _all_columns(path, columns, [wish for wish in wishes if wish in columns], task)
+    return Selection(tuple([TableColumn(column) for column in used]), ())
 
 
 def _selected_by_task(
-    path: Path, columns: Sequence[str], wish: str | None, task: Task, *, label_needed: bool
+    path: Path, columns: Sequence[str], wishes: Sequence[str], task: Task, *, label_needed: bool
 ) -> Selection:
     """The columns that the task names, wherever they are in the file. Missing and unknown ones are its faults."""
     faults: list[DataError] = []
@@ -122,19 +126,19 @@ def _selected_by_task(
     if missing:
         faults.append(_missing(path, columns, missing))
     others = [name for name in columns if name not in known]
-    label: str | None = None
+    labels: tuple[str, ...] = ()
     try:
-        label = _task_label(path, columns, others, wish, label_needed=label_needed)
+        labels = _task_labels(path, columns, others, wishes, label_needed=label_needed)
     except DataError as fault:
         faults.append(fault)
-    unknown = [name for name in others if name != label]
+    unknown = [name for name in others if name not in labels]
     if unknown and EVERYTHING_ELSE not in task.ignore:
         faults.append(_unknown(path, unknown))
     features = [column for column in task.table_columns if column.name in present | absent]
     may_miss = [column.name for column in features if task.may_miss(column)]
     return Selection(
         tuple(features),
-        label,
+        labels,
         None if group in missing else group,
         frozenset(may_miss),
         absent,
@@ -164,19 +168,21 @@ def _unknown(path: Path, unknown: Sequence[str]) -> DataError:
     )
 
 
-def _task_label(
+def _task_labels(
     path: Path,
     columns: Sequence[str],
     others: Sequence[str],
-    wish: str | None,
+    wishes: Sequence[str],
     *,
     label_needed: bool,
-) -> str | None:
-    """The label among the columns that are no features: the one that is asked for, a usual name, or the only one."""
-    if wish is not None:
-        if wish in columns or not label_needed:
-            return wish if wish in columns else None
-        return label_column(columns, wish, str(path))
+) -> tuple[str, ...]:
+    """The labels among the columns that are no features: those that are asked for, a usual name, or the only one."""
+    if wishes:
+        return tuple(
+            label_column(columns, wish, str(path))
+            for wish in wishes
+            if wish in columns or label_needed
+        )
     label = _usual_label(others)
     if label is None and len(others) == 1:
         label = others[0]
@@ -186,4 +192,4 @@ def _task_label(
             f"{path}: {fault}; the columns without a role are {listed(others) or 'none'}",
             public=f"the table has {fault}",
         )
-    return label
+    return () if label is None else (label,)

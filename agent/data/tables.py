@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +90,13 @@ class Table:
         moments = np.array(self.moments) if self.moments else None
         return RawColumns(words, self.left_out, moments)
 
+    def labels_for(self, task: Task | None) -> list[str]:
+        """The labels. A table without any, in which a task looks for anomalies, has usual samples."""
+        if self.spelled or task is None or task.anomalies is None:
+            return self.spelled
+        assert isinstance(task.classes, tuple)  # noqa: S101 - the task has checked it
+        return [task.classes[0]] * len(self.rows)
+
     @property
     def series(self) -> Array | None:
         """The series of each sample, (n,); None if there is only one."""
@@ -118,14 +126,17 @@ def load_table(
         if test is not None:
             raise _with_faults_of(test, label, task, fault) from None
         raise
-    source = f"{path}, label column {train_table.selection.label!r}"
+    source = str(path)
+    if train_table.selection.labels:
+        source += f", label column {listed(train_table.selection.labels)}"
     test_table: Table | None = None
     if test is not None:
-        label = train_table.selection.label
+        if len(train_table.selection.labels) == 1:
+            [label] = train_table.selection.labels
         test_table = read_table(test, label, task, vocabularies=train_table.vocabularies)
         _check_same_columns(train_table, test_table, path, test)
-    test_spelled = test_table.spelled if test_table else []
-    targets, test_targets, names = encode(train_table.spelled, test_spelled)
+    test_spelled = test_table.labels_for(task) if test_table else []
+    targets, test_targets, names = encode(train_table.labels_for(task), test_spelled)
     if train_table.width > 1:
         targets = targets.reshape(-1, train_table.width)
         test_targets = test_targets.reshape(-1, train_table.width)
@@ -176,19 +187,27 @@ def read_table(
     Raises:
         DataError: as `load_table`.
     """
-    wish = label
+    wishes: tuple[str, ...] = () if label is None else (label,)
     expected: list[str] = []
     if task is not None:
-        wish = label or task.target
+        if label is not None and task.kind == "labels":
+            raise DataError(
+                f"{path}: --label {label} names one column, and the task has several targets: {listed(task.targets)}; "
+                "leave it out",
+                public="--label names one column, and the task has several targets",
+            )
+        wishes = wishes or task.targets
         expected += task.columns
-    if wish is not None:
-        expected.append(wish)
+    expected += wishes
+    may_lack = task is not None and task.anomalies is not None
     least = 2 if label_needed else 1
     notation = USUAL if task is None else task.read
     with open_table(path, expected, least, notation) as file:
-        selection = selected(path, file.columns, wish, task, label_needed=label_needed)
-        if not label_needed:  # the cells of a label may hold anything
-            selection = replace(selection, label=None)
+        selection = selected(
+            path, file.columns, wishes, task, label_needed=label_needed and not may_lack
+        )
+        if not label_needed or (may_lack and not wishes):  # the cells of a label may hold anything
+            selection = replace(selection, labels=())
         if vocabularies is None:
             vocabularies = {}
         table = _read(path, file, selection, vocabularies, task)
@@ -228,9 +247,7 @@ def _read(
     groups: list[str] = []
     if not selection.features:
         faults.check(selection.faults)
-    label: CellPlace | None = None
-    if selection.label is not None:
-        label = CellPlace(selection.label, file.positions[selection.label])
+    places = [CellPlace(name, file.positions[name]) for name in selection.labels]
     group: CellPlace | None = None
     if selection.group is not None:
         group = CellPlace(selection.group, file.positions[selection.group])
@@ -241,14 +258,14 @@ def _read(
             moments += instants(block.cells.get(time, ())) or map(float, block.rows)
         features.append(_features(file, selection, block, faults, vocabularies))
         rows += block.rows
-        if label is not None:
-            spelled += labels(label, block, faults)
+        columns = [labels(place, block, faults) for place in places]
+        spelled += chain.from_iterable(zip(*columns, strict=True))
         if group is not None:
             groups += series_names(group, block, faults)
         faults.close_block()
     is_refused = bool(selection.faults) or faults.count > 0
-    if is_refused and label is not None and task is not None:
-        add_unknown_classes(label, rows, spelled, task, faults)
+    if is_refused and len(places) == 1 and task is not None:
+        add_unknown_classes(places[0], rows, spelled, task, faults)
     faults.check(selection.faults)
     if not rows:
         raise DataError(
@@ -257,7 +274,14 @@ def _read(
         )
     all_features = np.concatenate(features)
     return Table(
-        selection, all_features, spelled, rows, vocabularies, groups=groups, moments=moments
+        selection,
+        all_features,
+        spelled,
+        rows,
+        vocabularies,
+        groups=groups,
+        moments=moments,
+        width=max(len(places), 1),
     )
 
 
@@ -279,12 +303,12 @@ def _windowed(table: Table, window: Window, path: Path) -> Table:
     return replace(
         table,
         features=windows_of(table.features, own_rows),
-        spelled=labels_of(table.spelled, rows, window) if table.spelled else [],
+        spelled=labels_of(table.spelled, rows, window, table.width) if table.spelled else [],
         rows=[table.rows[row] for row in last_rows],
         groups=[table.groups[row] for row in last_rows] if table.groups else [],
         overlap=window.overlap,
         moments=[],
-        width=window.targets,
+        width=window.targets * table.width,
     )
 
 

@@ -162,9 +162,11 @@ def _samples(
     repeated = features
     if len(rows) == 1:
         repeated = np.concatenate([features, features])
-    targets = np.zeros((len(repeated), 1 if task.classes else task.outputs), np.int64)
+    targets = np.zeros(
+        (len(repeated), task.outputs if task.kind in ("values", "labels") else 1), np.int64
+    )
     names: tuple[str, ...] = ()
-    if isinstance(task.classes, tuple):
+    if isinstance(task.classes, tuple) and task.kind != "labels":
         names = task.classes
     data = dataset(repeated, targets, source=source, labels=names, columns=columns)
     return Samples(fit(data, task), rows)

@@ -57,11 +57,20 @@ def windows_of(features: Float32, rows: Indices) -> Float32:
     return np.ascontiguousarray(channels_first)
 
 
-def labels_of(spelled: Sequence[str], rows: Indices, window: Window) -> list[str]:
+def labels_of(spelled: Sequence[str], rows: Indices, window: Window, width: int = 1) -> list[str]:
     """The label of each window: that of its last row, or the most frequent one. Among equally frequent ones, the latest.
 
     Of forecasts: the labels of the rows after it, `window.targets` for each window.
+
+    Args:
+        spelled: (n * width,) labels of the rows.
+        rows: as `window_rows` gives them.
+        window: which rows count.
+        width: labels of a row; of several the last row counts.
     """
+    if width > 1:
+        ends = rows[:, -1].tolist()
+        return [label for row in ends for label in spelled[width * row : width * (row + 1)]]
     if window.horizon is not None:
         return [spelled[row] for row in rows[:, window.rows :].ravel().tolist()]
     found: list[str] = []

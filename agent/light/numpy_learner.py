@@ -130,9 +130,17 @@ def squared_error(outputs: Float32, targets: Targets) -> LossesAndSlopes:
     return (errors**2).mean(axis=1), 2 * errors / np.float32(outputs.shape[1])
 
 
+def logistic(outputs: Float32, targets: Targets) -> LossesAndSlopes:
+    """The mean cross-entropy of logits (n, labels) against labels (n, labels) bool; returns what `cross_entropy` does."""
+    own = np.where(targets, outputs, -outputs)  # large where the decision is right
+    losses = np.maximum(-own, 0) + np.log1p(np.exp(-np.abs(own)))
+    slopes = np.exp(-np.logaddexp(0, -outputs)) - targets
+    return losses.mean(axis=1), (slopes / np.float32(outputs.shape[1])).astype(np.float32)
+
+
 def loss_of(task: Task) -> Callable[[Float32, Targets], LossesAndSlopes]:
     """The loss of a task's samples."""
-    return squared_error if task.classes is None else cross_entropy
+    return {"values": squared_error, "labels": logistic}.get(task.kind, cross_entropy)
 
 
 def _column(values: Float32) -> Float32:

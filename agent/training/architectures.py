@@ -13,12 +13,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Literal, cast
 
+import torch
 from torch import Tensor, nn
 
 from covey.shared.consent import BUILT_IN_MODELS
 from covey.shared.errors import PublicError
 
 MAX_LAYERS = 64
+THRESHOLD = "threshold"  # buffer of a model for anomalies
 GROUP_OF_CNN4 = 8  # channels that its group norm treats together
 
 # filters and number of the convolutions between two poolings (Simonyan and Zisserman 2015, table 1, column D)
@@ -44,6 +46,30 @@ class Net(nn.Sequential):
 
     def __init__(self, **layers: nn.Module) -> None:
         super().__init__(OrderedDict(layers))
+
+
+class Autoencoder(nn.Module):
+    """Reconstructs a sample from a short code. Outputs (n, 2) are its threshold, and the error of each sample.
+
+    The error is the mean squared difference of the inputs to their reconstruction. The threshold is a buffer, so it is
+    averaged, kept and stored with the weights.
+
+    Args:
+        inputs: numbers of a sample.
+        widths: of the hidden layers; the shortest is the code.
+    """
+
+    threshold: Tensor  # (1,)
+
+    def __init__(self, inputs: int, widths: list[int]) -> None:
+        super().__init__()
+        self.layers = cast(nn.Sequential, mlp((inputs,), inputs, hidden=widths))
+        self.register_buffer(THRESHOLD, torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = x.flatten(1)
+        error = (self.layers(flat).float() - flat).square().mean(dim=1)
+        return torch.stack([self.threshold.expand_as(error), error], dim=1)
 
 
 class Headed(nn.Module):
@@ -316,6 +342,13 @@ class LastState(nn.GRU):
         return states[:, -1]
 
 
+def autoencoder(features: Features, outputs: int, *, hidden: list[int] | None = None) -> nn.Module:
+    """For `task.anomalies`: fully connected layers with ReLU, 64, 8 and 64 wide, and as many outputs as inputs."""
+    if outputs != 2:
+        raise PublicError("task.model autoencoder: the task needs the key anomalies")
+    return Autoencoder(math.prod(features), hidden or [64, 8, 64])
+
+
 def gru(features: Features, outputs: int, *, hidden: int = 64) -> nn.Module:
     """A gated recurrent unit (Cho et al. 2014) over windows (channels, length), and a linear layer on its last state.
 
@@ -423,6 +456,7 @@ _BUILDERS = (
     linear,
     cnn1d,
     gru,
+    autoencoder,
     cnn4,
     mobilenet,
     resnet9,

@@ -18,7 +18,7 @@ from covey.agent.data.local import CHUNK, NO_CORRECTION, DataOfLocal, Float32, c
 from covey.agent.data.shared_tests import kept_arrays, recalled
 from covey.agent.kept.privacy_account import DeviceAccount
 from covey.agent.policy import NO_CODE_RULES, Rules
-from covey.agent.training.architectures import BUILT_IN
+from covey.agent.training.architectures import BUILT_IN, THRESHOLD
 from covey.agent.training.augment import augmentation_for, augmentation_of_training
 from covey.agent.training.compute_device import choose_device, prepare_device
 from covey.agent.training.flat_module import SEEDS, FlatModule
@@ -42,6 +42,7 @@ from covey.shared.numerics.split import Mask
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import (
+    ANOMALIES_UNDER_DP_SGD,
     AUGMENT_UNDER_DP_SGD,
     PRECISION_UNDER_DP_SGD,
     WEIGHTS_UNDER_DP_SGD,
@@ -325,6 +326,8 @@ class TorchLocal(DataOfLocal):
                 raise PublicError(f"privacy.local: {WEIGHTS_UNDER_DP_SGD}")
             if self._training.precision != "fp32":
                 raise PublicError(f"privacy.local: {PRECISION_UNDER_DP_SGD}")
+            if self._task.anomalies is not None:
+                raise PublicError(f"privacy.local: {ANOMALIES_UNDER_DP_SGD}")
             if steps is None:
                 steps = self._private.steps(epochs)
             return self._train_with_dp_sgd(
@@ -359,7 +362,16 @@ class TorchLocal(DataOfLocal):
             return TrainingResult(start.copy(), 0, self.loss(start), velocity)
         all_losses = torch.stack(losses).cpu()  # before .double(): not every device has doubles
         mean_loss = float(all_losses.double().mean())
-        return TrainingResult(net.vector(), len(losses), mean_loss, sgd.velocity)
+        end = net.vector()
+        self._set_threshold(end)
+        return TrainingResult(end, len(losses), mean_loss, sgd.velocity)
+
+    def _set_threshold(self, model: Vector) -> None:
+        """Set the threshold of a model of anomalies (d,) by its errors on the training samples."""
+        if self._task.anomalies is None:
+            return
+        [place] = [span for tensor, span in self._layout.spans() if tensor.name == THRESHOLD]
+        model[place] = np.quantile(self.losses(model), self._task.anomalies.quantile)
 
     def _train_with_dp_sgd(
         self,

@@ -16,6 +16,7 @@ from torch.nn import functional
 from covey.agent.training.architectures import Headed
 from covey.agent.training.augment import Augmentation
 from covey.agent.training.input_scaling import InputScaling
+from covey.shared.numerics.measures import Kind
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import Contrast
 
@@ -113,17 +114,18 @@ Objective = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 @dataclass(frozen=True)
 class TaskLoss:
-    """The task's loss: cross-entropy for classes, squared error for values."""
+    """The task's loss: cross-entropy for classes and labels, squared error for values, and for anomalies the error with which
+    a model reconstructs a sample, which is its second output."""
 
-    regression: bool
+    kind: Kind
 
     @classmethod
     def of(cls, task: Task) -> TaskLoss:
-        """Without classes the task is a regression."""
-        return cls(regression=task.classes is None)
+        """The loss of what the task asks for."""
+        return cls(task.kind)
 
     def per_sample(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Losses (B,) of outputs (B, classes or steps)."""
+        """Losses (B,) of outputs (B, classes, labels or steps)."""
         losses = self._loss(outputs, targets, "none")
         return losses if losses.ndim == 1 else losses.mean(dim=1)
 
@@ -135,8 +137,15 @@ class TaskLoss:
 
     def _loss(self, outputs: Tensor, targets: Tensor, reduction: str) -> Tensor:
         outputs = outputs.float()  # after layers of lower precision
-        if self.regression:
-            return functional.mse_loss(outputs.squeeze(1), targets, reduction=reduction)
+        match self.kind:
+            case "values":
+                return functional.mse_loss(outputs.squeeze(1), targets, reduction=reduction)
+            case "labels":
+                return functional.binary_cross_entropy_with_logits(
+                    outputs, targets.float(), reduction=reduction
+                )
+            case "anomalies":
+                return outputs[:, 1].mean() if reduction == "mean" else outputs[:, 1]
         return functional.cross_entropy(outputs, targets, reduction=reduction)
 
 

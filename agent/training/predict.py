@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from covey.agent.data.fit import FLAGS
 from covey.agent.data.unlabelled import Samples, cells_of, load_unlabelled
 from covey.agent.kept.model_dir import INDEX, read_index
 from covey.agent.kept.model_file import ModelFile, read_model
@@ -21,7 +22,13 @@ from covey.agent.learning import SAME_VERSION, learner_for
 from covey.agent.policy import NO_CODE_RULES, Rules
 from covey.shared import json_text
 from covey.shared.errors import DataError, PublicError, UserError
-from covey.shared.numerics.figures import softmax, weighted_mean
+from covey.shared.numerics.figures import (
+    HALF,
+    anomaly_figures,
+    answers,
+    label_figures,
+    weighted_mean,
+)
 from covey.shared.numerics.vectors import Layout
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import Training
@@ -42,9 +49,9 @@ class Prediction:
     probability: float | None = None  # of that class; None for a regression task
     file: str | None = None  # of an image: its name below the folder
     kept: Mapping[str, str] = field(default_factory=dict)  # cells of the sample's row, by column
-    forecast: tuple[
-        float, ...
-    ] = ()  # the value of each row after a window; `prediction` is the first
+    # where a sample has several answers, by column: the value of each row after a window, whether the sample has each
+    # label, or error, threshold and alarm
+    several: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Its row, its file if it is an image, kept columns, its prediction, and the probability if it has one."""
@@ -52,9 +59,8 @@ class Prediction:
         if self.file is not None:
             content["file"] = self.file
         content.update(self.kept)
-        if self.forecast:
-            steps = enumerate(self.forecast, 1)
-            return {**content, **{f"prediction_{step}": value for step, value in steps}}
+        if self.several:
+            return {**content, **self.several}
         content["prediction"] = self.prediction
         if self.probability is not None:
             content["probability"] = self.probability
@@ -81,8 +87,8 @@ class Score:
 
     n: int
     figures: Mapping[str, float]
-    # of a constant prediction: the most frequent class of the file, or the mean of its targets
-    constant: Mapping[str, float]
+    # of a constant prediction: the most frequent class of the file, or the mean of its targets; empty for other tasks
+    constant: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return {"n": self.n, **self.figures, "constant": dict(self.constant)}
@@ -92,8 +98,11 @@ class Score:
         """For a person."""
         words = [f"{name} {value:.4g}" for name, value in self.figures.items()]
         rest = [f"{name} {value:.4g}" for name, value in self.constant.items()]
+        found = f"{self.n} samples: {', '.join(words)}"
+        if not rest:
+            return found
         what = "the mean" if "RMSE" in self.figures else "the most frequent class"
-        return f"{self.n} samples: {', '.join(words)}; always {what}: {', '.join(rest)}"
+        return f"{found}; always {what}: {', '.join(rest)}"
 
 
 class Predictor:
@@ -133,7 +142,8 @@ class Predictor:
         taken = [name for name in keep if name in OWN_COLUMNS]
         if taken:
             raise UserError(f"--keep {taken[0]}: predictions have a column of this name already")
-        found, samples = self._predicted(data, label)
+        mixed, samples = self._answers(data, label)
+        found = _predictions(mixed, samples.rows, self.file.task)
         if samples.files:
             return _with_files(found, samples.files)
         if not keep:
@@ -150,15 +160,31 @@ class Predictor:
         Raises:
             DataError: as `predict` does, or the file has no targets.
         """
-        found, samples = self._predicted(data, label, with_targets=True)
-        if self.file.task.classes is None:
-            values = [value for one in found for value in one.forecast or [float(one.prediction)]]
-            return _errors(values, samples.targets, data)
-        return _shares([str(one.prediction) for one in found], samples.targets)
+        task = self.file.task
+        mixed, samples = self._answers(data, label, with_targets=True)
+        match task.kind:
+            case "values":
+                return _errors(mixed.ravel(), samples.targets, data)
+            case "classes":
+                found = _predictions(mixed, samples.rows, task)
+                return _shares([str(one.prediction) for one in found], samples.targets)
+            case "labels":
+                spelled = np.char.lower(np.array(samples.targets))
+                truth = np.isin(spelled, [name for name, flag in FLAGS.items() if flag])
+                figures = label_figures(truth.reshape(mixed.shape), mixed)
+                shown = {"macro F1": "f1", "AUC": "auc", "accuracy": "accuracy"}
+            case "anomalies":
+                usual = _class_name(task, 0)
+                figures = anomaly_figures(np.array(samples.targets) != usual, mixed)
+                shown = {"AUC": "auc", "macro recall": "recall", "accuracy": "accuracy"}
+        return Score(
+            len(mixed), {name: figures[key] for name, key in shown.items() if key in figures}
+        )
 
-    def _predicted(
+    def _answers(
         self, data: Path, label: str | None, *, with_targets: bool = False
-    ) -> tuple[list[Prediction], Samples]:
+    ) -> tuple[Outputs, Samples]:
+        """The answers of the model, mixed by the weights of its parts as an evaluation does, and the samples."""
         samples = load_unlabelled(data, self.file.task, label, with_targets=with_targets)
         local = self._learner.local(
             samples.data,
@@ -171,16 +197,16 @@ class Predictor:
         outputs: list[Outputs] = []
         for named in self.file.models:
             raw = local.predict(self._layout.vector(named), "train")
-            outputs.append(raw[: len(samples.rows)].astype(np.float64))
-        return _predictions(outputs, samples.rows, self.file), samples
+            outputs.append(answers(raw[: len(samples.rows)], self.file.task.kind))
+        return weighted_mean(list(self.file.weights), outputs), samples
 
 
-def _errors(values: Sequence[float], targets: Sequence[str], data: Path) -> Score:
+def _errors(values: Outputs, targets: Sequence[str], data: Path) -> Score:
     try:
         truth = np.array(targets, np.float64)
     except ValueError as error:
         raise DataError(f"{data}: a target is no number ({error})", public="no number") from None
-    off = np.asarray(values) - truth
+    off = values - truth
     spread = float(np.mean((truth - truth.mean()) ** 2))
     squared = float(np.mean(off**2))
     figures = {"RMSE": math.sqrt(squared), "MAE": float(np.mean(np.abs(off)))}
@@ -231,25 +257,62 @@ def _with_files(predictions: Sequence[Prediction], files: Sequence[str]) -> list
     return [replace(one, file=file) for one, file in zip(predictions, files, strict=True)]
 
 
-def _predictions(
-    outputs: Sequence[Outputs], rows: Sequence[int], file: ModelFile
-) -> list[Prediction]:
-    """Mix the outputs of all models by their weights, as an evaluation does."""
-    weights = list(file.weights)
-    if file.task.classes is None:
-        mixed = weighted_mean(weights, outputs)
-        return _values(mixed, rows)
-    mixed = weighted_mean(weights, [softmax(output) for output in outputs])
-    return _classes(mixed, rows, file.task)
+def _predictions(found: Outputs, rows: Sequence[int], task: Task) -> list[Prediction]:
+    """The predictions of samples from the answers (n, ...) of a model."""
+    match task.kind:
+        case "values":
+            return _values(found, rows)
+        case "classes":
+            return _classes(found, rows, task)
+        case "labels":
+            return _labels(found, rows, task)
+        case "anomalies":
+            return _alarms(found, rows, task)
 
 
 def _values(values: Outputs, rows: Sequence[int]) -> list[Prediction]:
     """The predictions of values (n, 1), or of forecasts (n, steps)."""
     found: list[Prediction] = []
     for row, own in zip(rows, values.tolist(), strict=True):
-        rounded = tuple(float(f"{value:.{DIGITS}g}") for value in own)
-        found.append(Prediction(row, rounded[0], forecast=rounded if len(rounded) > 1 else ()))
+        first, *later = rounded = [_rounded(value) for value in own]
+        steps = {f"prediction_{step}": value for step, value in enumerate(rounded, 1)}
+        found.append(Prediction(row, first, several=steps if later else {}))
     return found
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")
+
+
+def _labels(probabilities: Outputs, rows: Sequence[int], task: Task) -> list[Prediction]:
+    """For each label whether a sample has it, and its probability."""
+    found: list[Prediction] = []
+    for row, own in zip(rows, probabilities.tolist(), strict=True):
+        cells: dict[str, float] = {}
+        for name, probability in zip(task.targets, own, strict=True):
+            cells |= {f"prediction_{name}": int(probability > HALF)}
+            cells |= {f"probability_{name}": round(probability, DIGITS)}
+        having = [
+            name for name, probability in zip(task.targets, own, strict=True) if probability > HALF
+        ]
+        found.append(Prediction(row, ", ".join(having), several=cells))
+    return found
+
+
+def _alarms(found: Outputs, rows: Sequence[int], task: Task) -> list[Prediction]:
+    """The error of each sample, and whether it exceeds the threshold."""
+    return [
+        Prediction(
+            row,
+            _class_name(task, int(error > threshold)),
+            several={
+                "score": _rounded(error),
+                "threshold": _rounded(threshold),
+                "alarm": int(error > threshold),
+            },
+        )
+        for row, (threshold, error) in zip(rows, found.tolist(), strict=True)
+    ]
 
 
 def _classes(probabilities: Outputs, rows: Sequence[int], task: Task) -> list[Prediction]:

@@ -26,7 +26,7 @@ def rules_of(scenario: Scenario) -> Rules:
     """
     task = scenario.task
     strategy = scenario.strategy
-    refusal = strategy.refuses(TaskData(task.features, regression=task.classes is None))
+    refusal = strategy.refuses(TaskData(task.features, task.kind))
     if refusal:
         raise UserError(f"method {strategy.name} is not for this task: {refusal}")
     rounds = scenario.rounds

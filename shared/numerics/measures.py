@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+# what a task asks for: values, one class of several, any number of labels, or whether a sample is unusual
+Kind = Literal["values", "classes", "labels", "anomalies"]
 MeasureName = Literal["accuracy", "f1", "recall", "auc", "loss", "mse", "rmse", "mae", "r2"]
 PERCENT = 100.0
 TARGET_UNITS = "in units of the target"
@@ -94,6 +96,15 @@ OF_REGRESSION: tuple[MeasureName, ...] = (*SHOWN_OF_REGRESSION, "mse", "loss")
 def main_measure(*, regression: bool) -> Measure:
     """The measure that tables show and targets are compared with, unless a scenario names another."""
     return RMSE if regression else ACCURACY
+
+
+def kind_of_task(task: Mapping[str, Any]) -> Kind:
+    """What a task, as plain data, asks for."""
+    if task.get("anomalies") is not None:
+        return "anomalies"
+    if isinstance(task.get("target"), list | tuple):
+        return "labels"
+    return "values" if task.get("classes") is None else "classes"
 
 
 def is_regression(task: Mapping[str, Any]) -> bool:

@@ -40,6 +40,7 @@ WEIGHTS_UNDER_DP_SGD = (
 PRECISION_UNDER_DP_SGD = (
     "DP-SGD clips gradients in float32; set training.precision to fp32, or remove privacy.local"
 )
+ANOMALIES_UNDER_DP_SGD = "DP-SGD does not cover the threshold of task.anomalies, which is a quantile of errors; use privacy.client, or remove it"
 CERTAIN = 3.0  # standard deviations: a smaller noised count may be that of an empty cluster
 
 

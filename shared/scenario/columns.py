@@ -118,6 +118,18 @@ class Window(Section):
         return (self.span - 1) // self.step
 
 
+class Anomalies(Section):
+    """How a device decides that a sample is unusual: the model fails to reconstruct it."""
+
+    quantile: float = Field(
+        0.99,
+        gt=0,
+        lt=1,
+        description="The threshold of an agent is this quantile of the errors of its training samples; that of a model is the "
+        "mean over the agents that trained it. Of usual samples, about the rest raises an alarm.",
+    )
+
+
 def _date_form(form: str) -> str:
     """A form that names year, month and day, and cannot fit a plain number."""
     directives = re.findall("%(.)", form)

@@ -17,6 +17,7 @@ from covey.shared.mqtt.shards import shard_of
 from covey.shared.numerics.kinship import MIN_CELL
 from covey.shared.plugins import door
 from covey.shared.privacy.settings import (
+    ANOMALIES_UNDER_DP_SGD,
     AUGMENT_UNDER_DP_SGD,
     PRECISION_UNDER_DP_SGD,
     WEIGHTS_UNDER_DP_SGD,
@@ -277,9 +278,9 @@ class Scenario(Section):
                 f"training.augment needs images, and task.features is {list(self.task.features)}; expected "
                 "[channels, height, width]"
             )
-        if weighs and self.task.classes is None:
+        if weighs and self.task.kind != "classes":
             raise ValueError(
-                "training.weights: balanced is for classes, and task.classes is null; remove it"
+                f"training.weights: balanced is for classes, and the task has {self.task.kind}; remove it"
             )
         if self.privacy is not None and self.privacy.local is not None:
             if augments:
@@ -288,6 +289,8 @@ class Scenario(Section):
                 raise ValueError(f"privacy.local: {WEIGHTS_UNDER_DP_SGD}")
             if any(training.precision != "fp32" for training in settings):
                 raise ValueError(f"privacy.local: {PRECISION_UNDER_DP_SGD}")
+            if self.task.anomalies is not None:
+                raise ValueError(f"privacy.local: {ANOMALIES_UNDER_DP_SGD}")
         return self
 
     # -- what follows from several sections ------------------------------------------------------------------------

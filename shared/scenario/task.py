@@ -22,8 +22,10 @@ from covey.shared.numerics.measures import (
     MEASURES,
     OF_CLASSIFICATION,
     OF_REGRESSION,
+    Kind,
     Measure,
     MeasureName,
+    kind_of_task,
     main_measure,
 )
 from covey.shared.numerics.split import Role
@@ -33,6 +35,7 @@ from covey.shared.scenario.base import Base
 from covey.shared.scenario.columns import (
     MAX_COLUMNS,
     MAX_WIDTH,
+    Anomalies,
     Category,
     ColumnName,
     Notation,
@@ -50,10 +53,12 @@ DIGEST_BYTES = 8
 MIN_CLASSES = 2
 MAX_CLASSES = 1_000_000  # a model has an output for each
 SPLIT: tuple[Role, ...] = ("share", "keep", "freeze")  # keys that divide the tensors of a model
-NEWER = (*SPLIT, "base", "seasons")  # keys that are left out where they are not set
+NEWER = (*SPLIT, "base", "seasons", "anomalies")  # keys that are left out where they are not set
 IMAGE_AXES = 3  # channels, height, width
 IMAGE_CHANNELS = (1, 3)  # grey, RGB
 # Agents get all other keys only if they are set, so that orders without them stay as they were before these keys existed.
+AUTOENCODER = "autoencoder"  # the built-in model for anomalies
+USUAL_AND_NOT = ("normal", "anomaly")  # classes of a task of anomalies that names none
 ALWAYS_SENT = ("features", "classes", "model", "scale", "standardise")
 
 
@@ -62,7 +67,7 @@ class Model(Section):
 
     name: str = Field(
         "mlp",
-        description="A built-in model (lenet5, mlp, linear, cnn1d, gru, cnn4, mobilenet, resnet9, femnist_cnn, celeba_cnn, "
+        description="A built-in model (lenet5, mlp, linear, cnn1d, gru, autoencoder, cnn4, mobilenet, resnet9, femnist_cnn, celeba_cnn, "
         "vgg16) or "
         "module:callable, which every device must have installed. The default accepts features of any shape.",
     )
@@ -104,7 +109,8 @@ class Task(Section):
     )
     classes: int | tuple[str, ...] | None = Field(
         None,
-        description="Number of classes, or their names as the data spells them. null: a regression task.",
+        description="Number of classes, or their names as the data spells them. null: a regression task. Of anomalies the first "
+        "name is that of usual samples.",
     )
     columns: tuple[ColumnName, ...] = Field(
         (),
@@ -114,10 +120,16 @@ class Task(Section):
         "shape of an image, such as [1, 8, 8], the columns are its pixels, row by row and channel by channel; devices with "
         "folders of images then take part too.",
     )
-    target: ColumnName | None = Field(
+    target: ColumnName | Annotated[tuple[ColumnName, ...], Field(min_length=2)] | None = Field(
         None,
         description="Name of a table's label column; `agent start --label` replaces it on a device. null: the column called "
-        "label, class, target or y, else the last one.",
+        "label, class, target or y, else the last one. A list: several labels, each of which a sample has (1, true) or not "
+        "(0, false).",
+    )
+    anomalies: Anomalies | None = Field(
+        None,
+        description="Finds unusual samples, without labels or with them: {quantile: 0.99}. Agents train the model autoencoder "
+        "on usual samples; a larger error than its threshold is an alarm. null: the task is another one.",
     )
     read: Notation = Field(
         Notation(),
@@ -310,6 +322,49 @@ class Task(Section):
         both = bool(adapters.get("train_a"))
         return {**data, "share": Adapters(train_a=both).trained}
 
+    @model_validator(mode="before")
+    @classmethod
+    def _complete_kinds(cls, data: Any) -> Any:
+        """Classes and measure of a task of labels or anomalies that names none."""
+        if not isinstance(data, Mapping):
+            return data
+        target = data.get("target")
+        match kind_of_task(data):
+            case "labels":
+                return {
+                    **data,
+                    "classes": data.get("classes") or target,
+                    "measure": data.get("measure") or "f1",
+                }
+            case "anomalies":
+                is_labelled = target is not None or not data.get("columns")
+                return {
+                    **data,
+                    "classes": data.get("classes") or USUAL_AND_NOT,
+                    "measure": data.get("measure") or ("auc" if is_labelled else "loss"),
+                }
+        return data
+
+    @model_validator(mode="after")
+    def _check_kind(self) -> Self:
+        is_of_anomalies = self.anomalies is not None
+        if is_of_anomalies != (self.model.name == AUTOENCODER) and ":" not in self.model.name:
+            raise ValueError(
+                f"anomalies need model: {AUTOENCODER} or one of your own, and {AUTOENCODER} needs anomalies: "
+                f"model is {self.model.name}"
+            )
+        if is_of_anomalies and not isinstance(self.classes, tuple):
+            raise ValueError(
+                "anomalies: name the classes, usual samples first, as in [ok, worn]; or leave classes out"
+            )
+        if self.kind == "labels" and self.classes != self.target:
+            raise ValueError("a list of targets has no classes; leave classes out")
+        if self.kind == "labels" and (self.window is not None and self.window.label == "majority"):
+            raise ValueError("window.label: majority is for classes; use last")
+        if self.label_prior == "on" and self.kind != "classes":
+            raise ValueError("label_prior is for classes; remove it")
+        return self
+
     @model_validator(mode="after")
     def _check_base(self) -> Self:
         if self.base is not None and self.init is not None:
@@ -328,8 +383,8 @@ class Task(Section):
             "impute": tuple(self.impute) if isinstance(self.impute, dict) else (),
         }
         forecasts = self.window is not None and self.window.horizon is not None
-        if self.target is not None and not forecasts:
-            roles["target"] = (self.target,)
+        if not forecasts:
+            roles["target"] = self.targets
         if self.window is not None and self.window.group is not None:
             roles["window.group"] = (self.window.group,)
         for wrong in wrong_names(self.columns, roles):
@@ -368,8 +423,6 @@ class Task(Section):
             raise ValueError(
                 f"measure is {self.measure}, and the task has {', '.join(of_task)}; choose one of them"
             )
-        if self.label_prior == "on" and self.classes is None:
-            raise ValueError("label_prior is for classes; remove it from a regression")
         if self.target_scale != "none" and self.classes is not None:
             raise ValueError("target_scale is for a regression; remove it, or remove classes")
         if not self.columns:
@@ -448,6 +501,24 @@ class Task(Section):
         return rooms
 
     @property
+    def kind(self) -> Kind:
+        """What the task asks for."""
+        return kind_of_task(
+            {"anomalies": self.anomalies, "target": self.target, "classes": self.classes}
+        )
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The columns of targets that the task names: one, several labels, or none."""
+        match self.target:
+            case None:
+                return ()
+            case str(name):
+                return (name,)
+            case names:
+                return names
+
+    @property
     def tests_latest(self) -> bool:
         """Whether the latest rows of a device test, and not random ones."""
         return self.test == "latest" or (self.test is None and bool(self.times))
@@ -481,7 +552,10 @@ class Task(Section):
 
     @property
     def outputs(self) -> int:
-        """Width of the model's last layer: one output per class, one for a regression, or one for each step of a forecast."""
+        """Width of the model's last layer: one output per class or label, one for a regression, one for each step of a
+        forecast, or the threshold and the error of an anomaly."""
+        if self.anomalies is not None:
+            return 2
         match self.classes:
             case None:
                 return 1 if self.window is None else self.window.targets

@@ -69,6 +69,7 @@ from pydantic import (
 from covey.shared.numerics.averages import Average
 from covey.shared.numerics.clustering import Linkage
 from covey.shared.numerics.kinship import MIN_CELL, Card
+from covey.shared.numerics.measures import Kind
 from covey.shared.numerics.split import Mask, Split
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.privacy.settings import SecureSettings
@@ -130,7 +131,7 @@ INDIVIDUAL = (
 UNSEALED = "it needs single reports, or numbers of each"
 
 # why values that agents keep are not for methods that send gradients
-GRADIENTS = "agents send gradients of the shared part, and what they keep would never train"
+GRADIENTS = "agents send gradients and do not train: what they keep, or the threshold of anomalies, would stay as it is"
 
 ALTERNATIVE = (
     "alternative"  # number of an order to evaluate: compare the last model with the others
@@ -192,10 +193,25 @@ class TaskData:
     """The form of a task's data."""
 
     features: Sequence[int]  # shape of a sample
-    regression: bool
+    kind: Kind = "classes"
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether each sample has one class."""
+        return self.kind == "classes"
 
 
 Settings = Average | SecureSettings | Server | Split | Training | TaskData
+
+
+def needs_training(settings: Settings) -> bool:
+    """Whether a setting makes sense only where agents train: what they keep, and the threshold of anomalies."""
+    match settings:
+        case Split():
+            return settings.keeps
+        case TaskData():
+            return settings.kind == "anomalies"
+    return False
 
 
 @dataclass(frozen=True)

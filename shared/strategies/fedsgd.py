@@ -18,7 +18,6 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from covey.shared.numerics.split import Split
 from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.strategies.base import (
     GRADIENT,
@@ -38,6 +37,7 @@ from covey.shared.strategies.base import (
     Terms,
     View,
     factor_in,
+    needs_training,
 )
 from covey.shared.strategies.bases.single import KEY, Single, SingleModel, sample_term
 
@@ -68,7 +68,7 @@ class FedSgd(SingleModel[SgdState]):
     )
 
     def refuses(self, settings: Settings) -> str:
-        if isinstance(settings, Split) and settings.keeps:
+        if needs_training(settings):
             return GRADIENTS
         return super().refuses(settings)
 

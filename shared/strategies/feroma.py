@@ -45,7 +45,14 @@ from covey.shared.strategies.base import (
     trained_report,
 )
 from covey.shared.strategies.bases.hard import unanswered
-from covey.shared.strategies.bases.profile import COMMON, PROFILE, length_of, profile, scaled
+from covey.shared.strategies.bases.profile import (
+    COMMON,
+    PROFILE,
+    length_of,
+    profile,
+    refused,
+    scaled,
+)
 from covey.shared.strategies.bases.single import averaged, samples_of, vectors_of
 from covey.shared.strategies.bases.soft import merged
 
@@ -150,7 +157,7 @@ class Feroma(Strategy[FeromaState]):
     def refuses(self, settings: Settings) -> str:
         if isinstance(settings, Average) and settings.single:
             return "each agent's model is a mixture of all, weighted by profiles"
-        return super().refuses(settings)
+        return refused(settings) or super().refuses(settings)
 
     def shown(self, state: FeromaState) -> Shown:
         return Shown({"profiles": len(state.profiles), "mixed": len(state.stored)})

@@ -44,6 +44,7 @@ from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.clustering import Labels, Matrix, kmeans, refill
 from covey.shared.numerics.exact_sum import ExactMean
 from covey.shared.numerics.fedma import Inputs, Prior, average_last, match_layer, raw_inputs
+from covey.shared.numerics.figures import kind_of
 from covey.shared.numerics.matching import Permutation, align, layers_of, random_start
 from covey.shared.numerics.vectors import Layout, Vector, mean, release, squared_distance
 from covey.shared.seeds import generator
@@ -266,8 +267,8 @@ class FesemMa(MultiCentre[FesemMaState]):
 
     def _class_counts(self, job: Job, local: Local) -> Mapping[str, Any]:
         targets = local.targets("train")
-        is_regression = targets.dtype.kind == "f"
-        if self.matching == "fixed" or not self.class_counts or is_regression:
+        has_classes = kind_of(targets) == "classes"
+        if self.matching == "fixed" or not self.class_counts or not has_classes:
             return {}
         counts = np.bincount(targets, minlength=_outputs(job.layout))
         return {"classes": counts.tolist()}

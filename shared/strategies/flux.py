@@ -41,6 +41,7 @@ from covey.shared.strategies.base import (
     Report,
     Reports,
     Sealed,
+    Settings,
     Setup,
     Shown,
     Sums,
@@ -50,7 +51,14 @@ from covey.shared.strategies.base import (
 )
 from covey.shared.strategies.bases.hard import Clustered, HardClustered, has_clusters, joined
 from covey.shared.strategies.bases.options import Quorum
-from covey.shared.strategies.bases.profile import COMMON, PROFILE, length_of, profile, scaled
+from covey.shared.strategies.bases.profile import (
+    COMMON,
+    PROFILE,
+    length_of,
+    profile,
+    refused,
+    scaled,
+)
 from covey.shared.strategies.bases.single import sample_term
 
 
@@ -173,6 +181,9 @@ class Flux(HardClustered[FluxState]):
     @property
     def buffer(self) -> Buffering:
         return Buffering(is_ready=has_clusters)
+
+    def refuses(self, settings: Settings) -> str:
+        return refused(settings) or super().refuses(settings)
 
     @property
     def privacy(self) -> PrivacyFacet:

@@ -28,7 +28,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from covey.shared.numerics.split import Split
+from covey.shared.numerics.figures import kind_of
 from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.privacy.settings import SecureSettings
 from covey.shared.strategies.base import (
@@ -61,6 +61,7 @@ from covey.shared.strategies.base import (
     Terms,
     View,
     factor_in,
+    needs_training,
     trained_report,
 )
 from covey.shared.strategies.bases.cut import (
@@ -212,7 +213,7 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
                 return "agents send gradients, and the step is training.lr (averaging: gradient)"
             if self.shared_trunk:
                 return "all hypotheses move the shared trunk (shared_trunk)"
-        if isinstance(settings, Split) and settings.keeps and self.averaging == "gradient":
+        if needs_training(settings) and self.averaging == "gradient":
             return GRADIENTS
         if isinstance(settings, SecureSettings):
             if not self.choose_first:
@@ -373,8 +374,7 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
         if self.select_on == "train":
             return lowest(losses)
         truth = local.targets("test")
-        is_regression = truth.dtype.kind == "f"
-        if not len(truth) or is_regression:
+        if not len(truth) or kind_of(truth) != "classes":
             return lowest(losses)
         hits: list[int] = []
         for model in models:

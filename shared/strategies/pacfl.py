@@ -30,6 +30,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.clustering import Agglomeration, Linkage, Matrix, orthonormal
+from covey.shared.numerics.figures import kind_of
 from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import (
     ENTRY,
@@ -517,13 +518,13 @@ def signature(
 
     Args:
         inputs: samples (n, values).
-        targets: the class of each sample (n,). Those of a regression count as one class.
+        targets: the class of each sample (n,). Others, such as those of a regression, count as one class.
         p: vectors per class.
 
     Returns:
         The vectors (count, values), and the class of each.
     """
-    if targets.dtype.kind == "f":
+    if kind_of(targets) != "classes":
         targets = np.zeros(len(targets), np.int64)
     rounding_error = np.finfo(np.float32).eps
     vectors: list[Vector] = []

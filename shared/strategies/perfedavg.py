@@ -22,7 +22,6 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from covey.shared.numerics.split import Split
 from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.strategies.base import (
     GRADIENTS,
@@ -44,6 +43,7 @@ from covey.shared.strategies.base import (
     Sums,
     Terms,
     factor_in,
+    needs_training,
 )
 from covey.shared.strategies.bases.single import KEY, Single, SingleModel, sample_term
 
@@ -89,7 +89,7 @@ class PerFedAvg(SingleModel[PerFedAvgState]):
     )
 
     def refuses(self, settings: Settings) -> str:
-        if isinstance(settings, Split) and settings.keeps:
+        if needs_training(settings):
             return GRADIENTS
         return super().refuses(settings)
 

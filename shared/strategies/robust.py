@@ -28,7 +28,6 @@ from pydantic import Field
 from covey.shared.errors import PublicError
 from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.clustering import euclidean, nearest
-from covey.shared.numerics.split import Split
 from covey.shared.numerics.trimmed import Trim, ball, robust_mean, trimmed_kmeans, trimmed_mean
 from covey.shared.numerics.vectors import Vector, combine, dot, mean
 from covey.shared.strategies.base import (
@@ -53,6 +52,7 @@ from covey.shared.strategies.base import (
     TrainingResult,
     View,
     factor_in,
+    needs_training,
     trained_report,
 )
 from covey.shared.strategies.bases.cut import ClusteredOnce, Cut, Grouped, with_card
@@ -150,11 +150,11 @@ class Robust(ClusteredOnce[RobustState]):
 
     def refuses(self, settings: Settings) -> str:
         match settings:
-            case TaskData(regression=True) if self.features == LOGREG:
-                return "strategy.features: logreg needs classes, and the task is a regression; use full"
+            case TaskData(has_classes=False) if self.features == LOGREG:
+                return f"strategy.features: logreg needs classes, and the task has {settings.kind}; use full"
             case Average() if settings.single:
                 return "it has robust means of its own: strategy.trim, beta and round_beta"
-            case Split(keeps=True) if self.averaging == "gradient":
+            case _ if self.averaging == "gradient" and needs_training(settings):
                 return GRADIENTS
         return super().refuses(settings)
 

@@ -163,6 +163,6 @@ def test_a_run_has_an_error_for_each_step_and_its_model_forecasts_the_newest_win
     assert newest.rows[-1] == 80, "no row has to follow the newest window"
     predictor = Predictor(file)
     found = predictor.predict(paths["agent-0"])
-    assert len(found[-1].forecast) == 2
+    assert len(found[-1].several) == 2
     assert as_csv(found).splitlines()[0] == "row,prediction_1,prediction_2"
     assert predictor.score(paths["agent-0"]).figures["MAE"] < 0.5

@@ -55,7 +55,7 @@ def test_layers_compute_in_bfloat16_and_losses_in_float32() -> None:
     seen: list[torch.dtype] = []
     layer = torch.nn.Linear(3, 2)
     layer.register_forward_hook(lambda _, __, outputs: seen.append(outputs.dtype))
-    objective = in_bfloat16(supervised(layer, TaskLoss(regression=False)), torch.device("cpu"))
+    objective = in_bfloat16(supervised(layer, TaskLoss("classes")), torch.device("cpu"))
     loss = objective(torch.ones(4, 3), torch.zeros(4, dtype=torch.int64), None)
     assert (seen, loss.dtype) == ([torch.bfloat16], torch.float32)
 

@@ -20,7 +20,14 @@ def blocks(language: str) -> list[str]:
 def test_the_tasks_of_the_page_are_valid_and_the_first_fits_its_table(tmp_path: Path) -> None:
     contents = [yaml.safe_load(block) for block in blocks("yaml")]
     scenarios = [from_mapping(content) for content in contents if "strategy" in content]
-    assert [one.name for one in scenarios] == ["flats", "pumps", "leaves", "thumbnails"]
+    assert [one.name for one in scenarios] == [
+        "flats",
+        "pumps",
+        "leaves",
+        "thumbnails",
+        "bearings",
+        "complaints",
+    ]
     table = tmp_path / "flats.csv"
     [text] = blocks("text")
     table.write_text(text)

@@ -107,6 +107,25 @@ task_case("windows_that_all_overlap_the_tested_one", OVERLAPPING, SIX_ROWS)
 task_case("columns_without_a_label", NAMED, f"a,b,c,{SECRET}\n1,2,3,healthy\n4,5,6,ill\n")
 
 
+LABELS = NAMED | {"target": ("l", "m"), "classes": ("l", "m"), "measure": None}
+task_case("cells_that_are_no_labels", LABELS, f"a,b,l,m\n1,2,0,1\n3,4,{SECRET},1\n")
+UNUSUAL = NAMED | {
+    "target": "label",
+    "anomalies": {},
+    "model": {"name": "autoencoder"},
+    "measure": None,
+}
+task_case("unusual_samples_alone", UNUSUAL, "a,b,label\n1,2,healthy\n3,4,ill\n5,6,ill\n")
+
+
+@case
+def one_label_of_several(folder: Path) -> Source:
+    return table(folder, "a,b,l,m\n1,2,0,1\n3,4,1,1\n", label="l")
+
+
+OWN_TASKS["one_label_of_several"] = LABELS
+
+
 @case
 def columns_of_no_table(folder: Path) -> Source:
     return npz(folder, x=FOUR, y=np.arange(4) % 2)

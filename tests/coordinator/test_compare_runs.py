@@ -342,7 +342,7 @@ def test_a_method_that_cannot_train_on_the_task_is_named_before_anything_runs(
         compare={"methods": methods, "published": {}, "seeds": [4]},
     )
     outcome = try_cells(scene, Options(tmp_path), [], Watching())
-    why = "logreg needs classes, and the task is a regression"
+    why = "logreg needs classes, and the task has values"
     assert why in said_before[0]
     assert why in outcome.failures["robust/4"]
     with pytest.raises(UserError, match=why):
@@ -351,9 +351,9 @@ def test_a_method_that_cannot_train_on_the_task_is_named_before_anything_runs(
 
 def test_a_contrastive_loss_needs_images() -> None:
     fuzzy = Fuzzy(n_clusters=2)
-    assert "needs images" in fuzzy.refuses(TaskData((5,), regression=False))
-    assert fuzzy.refuses(TaskData((1, 8, 8), regression=False)) == ""
-    assert Fuzzy(n_clusters=2, beta=0).refuses(TaskData((5,), regression=False)) == ""
+    assert "needs images" in fuzzy.refuses(TaskData((5,)))
+    assert fuzzy.refuses(TaskData((1, 8, 8))) == ""
+    assert Fuzzy(n_clusters=2, beta=0).refuses(TaskData((5,))) == ""
 
 
 def test_a_comparison_prints_its_tables_before_it_names_the_cells_that_failed(

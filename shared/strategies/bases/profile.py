@@ -7,12 +7,22 @@ from collections.abc import Sequence
 import numpy as np
 
 from covey.shared.numerics.clustering import Matrix
+from covey.shared.numerics.figures import kind_of
 from covey.shared.numerics.vectors import Vector
-from covey.shared.strategies.base import Local
+from covey.shared.strategies.base import Local, Settings, TaskData
 
 PROFILE = "profile"  # vector of a report
 COMMON = "common"  # key of the model whose outputs are summarised
 MOST_ROWS = 50  # classes with means of their own; more share that number
+
+
+def refused(settings: Settings) -> str:
+    """Why profiles make no sense with a setting; empty: they do."""
+    if isinstance(settings, TaskData) and settings.kind == "anomalies":
+        return (
+            "its profiles are of predicted classes or values, and a model of anomalies has neither"
+        )
+    return ""
 
 
 def shape_of(outputs: int) -> tuple[int, int]:
@@ -36,7 +46,8 @@ def profile(local: Local, model: Vector) -> Vector:
     outputs = local.predict(model, "train").astype(np.float64)
     targets = local.targets("train")
     rows, _ = shape_of(outputs.shape[1])
-    labels = targets % rows if targets.dtype.kind != "f" else np.zeros(len(targets), np.int64)
+    has_classes = kind_of(targets) == "classes"
+    labels = targets % rows if has_classes else np.zeros(len(targets), np.int64)
     if outputs.shape[1] == 1:
         outputs = np.column_stack([outputs, targets])
     means, deviations = np.zeros((2, rows, outputs.shape[1]))
