@@ -41,10 +41,23 @@ def init(
             "wrote on a device; repeatable",
         ),
     ],
-    target: Annotated[
-        str | None,
+    targets: Annotated[
+        list[str] | None,
         typer.Option(
-            help="the column of a table to predict  [default: a usual name, else the last]",
+            "--target",
+            help="the column of a table to predict; repeated, for labels that a row has or not  [default: a usual name, else "
+            "the last]",
+            show_default=False,
+        ),
+    ] = None,
+    anomalies: Annotated[
+        bool, typer.Option("--anomalies", help="find unusual rows; --target may label them")
+    ] = False,
+    horizon: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="forecast the target of a series for this number of rows",
             show_default=False,
         ),
     ] = None,
@@ -75,7 +88,9 @@ def init(
     from covey.coordinator.commands import init as command
     from covey.shared.files import write_atomically
 
-    proposal = command.init(command.Request(sources, target, agents, name))
+    proposal = command.init(
+        command.Request(sources, targets or (), agents, name, anomalies, horizon)
+    )
     if to is None:
         print(proposal.to_yaml(), end="")
     else:

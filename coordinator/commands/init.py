@@ -25,9 +25,11 @@ class Request:
     """What `coordinator init` was asked for."""
 
     sources: Sequence[str]  # data of one device each, or its description
-    target: str | None = None
+    targets: Sequence[str] = ()
     agents: int | None = None
     name: str | None = None
+    anomalies: bool = False
+    horizon: int | None = None
 
 
 def init(request: Request) -> Proposal:
@@ -37,7 +39,12 @@ def init(request: Request) -> Proposal:
         UserError: a source cannot be read, or the data of the devices does not go together.
     """
     return propose(
-        described(request.sources), target=request.target, agents=request.agents, name=request.name
+        described(request.sources),
+        target=request.targets,
+        anomalies=request.anomalies,
+        horizon=request.horizon,
+        agents=request.agents,
+        name=request.name,
     )
 
 

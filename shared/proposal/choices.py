@@ -208,6 +208,16 @@ def window_model(length: int) -> Choice:
     return Choice({"name": "cnn1d"}, "convolutions over time")
 
 
+def autoencoder(inputs: int) -> Choice:
+    """For unusual rows of a table."""
+    code = max(inputs // 2, 1)
+    hidden = [2 * inputs, code, 2 * inputs]
+    return Choice(
+        {"name": "autoencoder", "options": {"hidden": hidden}},
+        f"reconstructs {inputs} inputs from {code}; a narrower middle finds more, and finds usual rows unusual too",
+    )
+
+
 def image_model(channels: int, side: int) -> Choice:
     """For images whose smaller side has `side` pixels."""
     if side < MIN_LENET:

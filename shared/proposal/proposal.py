@@ -29,7 +29,9 @@ GENERAL_NAMES = ("", "agent", "client", "data", "device", "part")  # say nothing
 def propose(
     devices: Sequence[DataDescription],
     *,
-    target: str | None = None,
+    target: str | Sequence[str] | None = None,
+    anomalies: bool = False,
+    horizon: int | None = None,
     agents: int | None = None,
     name: str | None = None,
 ) -> Proposal:
@@ -37,7 +39,9 @@ def propose(
 
     Args:
         devices: a description of each device's data, at least one.
-        target: the column to predict; None: found by its name or place.
+        target: the column to predict, or several columns of labels; None: found by its name or place.
+        anomalies: find unusual rows; the target is optional then, and labels them.
+        horizon: forecast the target of a series for this number of rows.
         agents: devices of the fleet; None: as many as are described.
         name: of the scenario; None: after the first source.
 
@@ -45,10 +49,18 @@ def propose(
         UserError: the target is not clear, or the data of the devices does not go together.
     """
     proposal = Proposal(about=_about(devices), name=name or scenario_name(devices))
-    if "images" in {device.kind for device in devices}:
-        picture_task(devices, target, proposal)
+    wishes = (target,) if isinstance(target, str) else tuple(target or ())
+    kinds = {device.kind for device in devices}
+    if kinds == {"table"}:
+        table_task(devices, wishes, proposal, anomalies=anomalies, horizon=horizon)
+    elif anomalies or horizon or len(wishes) > 1:
+        raise UserError(
+            "--anomalies, --horizon and several --target are for tables; write task.anomalies into the scenario of other data"
+        )
+    elif "images" in kinds:
+        picture_task(devices, next(iter(wishes), None), proposal)
     else:
-        _add_task(devices, target, proposal)
+        _add_arrays(devices, wishes, proposal)
     count = agents or len(devices)
     _add_training(devices, proposal)
     _add_rounds(count, proposal)
@@ -56,15 +68,13 @@ def propose(
     return proposal
 
 
-def _add_task(devices: Sequence[DataDescription], target: str | None, proposal: Proposal) -> None:
-    """The task of devices that all hold tables, or all hold arrays."""
+def _add_arrays(
+    devices: Sequence[DataDescription], wishes: Sequence[str], proposal: Proposal
+) -> None:
+    """The task of devices that all hold arrays."""
     _check_alike(devices)
-    first = devices[0]
-    if first.kind == "table":
-        table_task(devices, target, proposal)
-        return
-    if target is not None:
-        raise UserError(f"--target {target}: {first.source} is no table; omit the option")
+    for wish in wishes:
+        raise UserError(f"--target {wish}: {devices[0].source} is no table; omit the option")
     _task_of_arrays(devices, proposal)
 
 

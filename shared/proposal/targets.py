@@ -22,11 +22,12 @@ Classes = int | tuple[str, ...] | None
 class Target:
     """The proposed target."""
 
-    name: str
+    name: str  # empty: none, where unusual rows are sought without labels
     why_this: str
-    classes: Classes  # as task.classes; None: a regression
+    classes: Classes  # as task.classes; None: a regression, or several labels
     why_classes: str
     warnings: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()  # the columns, where each row has each of several labels or not
 
 
 def find_target(columns: Sequence[FleetColumn], last: Sequence[str], wish: str | None) -> Target:
@@ -60,6 +61,45 @@ def find_target(columns: Sequence[FleetColumn], last: Sequence[str], wish: str |
         why_classes += f"; rows: {some(rows, MAX_CLASSES)}"
         warnings += _rare(column)
     return Target(name, why, classes, why_classes, tuple(warnings))
+
+
+def find_labels(columns: Sequence[FleetColumn], wishes: Sequence[str]) -> Target:
+    """Several columns as labels.
+
+    Raises:
+        UserError: one of them does not exist, a device lacks it, or it has other cells than 0 and 1, or false and true.
+    """
+    for name in wishes:
+        wish, _ = _chosen(columns, (), name)
+        column = next(one for one in columns if one.name == wish)
+        values = {value.lower() for value in column.values or ("",)}
+        if column.absent or not (values <= {"0", "1"} or values <= {"false", "true"}):
+            raise UserError(
+                f"--target {name}: expected 0 and 1, or false and true, on all devices, because there are several targets"
+            )
+    return Target(
+        wishes[0], "several labels, each of which a row has or not", None, "", labels=tuple(wishes)
+    )
+
+
+def find_usual(columns: Sequence[FleetColumn], wish: str | None) -> Target:
+    """The label of usual and unusual rows, by the wish or a usual name; without one all rows count as usual.
+
+    Raises:
+        UserError: the column does not exist, or does not hold classes.
+    """
+    usual = [one.name for one in columns if one.name.strip().lower() in LABEL_NAMES]
+    if wish is None and len(usual) != 1:
+        return Target("", "", None, "")
+    found = find_target(columns, (), wish)
+    if found.classes is None:
+        raise UserError(
+            f"the target {found.name!r} holds values; expected classes, one of them usual"
+        )
+    column = next(one for one in columns if one.name == found.name)
+    names = sorted(column.values or (), key=lambda name: -column.counts.get(name, 0))
+    why = "the most frequent one is usual; of the others no row trains"
+    return Target(found.name, found.why_this, tuple(names), why)
 
 
 def _chosen(

@@ -4,32 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from covey.shared.proposal.choices import Choice, Proposal, table_model, window_model
+from covey.shared.errors import UserError
+from covey.shared.proposal.choices import Choice, Proposal, autoencoder, table_model, window_model
 from covey.shared.proposal.description import DataDescription
 from covey.shared.proposal.features import Features, find_features
 from covey.shared.proposal.fleet_columns import FleetColumn, fleet_columns, spelled_alike
-from covey.shared.proposal.series_window import find_window
-from covey.shared.proposal.targets import Target, find_target
+from covey.shared.proposal.series_window import SeriesWindow, find_forecast, find_window, seasons_of
+from covey.shared.proposal.targets import Target, find_labels, find_target, find_usual
 from covey.shared.scenario.columns import EVERYTHING_ELSE, Notation, table_columns, width_of
 from covey.shared.sentences import counted, some
 
+QUANTILE = 0.99  # of errors, above which an alarm is raised
 
-def table_task(devices: Sequence[DataDescription], wish: str | None, proposal: Proposal) -> None:
+
+def table_task(
+    devices: Sequence[DataDescription],
+    wishes: Sequence[str],
+    proposal: Proposal,
+    *,
+    anomalies: bool = False,
+    horizon: int | None = None,
+) -> None:
     """Add the task section of a proposal.
 
     Args:
         devices: descriptions of tables.
-        wish: the target that the user asks for.
+        wishes: the target that the user asks for, or several labels.
         proposal: gets the section, differences between the devices, and warnings.
+        anomalies: unusual rows are sought.
+        horizon: rows to forecast.
 
     Raises:
         UserError: the target is not clear, or no column can be a feature.
     """
     columns = fleet_columns(devices)
-    target = find_target(columns, [device.columns[-1].name for device in devices], wish)
-    window = find_window(devices, target)
-    roles = {} if window is None else window.roles
-    features = find_features(columns, target.name, roles)
+    wish = next(iter(wishes), None)
+    if len(wishes) > 1:
+        target = find_labels(columns, wishes)
+    elif anomalies:
+        target = find_usual(columns, wish)
+    else:
+        target = find_target(columns, [device.columns[-1].name for device in devices], wish)
+    window, features = _window_and_features(devices, columns, target, horizon)
     _name_differences(devices, columns, target, proposal)
     for device in devices:
         if device.faulty_rows:
@@ -38,8 +54,11 @@ def table_task(devices: Sequence[DataDescription], wish: str | None, proposal: P
                 f"{device.source}: {rows_text} with another number of cells than the header"
             )
     proposal.warnings += [*target.warnings, *features.warnings]
+    seasons = seasons_of(devices, features.times)
     inputs = width_of(
-        table_columns(features.columns, features.categories, features.times, features.flags)
+        table_columns(
+            features.columns, features.categories, features.times, features.flags, seasons
+        )
     )
     rows = sum(device.samples for device in devices)
     task: dict[str, Choice] = {}
@@ -51,13 +70,20 @@ def table_task(devices: Sequence[DataDescription], wish: str | None, proposal: P
         tuple(features.columns),
         "the features by name; their order in a device's file does not matter",
     )
-    task["target"] = Choice(target.name, target.why_this)
+    if target.name:
+        task["target"] = Choice(target.labels or target.name, target.why_this)
     if read := _notation(devices):
         task["read"] = read
     if features.ignored:
         task["ignore"] = ignored_columns(features)
-    task["classes"] = Choice(target.classes, target.why_classes)
-    if target.classes is None:
+    if anomalies:
+        task["anomalies"] = Choice(
+            {"quantile": QUANTILE},
+            f"of usual rows about {100 * (1 - QUANTILE):.0f} % raise an alarm",
+        )
+    if not target.labels and not (anomalies and target.classes is None):
+        task["classes"] = Choice(target.classes, target.why_classes)
+    if target.classes is None and not target.labels and not anomalies:
         task["target_scale"] = Choice(
             "federated",
             "the model learns better on standardised values; figures keep the data's units",
@@ -77,6 +103,8 @@ def table_task(devices: Sequence[DataDescription], wish: str | None, proposal: P
             tuple(features.times),
             "points in time: four inputs each, for the hour and the day of the week",
         )
+    if seasons:
+        task["seasons"] = Choice(seasons, "most of a year: two inputs more, for the season")
     if window is not None:
         task["window"] = window.choice
     elif features.times:
@@ -90,7 +118,36 @@ def table_task(devices: Sequence[DataDescription], wish: str | None, proposal: P
     task["model"] = table_model(inputs, rows)
     if window is not None:
         task["model"] = window_model(window.rows)
+    if anomalies:
+        task["model"] = autoencoder(inputs)
     proposal.sections["task"] = task
+
+
+def _window_and_features(
+    devices: Sequence[DataDescription],
+    columns: Sequence[FleetColumn],
+    target: Target,
+    horizon: int | None,
+) -> tuple[SeriesWindow | None, Features]:
+    """The window of a series, and the features: of a forecast the target is among them.
+
+    A forecast is proposed where the user asks for it, or where the target is the only number.
+    """
+    is_of_values = target.classes is None and bool(target.name) and not target.labels
+    if is_of_values and (forecast := find_forecast(devices, target, horizon)) is not None:
+        features = find_features(columns, "", forecast.roles)
+        numbers = {*features.columns} - {*features.times} - {*features.categories}
+        if horizon or numbers == {target.name}:
+            return forecast, features
+    if horizon:
+        raise UserError(
+            f"--horizon {horizon}: a forecast needs values as target, rows in the order of one column of times on every "
+            "device, and series that are longer"
+        )
+    window = find_window(devices, target) if target.name else None
+    roles = {} if window is None else dict(window.roles)
+    roles |= dict.fromkeys(target.labels, "")
+    return window, find_features(columns, target.name, roles)
 
 
 def _why_inputs(features: Features, inputs: int) -> str:

@@ -486,3 +486,102 @@ def test_rows_in_no_series_stay_samples_of_their_own(tmp_path: Path, keys: dict[
         header, *rows = path.read_text().splitlines()
         path.write_text("\n".join([header, *sorted(rows, key=lambda row: row[::-1])]) + "\n")
     assert "window" not in task_of(proposed(source))
+
+
+# -- unusual rows, labels, forecasts and seasons -------------------------------------------------------------
+
+
+def pump_rows(*states: str) -> list[str]:
+    return [f"{0.5 + index % 7},{1.5 * index},{state}" for index, state in enumerate(states)]
+
+
+def test_unusual_rows_are_sought_with_the_most_frequent_class_as_usual_one(tmp_path: Path) -> None:
+    rows = pump_rows(*["ok"] * 40, *["broken"] * 3)
+    path = table(tmp_path, "pump.csv", "a,b,state", *rows)
+    task = task_of(proposed(path, target="state", anomalies=True))
+    assert (task["target"], task["classes"]) == ("state", ("ok", "broken"))
+    assert task["model"] == {"name": "autoencoder", "options": {"hidden": [4, 1, 4]}}
+    assert task["anomalies"] == {"quantile": 0.99}
+    values = table(tmp_path, "values.csv", "a,b", *[f"{index + 0.5},{index}" for index in range(9)])
+    with pytest.raises(UserError, match="'a' holds values; expected classes, one of them usual"):
+        proposed(values, target="a", anomalies=True)
+
+
+def test_without_a_label_all_rows_count_as_usual(tmp_path: Path) -> None:
+    path = table(
+        tmp_path, "pump.csv", "a,b", *[f"{index % 7},{index + 0.5}" for index in range(40)]
+    )
+    task = task_of(proposed(path, anomalies=True))
+    assert task["columns"] == ("a", "b")
+    assert not {"target", "classes", "target_scale"} & {*task}
+
+
+def test_several_targets_are_labels(tmp_path: Path) -> None:
+    rows = [f"{index % 2},{index + 0.5},{str(index > 9).lower()}" for index in range(20)]
+    path = table(tmp_path, "site.csv", "rash,dose,fever", *rows)
+    task = task_of(proposed(path, target=("fever", "rash")))
+    assert task["target"] == ("fever", "rash")
+    assert task["columns"] == ("dose",)
+    with pytest.raises(UserError, match=r"--target dose: expected 0 and 1, or false and true"):
+        proposed(path, target=("rash", "dose"))
+
+
+def hourly(folder: Path, hours: int, *others: str) -> str:
+    rows = []
+    for hour in range(hours):
+        moment = datetime(2025, 1, 1) + timedelta(hours=hour)
+        rows.append(",".join([f"{moment:%Y-%m-%d %H:%M},{hour % 24}.5", *others]))
+    header = ",".join(["time,power", *(f"other{place}" for place in range(len(others)))])
+    return table(folder, "house.csv", header, *rows)
+
+
+def test_a_series_of_one_value_is_forecast_from_itself(tmp_path: Path) -> None:
+    task = task_of(proposed(hourly(tmp_path, 400)))
+    assert task["columns"] == ("time", "power")
+    assert task["target"] == "power"
+    assert task["window"] == {"rows": 32, "stride": 4, "horizon": 8}
+    assert task["features"] == (5, 32)
+    assert "seasons" not in task
+
+
+def test_a_forecast_of_a_series_with_other_values_is_made_where_it_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    path = hourly(tmp_path, 400, "{}")
+    rows = Path(path).read_text().splitlines()
+    Path(path).write_text(
+        "\n".join(
+            [rows[0], *(row.replace("{}", f"{place}.25") for place, row in enumerate(rows[1:]))]
+        )
+    )
+    assert "window" not in task_of(proposed(path, target="power"))
+    task = task_of(proposed(path, target="power", horizon=24))
+    assert task["columns"] == ("time", "power", "other0")
+    assert task["window"]["horizon"] == 24
+    for sources, horizon in (([path], 300), ([pump(tmp_path)], 4)):
+        with pytest.raises(UserError, match="a forecast needs values as target, rows in the order"):
+            proposed(*sources, horizon=horizon)
+
+
+def pump(folder: Path) -> str:
+    return table(folder, "pump.csv", "a,b,state", *pump_rows(*["ok", "worn"] * 20))
+
+
+def test_rows_of_most_of_a_year_have_seasons(tmp_path: Path) -> None:
+    rows = []
+    for day in range(330):
+        moment = datetime(2025, 1, 1) + timedelta(days=day)
+        rows.append(f"{moment:%Y-%m-%d %H:%M},{day % 9}.5,{day % 5}")
+    path = table(tmp_path, "house.csv", "time,heat,power", *rows)
+    proposal = proposed(path, target="heat")
+    task = task_of(proposal)
+    assert task["seasons"] == ("time",)
+    assert task["features"] == (7,)
+    assert "for the season" in proposal.to_yaml()
+
+
+@pytest.mark.parametrize("options", [{"anomalies": True}, {"horizon": 3}, {"target": ("a", "b")}])
+def test_data_that_is_no_table_has_no_such_task(tmp_path: Path, options: dict[str, Any]) -> None:
+    np.savez(tmp_path / "data.npz", x=np.ones((6, 3)), y=np.arange(6) % 2)
+    with pytest.raises(UserError, match="are for tables"):
+        proposed(str(tmp_path / "data.npz"), **options)
