@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 
 import pytest
@@ -56,14 +57,18 @@ def _root(value: float) -> float:
     return 7.787 * value + 16 / 116
 
 
+def distance(one: tuple[float, float, float], other: tuple[float, float, float]) -> float:
+    return math.dist(lab(one), lab(other))
+
+
 @pytest.mark.parametrize("part", [LIGHT, DARK])
 def test_series_are_visible_and_differ_and_text_is_readable(part: int) -> None:
     found = colours(part)
     series = [found[f"c{number}"] for number in range(theme.COLOURS)]
     assert min(contrast(one, found["page"]) for one in series) >= MIN_CONTRAST
-    for one, other in itertools.combinations(series, 2):
-        distance = sum((a - b) ** 2 for a, b in zip(lab(one), lab(other), strict=True)) ** 0.5
-        assert distance >= MIN_DISTANCE
+    for one, other in itertools.permutations(series, 2):
+        assert distance(one, other) >= MIN_DISTANCE
+        assert distance(one, found["bad"]) >= MIN_DISTANCE, "no series has the red of faults"
     for name in ("ink", "quiet", "link", "good", "warn", "bad"):
         assert contrast(found[name], found["page"]) >= MIN_TEXT_CONTRAST
         assert contrast(found[name], found["panel"]) >= MIN_TEXT_CONTRAST
