@@ -13,18 +13,19 @@ import argparse
 import asyncio
 import itertools
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from covey.agent.device.identity import Identity
+from covey.agent.device.notices import DeviceNotice, DeviceObserver
 from covey.agent.device.service import Agent
 from covey.agent.policy import UNLIMITED, Rules
 from covey.shared.consent import NO_CODE
 from covey.shared.files import write_atomically
-from covey.shared.mqtt.mqtt_link import MqttLink
+from covey.shared.mqtt.mqtt_link import BrokerUrl, MqttLink
 from covey.shared.numerics.vectors import Layout
 from covey.shared.strategies.phase_names import EVALUATE, TRAIN
 from covey.shared.wire.codec import Codec, encode
@@ -87,12 +88,23 @@ def _model(work: Work, client: str) -> Encoded:
     return encoded
 
 
-async def live(number: int, url: str, folder: Path, pool: LightPool) -> None:
-    """The life of one agent."""
+def ignore(notice: DeviceNotice) -> None:
+    """Show nothing."""
+
+
+async def live(
+    number: int,
+    url: str | Sequence[str],
+    folder: Path,
+    pool: LightPool,
+    observer: DeviceObserver = ignore,
+) -> None:
+    """The life of one agent, at a broker or at the first of several that can be reached."""
     name = agent_name(number)
     identity = Identity(name, "default", {"index": number}, folder / name, durable=False)
-    agent = Agent(identity, pool, rules=Rules(UNLIMITED, NO_CODE))
-    async with MqttLink(url, client_id=agent.client_id, will=agent.will) as link:
+    agent = Agent(identity, pool, rules=Rules(UNLIMITED, NO_CODE), observer=observer)
+    urls = [BrokerUrl.parse(one) for one in ([url] if isinstance(url, str) else url)]
+    async with MqttLink(urls, client_id=agent.client_id, will=agent.will) as link:
         await agent.run(link)
 
 

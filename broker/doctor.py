@@ -4,6 +4,7 @@ room on the disk under its folder."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import statistics
@@ -18,7 +19,7 @@ from typing import Any, Literal
 from covey.broker.limits import DEFAULT_PART, MIB
 from covey.broker.programs.mosquitto import DATABASE, SAVE_EVERY_S
 from covey.shared.mqtt.broker_url import BrokerUrl
-from covey.shared.mqtt.link import Down, Message, Up, Will
+from covey.shared.mqtt.link import UNANSWERED, Down, Message, Up, Will
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.mqtt.profiles import HEAD_BYTES, NAMES, PART_HEAD_BYTES, UNLIMITED
 from covey.shared.wire.topics import Topics
@@ -266,13 +267,15 @@ class Doctor:
     async def _subscriptions(self) -> Finding:
         count = min(SUBSCRIPTIONS, self.url.profile.subscriptions)
         topics = [self._topic(f"part/{number}") for number in range(count)]
-        async with self._link() as link, asyncio.timeout(4 * self.patience_s):
-            answer = await link.subscribe(topics)
+        answer = UNANSWERED
+        with contextlib.suppress(TimeoutError):
+            async with self._link() as link, asyncio.timeout(4 * self.patience_s):
+                answer = await link.subscribe(topics)
         if answer:
             return Finding("subscriptions", "ok", f"{count} of one connection", value=count)
         seen = f"{len(answer.refused)} of {count} refused"
         if not answer.answered:
-            seen = f"{count} in one packet end the connection"
+            seen = f"{count} in one packet are not answered"
         return Finding("subscriptions", "note", seen, NAME_PROFILE)
 
     async def _largest(self) -> Finding:

@@ -1,8 +1,4 @@
-"""Do several addresses lead to one broker? Tests what crosses from each to each: live messages, and retained ones.
-
-Covey keeps its state in retained messages. Brokers that pass on live messages only, as the nodes of some clusters do,
-are neither one broker for it nor independent ones.
-"""
+"""Do several addresses lead to one broker? Tests what crosses from each to each."""
 
 from __future__ import annotations
 
@@ -10,27 +6,14 @@ import asyncio
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 
 from covey.broker.doctor import Finding
 from covey.shared.mqtt.broker_url import BrokerUrl
-from covey.shared.mqtt.link import Message, Up
-from covey.shared.mqtt.mqtt_link import MqttLink
+from covey.shared.mqtt.crossing import UNSHARED, Crossing, crossing
 
 CHECK = "between the addresses"
-UNSHARED = (
-    "the nodes of a cluster that keeps retained messages where they were published (RabbitMQ) are not one broker: an agent "
-    "at one of them sees no order from another. Use one node for all agents, or independent brokers"
-)
 ONE_WAY = "agents hear the coordinator or it hears them, not both; bridge covey/# in both directions, or in none"
-
-
-class Crossing(Enum):
-    """What passes from one broker to another."""
-
-    NOTHING = "nothing"
-    LIVE = "live messages, and no retained ones"
-    ALL = "live and retained messages"
+AGAIN = "a node may be down or starting; examine them again"
 
 
 @dataclass(frozen=True)
@@ -56,7 +39,7 @@ async def examine_between(
     count = len(urls)
     arrows = [(start, end) for start in range(count) for end in range(count) if start != end]
     tests = [
-        _crossing(urls[start], urls[end], f"{prefix}/{start}-{end}", patience_s)
+        crossing(urls[start], urls[end], f"{prefix}/{start}-{end}", patience_s)
         for start, end in arrows
     ]
     seen = await asyncio.gather(*tests)
@@ -92,6 +75,8 @@ def _faults(
 ) -> list[Finding]:
     pair = f"{names[start]} and {names[end]}"
     both = {crossings[start, end], crossings[end, start]}
+    if Crossing.UNKNOWN in both:
+        return [Finding(CHECK, "missing", f"{pair}: {Crossing.UNKNOWN.value}", AGAIN)]
     if Crossing.LIVE in both:
         return [Finding(CHECK, "missing", f"{pair}: {Crossing.LIVE.value}", UNSHARED)]
     if len(both) == 2:
@@ -122,43 +107,3 @@ def _summary(groups: Sequence[Sequence[str]]) -> Finding:
         f"{len(groups)} independent brokers (shards), some with several addresses: {sets}",
         "list one address of each under `brokers` in the scenario",
     )
-
-
-async def _crossing(start: BrokerUrl, end: BrokerUrl, topic: str, patience_s: float) -> Crossing:
-    """What passes from one broker to another."""
-    name = topic.replace("/", "-")
-    async with (
-        MqttLink(start, client_id=f"{name}-from") as sender,
-        MqttLink(end, client_id=f"{name}-to") as reader,
-    ):
-        for link in (sender, reader):
-            await _until_up(link, patience_s)
-        await reader.subscribe([topic])
-        await sender.publish(topic, b"state", retain=True)
-        try:
-            if await _next(reader, patience_s) is None:
-                return Crossing.NOTHING
-            await reader.subscribe([topic])  # now the reader's broker sends what it retains itself
-            again = await _next(reader, patience_s)
-            return Crossing.LIVE if again is None else Crossing.ALL
-        finally:
-            await sender.publish(topic, b"", retain=True)
-
-
-async def _until_up(link: MqttLink, patience_s: float) -> None:
-    async with asyncio.timeout(patience_s):
-        async for item in link.incoming():
-            if isinstance(item, Up):
-                return
-
-
-async def _next(link: MqttLink, patience_s: float) -> Message | None:
-    """The next message, or None if there is none in time."""
-    try:
-        async with asyncio.timeout(patience_s):
-            async for item in link.incoming():
-                if isinstance(item, Message):
-                    return item
-    except TimeoutError:
-        pass
-    return None

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +57,18 @@ class Program:
     """`python -m command`, its output in a file."""
 
     def __init__(
-        self, command: Sequence[str], log: Path, *, module: bool = True, cwd: Path = ROOT
+        self,
+        command: Sequence[str],
+        log: Path,
+        *,
+        module: bool = True,
+        cwd: Path = ROOT,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         self.log = log
         arguments = [sys.executable, "-m", *command] if module else list(command)
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-        environment = os.environ | {"PYTHONPATH": path}
+        environment = os.environ | {"PYTHONPATH": path} | dict(settings or {})
         with log.open("ab") as file:
             self.process = subprocess.Popen(
                 arguments,

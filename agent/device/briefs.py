@@ -6,13 +6,19 @@ never followed.
 
 from __future__ import annotations
 
-from covey.agent.device.events import Actions
-from covey.agent.device.stalls import PartWindow, StallTimer, part_topics
+from covey.agent.device.events import Actions, Notify
+from covey.agent.device.stalls import STALLS_TO_SHOW, PartWindow, StallTimer, part_topics
 from covey.shared.wire.brief_work import whole_of
 from covey.shared.wire.messages import ModelRef, OrderMessage, SharedWork
 from covey.shared.wire.topics import Topics
 
 MAX_KNOWN = 4  # shared parts that are kept: of the newest phases
+# an order is about as large as the shared part: that one came and the other did not is no matter of bandwidth
+WITHHELD = (
+    f"orders arrive, and the broker sends nothing of what it should retain for them, although it was asked {STALLS_TO_SHOW} "
+    "times: its nodes do not share retained messages (RabbitMQ). Use one node for the coordinator and all agents, or "
+    "independent brokers; `broker doctor` with all addresses shows what crosses"
+)
 
 
 class Briefs:
@@ -36,6 +42,12 @@ class Briefs:
     @property
     def wake_at(self) -> float | None:
         return self._stall.at
+
+    @property
+    def withheld(self) -> str:
+        """Why an order cannot be followed, for others to read; empty while there is no reason to doubt the broker."""
+        is_withheld = self._waiting is not None and self._stall.stalls >= STALLS_TO_SHOW
+        return WITHHELD if is_withheld else ""
 
     @property
     def _missing(self) -> ModelRef | None:
@@ -87,7 +99,8 @@ class Briefs:
         if not self._stall.is_due(now):
             return []
         self._stall.watch(now)
-        return self.parts.again(self.parts.needed)
+        shown: Actions = [Notify(WITHHELD)] if self._stall.stalls == STALLS_TO_SHOW else []
+        return [*self.parts.again(self.parts.needed), *shown]
 
     def part_arrived(self, topic: str, digest: bytes) -> None:
         if self._missing is not None and self._missing.digest == digest:

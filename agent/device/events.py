@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from covey.shared.mqtt.link import Down, Up
+from covey.shared.mqtt.subscriptions import Refused
 from covey.shared.wire.deployments import Deployment, DeploymentShare
 from covey.shared.wire.documents import AgentStatus, CoordinatorStatus, ModelInUse
 from covey.shared.wire.messages import OrderMessage, SharedWork
@@ -71,13 +72,6 @@ class Inspected:
     labels: tuple[str, ...] = ()  # classes that occur; empty if the device's owner hides them
     problem: str | None = None  # why the data does not fit, without private values; None if it fits
     detail: str = ""  # the same for the device's own terminal; may quote the data
-
-
-@dataclass(frozen=True)
-class SubscriptionsRefused:
-    """The broker refuses the subscriptions to these topics. No topics: it accepts all of them again."""
-
-    topics: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -201,7 +195,7 @@ Event = (
     | Sent
     | ReportDamaged
     | ModelDamaged
-    | SubscriptionsRefused
+    | Refused
     | DeploymentSeen
     | DeploymentShareSeen
     | DeployedPartSeen

@@ -18,11 +18,9 @@ from covey.agent.device.events import (
     ReportFailure,
     StartWork,
 )
-from covey.agent.device.stalls import PartWindow, StallTimer, part_topics
+from covey.agent.device.stalls import STALLS_TO_SHOW, PartWindow, StallTimer, part_topics
 from covey.shared.wire.messages import ModelRef, OrderMessage
 from covey.shared.wire.topics import Topics
-
-STALLS_TO_SHOW = 3  # waits for a part, each twice as long, before a person learns of it
 
 
 class WorkState(Enum):

@@ -11,6 +11,7 @@ from typing import Any
 
 from covey.agent.device.events import Actions, Inspected, Notify, PublishStatus, YieldId
 from covey.shared.mqtt.duplicate_ids import DuplicateIds, Reaction
+from covey.shared.mqtt.subscriptions import Refused
 from covey.shared.timers import earliest
 from covey.shared.wire.documents import (
     AgentStatus,
@@ -33,7 +34,7 @@ class Progress:
     accepted: int
     dropped: dict[str, int]
     model: ModelInUse | None = None  # that the device uses itself
-    unmet: str = ""  # why no work may begin now; empty if it may, or if work is under way
+    unmet: str = ""  # why no work may or can begin now; empty if it may, or if work is under way
 
 
 class Presence:
@@ -64,7 +65,8 @@ class Presence:
         self._serial = 0  # of the newest status; grows with each
         self._epoch = ""  # the roll call that the next status answers
         self._roll_at: float | None = None  # when to answer it
-        self._refused_topics: tuple[str, ...] = ()  # subscriptions that the broker refuses
+        # why this agent receives nothing, for others to read; None if it receives
+        self.deafness: str | None = None
         self.inspection = Inspected("")  # the data, compared with the task it names
         self._labels: list[str] = []  # of the inspection, as many as a status has room for
         self._inspecting = ""  # digest of the newest task; the inspection may be of an older one
@@ -85,17 +87,6 @@ class Presence:
         """The status that others read when this agent is gone."""
         return AgentStatus(
             agent=self.agent, session=self._session, version=self._version, online=False
-        )
-
-    @property
-    def deafness(self) -> str | None:
-        """Why this agent receives nothing, for others to read; None if it receives."""
-        if not self._refused_topics:
-            return None
-        topic = self._refused_topics[0]
-        return (
-            f"the broker refuses the subscription to {topic}; it is asked again. Check that all of its nodes are up, and its "
-            "access rules for this agent"
         )
 
     def status(self, progress: Progress) -> AgentStatus:
@@ -167,8 +158,8 @@ class Presence:
     def link_lost(self) -> None:
         self.is_up = False
 
-    def subscriptions_refused(self, topics: tuple[str, ...]) -> Actions:
-        self._refused_topics = topics
+    def subscriptions_refused(self, refused: Refused) -> Actions:
+        self.deafness = refused.why or None
         return [Notify(self.deafness or "the broker accepts all subscriptions again")]
 
     def own_status_seen(self, status: AgentStatus, retained: bool, now: float) -> Actions:

@@ -37,7 +37,7 @@ from covey.shared.files import obstacle
 from covey.shared.mqtt import program as shell
 from covey.shared.mqtt.duplicate_ids import session_id
 from covey.shared.mqtt.link import Down, Incoming, Link, Message, Up, Will
-from covey.shared.mqtt.program import Cancel, Effect, End, Items, Publish, Refused, Start
+from covey.shared.mqtt.program import Cancel, Effect, End, Items, Publish, Start
 from covey.shared.strategies.phase_names import AHEAD
 from covey.shared.timers import earliest
 from covey.shared.waiting import Waiting
@@ -90,7 +90,7 @@ class Written:
     """The disk can be written to again."""
 
 
-Item = Incoming | Refused | Begin | Stop | Whole | Written | Done | Judged | e.Event
+Item = Incoming | Begin | Stop | Whole | Written | Done | Judged | e.Event
 
 
 async def _at_once(order: OrderMessage) -> None:
@@ -329,8 +329,6 @@ class Agent:
                 else:
                     if event is not None:
                         self._happens(event)
-            case Refused(topics):
-                self._happens(e.SubscriptionsRefused(topics))
             case Done(order):
                 event = self._performer.settle(item)
                 if isinstance(event, e.WorkDone):

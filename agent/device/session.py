@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 from covey.agent.device.briefs import Briefs
 from covey.agent.device.delivery import Delivery
@@ -53,7 +54,6 @@ from covey.agent.device.events import (
     Sent,
     SettingsReady,
     Subscribe,
-    SubscriptionsRefused,
     Tick,
     WorkDone,
     WorkFailed,
@@ -64,6 +64,7 @@ from covey.agent.device.story import Circumstances, Story, StoryLine, sentences
 from covey.agent.policy import DEFAULT_RULES, Rules
 from covey.shared.mqtt.link import Down, Up
 from covey.shared.mqtt.profiles import Profile
+from covey.shared.mqtt.subscriptions import Refused
 from covey.shared.timers import earliest
 from covey.shared.wire.documents import AgentStatus, Benchmark, CoordinatorStatus, ModelInUse
 from covey.shared.wire.messages import OrderMessage, SharedWork
@@ -180,7 +181,7 @@ class Session:
             accepted=self._delivery.accepted,
             dropped=dict(self.dropped),
             model=self._model_in_use,
-            unmet="" if self._is_engaged else self._unmet,
+            unmet=self._briefs.withheld or ("" if self._is_engaged else self._unmet),
         )
 
     @property
@@ -240,8 +241,8 @@ class Session:
                 return self._delivery.sent(step, whole, now, size)
             case ReportDamaged(step):
                 return self._report_damaged(step, now)
-            case SubscriptionsRefused(topics):
-                return self._subscriptions_refused(topics)
+            case Refused():
+                return self._subscriptions_refused(event)
             case ModelSettled(model):
                 self._model_in_use = model
                 return []
@@ -308,16 +309,16 @@ class Session:
             parts += window.subscribed
         return [Subscribe((*lasting, *parts))]
 
-    def _subscriptions_refused(self, topics: tuple[str, ...]) -> Actions:
+    def _subscriptions_refused(self, refused: Refused) -> Actions:
         """Without orders an agent stays out. Without deployments it only uses the models of its orders."""
         own: tuple[str, ...] = ()
         if self._deployments is not None:
             own = self._deployments.own_topics
-        vital = tuple(topic for topic in topics if topic not in own)
+        vital = tuple(topic for topic in refused.topics if topic not in own)
         actions: Actions = []
-        if vital or not topics or self._presence.deafness is not None:
-            actions += self._presence.subscriptions_refused(vital)
-        if len(vital) < len(topics):
+        if vital or not refused.topics or self._presence.deafness is not None:
+            actions += self._presence.subscriptions_refused(replace(refused, topics=vital[:1]))
+        if len(vital) < len(refused.topics) and not refused.accepted_before:
             actions.append(
                 Notify(
                     "the broker's access rules withhold published models from this agent: renew them with "

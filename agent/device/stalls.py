@@ -14,6 +14,7 @@ STALL_LIMIT_S = 60.0
 # of models that reach an agent at least while it shares a machine and a broker with others
 FETCHED_BYTES_PER_S = 4_000_000
 MAX_DOUBLINGS = 16
+STALLS_TO_SHOW = 3  # waits for a part, each twice as long, before a person learns of it
 
 
 class StallTimer:

@@ -29,13 +29,13 @@ from covey.agent.device.events import (
     ReportDamaged,
     Sent,
     StartWork,
-    SubscriptionsRefused,
     SwitchRun,
     WorkDone,
     WorkFailed,
     YieldId,
 )
 from covey.shared.mqtt.link import Down, Up
+from covey.shared.mqtt.subscriptions import Refused
 from covey.shared.strategies.phase_names import occasion
 from covey.shared.wire.documents import CoordinatorStatus
 from covey.shared.wire.messages import OrderMessage
@@ -115,7 +115,7 @@ def sentences(
                     f"The coordinator accepted step {accepted}, but the state on this disk is older: "
                     "the agent's memory of earlier work is lost."
                 )
-            case Notify(text) if isinstance(event, SubscriptionsRefused):
+            case Notify(text) if isinstance(event, Refused):
                 yield text[:1].upper() + text[1:]
             case Notify(text):
                 yield f"Staying out of the run: {text}"

@@ -19,16 +19,8 @@ from covey.coordinator.serve.rate import Rates
 from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import CoveyError, DecodeError
 from covey.shared.mqtt.link import Down, Incoming, Link, Message, Up, Will
-from covey.shared.mqtt.program import (
-    Effect,
-    Items,
-    Publish,
-    Refused,
-    Show,
-    Subscribe,
-    Unsubscribe,
-    program,
-)
+from covey.shared.mqtt.program import Effect, Items, Publish, Show, Subscribe, Unsubscribe, program
+from covey.shared.mqtt.subscriptions import Refused
 from covey.shared.timers import Timers, earliest
 from covey.shared.wire.aggregates import AggregatorOrder, AggregatorStatus, AggregatorTask
 from covey.shared.wire.documents import CoordinatorStatus
@@ -149,6 +141,8 @@ class AggregatorService:
                 self._up(now)
             case Down(why):
                 self._show(f"broker: {why}; trying again")
+            case Refused(accepted_before=True):
+                self._show(item.why)
             case Refused(topics) if topics:
                 self._show(
                     f"the broker refuses the subscription to {', '.join(topics)}; expected the credentials of an "

@@ -373,6 +373,7 @@ class SubscriptionsRefused(_Notice):
     event: ClassVar[str] = "subscriptions"
 
     refused: list[str]  # topics
+    why: str = ""  # for people
 
 
 @dataclass(frozen=True)

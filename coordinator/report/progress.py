@@ -72,12 +72,8 @@ class ProgressBar:
                 self._say("resumed")
             case notices.SubscriptionsRefused(refused=[]):
                 self._say("the broker accepts all subscriptions again")
-            case notices.SubscriptionsRefused(refused=topics):
-                names = ", ".join(topics)
-                self._warn(
-                    f"the broker refuses the subscription to {names}; trying again. Check that all of its "
-                    "nodes are up, and its access rules"
-                )
+            case notices.SubscriptionsRefused(why=why):
+                self._warn(why)
             case notices.ModelsPublished(round=number, models=count):
                 noun = "model" if count == 1 else "models"
                 self._say(f"devices may use round {number} from now on: {count} {noun} published")

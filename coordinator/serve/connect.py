@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import uuid
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 from covey.coordinator.serve.service import last_will
 from covey.coordinator.serve.sharded_link import SHARD_ACK_S, ShardedLink
+from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
+from covey.shared.mqtt.crossing import UNSHARED, Crossing, crossing
 from covey.shared.mqtt.link import Link
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.scenario.scenario import Scenario
@@ -23,6 +27,18 @@ def fitted(scenario: Scenario, urls: Sequence[BrokerUrl]) -> Scenario:
     if most == wire.part_bytes:
         return scenario
     return scenario.model_copy(update={"wire": wire.model_copy(update={"part_bytes": most})})
+
+
+async def ensure_one_cluster(urls: Sequence[BrokerUrl], federation: str) -> None:
+    """Raise UserError if a node of a cluster does not get what is retained at another. One that does not answer is left out."""
+    topic = f"covey/{federation}/doctor-{uuid.uuid4().hex[:8]}"
+    ways = [way for other in urls[1:] for way in ((urls[0], other), (other, urls[0]))]
+    seen = await asyncio.gather(
+        *[crossing(*way, f"{topic}/{number}") for number, way in enumerate(ways)]
+    )
+    for (start, end), found in zip(ways, seen, strict=True):
+        if found is Crossing.LIVE:
+            raise UserError(f"--cluster: from {start} to {end} cross {found.value}; {UNSHARED}")
 
 
 async def connected(

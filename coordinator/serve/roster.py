@@ -132,7 +132,7 @@ class Roster:
         if not found:
             return ""
         verb = "is" if len(found) == 1 else "are"
-        return f"{some(found, MAX_NAMED)} {verb} excluded: correct the data there, or start with fewer agents (rounds.start_agents)"
+        return f"{some(found, MAX_NAMED)} {verb} excluded: put that right there, or start with fewer agents (rounds.start_agents)"
 
     def forget(self, agent: ClientId) -> None:
         """Drop an agent: its next status makes it a newcomer."""

@@ -72,7 +72,8 @@ from covey.shared.errors import UserError
 from covey.shared.mqtt import program as shell
 from covey.shared.mqtt.duplicate_ids import DuplicateIds, session_id
 from covey.shared.mqtt.link import Down, Incoming, Link, Up, Will
-from covey.shared.mqtt.program import TOGETHER, End, Items, Look, Publish, Refused, Show, Start
+from covey.shared.mqtt.program import TOGETHER, End, Items, Look, Publish, Show, Start
+from covey.shared.mqtt.subscriptions import Refused
 from covey.shared.timers import earliest
 from covey.shared.waiting import Waiting
 from covey.shared.wire.documents import Control, CoordinatorStatus
@@ -395,8 +396,8 @@ class Service:
                 return self._connections.retained_again(shard)
             case Cleared(shard):
                 desk.timers.begin(("cleared", shard), now + SWEEP_S)
-            case Refused(topics):
-                self._subscriptions_refused(topics, now)
+            case Refused():
+                self._subscriptions_refused(item, now)
             case Turn():
                 self._is_turn_due = False
                 return [*orders_of(desk, desk.postponed.take())]
@@ -506,10 +507,11 @@ class Service:
         desk.show.publish_at(now)
         return effects
 
-    def _subscriptions_refused(self, topics: tuple[str, ...], now: float) -> None:
+    def _subscriptions_refused(self, refused: Refused, now: float) -> None:
         """Report the subscriptions that fail. Once they work, call the roll again, for answers were missed."""
+        topics = refused.topics
         self._is_deaf = bool(topics)
-        self.desk.effects.append(Show(SubscriptionsRefused(list(topics))))
+        self.desk.effects.append(Show(SubscriptionsRefused(list(topics), refused.why)))
         named = ", ".join(topics) or "none any more"
         self.run.audit.blame("subscriptions_refused", "broker", named)
         if not topics:

@@ -40,11 +40,19 @@ class Failover:
         """The broker of the connection, or of the next attempt."""
         return self.brokers[self._position]
 
-    def ended(self, lasted_s: float) -> None:
+    def ended(self, lasted_s: float) -> float:
         """Take note that a connection ended.
+
+        A node of a cluster that has lost others may accept connections and end them at once (RabbitMQ). Such a connection to
+        one of several brokers is a failed attempt, so that the wait before the next one stays short.
 
         Args:
             lasted_s: how long it lasted, in seconds; 0 for a failed attempt.
+
+        Returns:
+            How long it counts for the wait before the next attempt, in seconds.
         """
-        if lasted_s < BRIEF_S:
-            self._position = (self._position + 1) % len(self.brokers)
+        if lasted_s >= BRIEF_S:
+            return lasted_s
+        self._position = (self._position + 1) % len(self.brokers)
+        return lasted_s if len(self.brokers) == 1 else 0.0

@@ -123,6 +123,7 @@ class MqttLink:
         self._down_reason = ""  # of the latest `Down`; "" since the latest `Up`
         self._reported: set[BrokerUrl] = set()  # brokers with a `Down` since the latest `Up`
         self._client: aiomqtt.Client | None = None  # None while the link is down
+        self._was_up = False  # there was a connection
         self._acknowledgements: Acknowledgements | None = None  # of that client's messages
         self._throttle: Throttle | None = None  # of that client's connection
         self._profile = self.url.profile  # of the newest connection
@@ -269,7 +270,7 @@ class MqttLink:
                 end = await self._connection()
                 self._report_down(end)
                 lasted_s = loop.time() - started if end.connected else 0.0
-                self._failover.ended(lasted_s)
+                lasted_s = self._failover.ended(lasted_s)
                 least_s = self.url.profile.connect_every_s
                 await self._rest(max(self._backoff.delay(lasted_s, refused=end.refused), least_s))
         finally:
@@ -327,7 +328,11 @@ class MqttLink:
         return _End(f"{self.url}: {why}", connected=True)
 
     def _advice(self, error: BaseException) -> str:
-        """What the user can do. A broker that expects TLS, or a certificate of ours, only closes the connection."""
+        """What the user can do.
+
+        A broker that expects TLS, or a certificate of ours, only closes the connection. So does a node of a cluster that has
+        lost others (NATS): it is the cause once there was a connection.
+        """
         if isinstance(error, MqttConnectError):
             answer_code = getattr(error.rc, "value", None)
             if answer_code in AUTH_FAILURE_CODES:
@@ -336,6 +341,8 @@ class MqttLink:
             return f"; no MQTT over websockets answers at {self.url.path}, check port and path"
         if str(error) not in (NO_ANSWER, TIMED_OUT):
             return ""
+        if self._was_up:
+            return "; a node of a cluster does so while too few of the others are up"
         if self.url.tls is None:
             return f"; if it expects TLS, use {self.url.scheme}s://"
         if self.url.tls.cert is None:
@@ -346,6 +353,7 @@ class MqttLink:
         """The connection of `client` is up. It is reported once."""
         if self._client is not client:
             self._client = client
+            self._was_up = True
             self._throttle = Throttle(self._profile, MAX_CONCURRENT_CALLS)
             self._acknowledgements = Acknowledgements(client, self._throttle, within_s=self._ack_s)
             self._down_reason = ""

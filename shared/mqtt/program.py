@@ -104,13 +104,6 @@ Outgoing = Publish | Subscribe | Unsubscribe | Look
 Effect = Publish | Subscribe | Unsubscribe | Look | Start | Cancel | Show | End
 
 
-@dataclass(frozen=True)
-class Refused:
-    """A broker refuses the subscriptions to these topics. No topics: it accepts all of them again."""
-
-    topics: tuple[str, ...]
-
-
 class Machine(Protocol):
     """Decides, without waiting for anything but files."""
 
@@ -237,7 +230,7 @@ class _Shell:
         self._items = items
         self._shards = shards
         self._show = show
-        self._keepers = [SubscriptionKeeper(shard, self._refused) for shard in shards]
+        self._keepers = [SubscriptionKeeper(shard, self._items.add) for shard in shards]
         self._works: dict[str, asyncio.Task[Any]] = {}  # until their results are handled
         self._outgoing: list[Effect] = []  # what goes to the broker in a task of its own
         self._has_outgoing = asyncio.Event()
@@ -382,9 +375,6 @@ class _Shell:
     def _add(self, item: Item) -> None:
         if item is not None:
             self._items.add(item)
-
-    def _refused(self, topics: tuple[str, ...]) -> None:
-        self._items.add(Refused(topics))
 
     def _cancel(self, name: str) -> None:
         task = self._works.pop(name, None)

@@ -13,7 +13,6 @@ from covey.agent.device.events import (
     KeepDeployed,
     Notify,
     Subscribe,
-    SubscriptionsRefused,
     Unsubscribe,
 )
 from covey.agent.device.session import Session
@@ -21,6 +20,7 @@ from covey.agent.device.stalls import STALL_S
 from covey.agent.policy import DEFAULT_RULES, Policy, Rules
 from covey.shared.errors import DecodeError
 from covey.shared.mqtt.link import Up
+from covey.shared.mqtt.subscriptions import Refused
 from covey.shared.wire.deployments import Deployment, DeploymentShare
 from covey.shared.wire.messages import digest
 from covey.shared.wire.topics import Topics, deployed_key
@@ -180,11 +180,11 @@ def test_a_broker_that_withholds_deployments_does_not_keep_the_agent_out() -> No
     it = machine()
     session = Session("pi", TOPICS, session="s1", deployments=it)
     session.handle(Up(), 0.0)
-    actions = session.handle(SubscriptionsRefused(it.own_topics), 1.0)
+    actions = session.handle(Refused(it.own_topics), 1.0)
     assert [type(action) for action in actions] == [Notify]
     assert session.status.problem is None
     both = (TOPICS.order("pi"), *it.own_topics)
-    session.handle(SubscriptionsRefused(both), 2.0)
+    session.handle(Refused(both), 2.0)
     assert session.status.problem is not None
-    session.handle(SubscriptionsRefused(it.own_topics), 3.0)
+    session.handle(Refused(it.own_topics), 3.0)
     assert session.status.problem is None

@@ -10,9 +10,10 @@ from typer.testing import CliRunner, Result
 
 from covey.broker.cli.program import app
 from covey.broker.doctor import Doctor, Finding
-from covey.broker.doctor_between import Crossing, judged
+from covey.broker.doctor_between import judged
 from covey.broker.folder import BrokerFolder
 from covey.shared.mqtt import credentials
+from covey.shared.mqtt.crossing import Crossing
 from covey.shared.mqtt.shards import shard_of
 from tests.processes import free_port, mosquitto, needs_mosquitto
 

@@ -89,7 +89,10 @@ EXAMPLES: list[tuple[Notice, str]] = [
     (notices.AggregatorDown(1), '{"event": "aggregator", "up": false, "shard": 1}'),
     (notices.SumRefused(1, "weight"), '{"event": "sum refused", "shard": 1, "why": "weight"}'),
     (notices.LinkDown("refused"), '{"event": "link", "up": false, "why": "refused"}'),
-    (notices.SubscriptionsRefused(["t"]), '{"event": "subscriptions", "refused": ["t"]}'),
+    (
+        notices.SubscriptionsRefused(["t"], "refused"),
+        '{"event": "subscriptions", "refused": ["t"], "why": "refused"}',
+    ),
     (
         notices.ControlReceived("pause", "c"),
         '{"event": "control", "command": "pause", "topic": "c"}',

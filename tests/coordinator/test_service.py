@@ -10,6 +10,7 @@ from typing import IO, Any
 
 import pytest
 
+from covey.agent.device.service import Agent
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.engine.events import Paused
 from covey.coordinator.record.roster_files import read_roster
@@ -22,6 +23,7 @@ from covey.shared.wire.documents import AgentStatus, Control, RosterMessage
 from covey.shared.wire.messages import Part, digest
 from covey.shared.wire.topics import Topics
 from tests import clock
+from tests.kit.cluster import cluster
 from tests.kit.small_fleet import PATIENT, Fleet, Numpy
 from tests.kit.small_run import begun, clients, rules, scenario, setup
 
@@ -410,9 +412,39 @@ def test_an_agents_status_names_a_refused_subscription_and_it_works_once_it_is_g
     assert (
         problem
         == f"the broker refuses the subscription to {TOPICS.order('agent-3')}; it is asked again. Check "
-        "that all of its nodes are up, and its access rules for this agent"
+        "its access rules for this user, and that all of its nodes are up"
     )
     assert takes_part
+
+
+class Spread(Fleet):
+    """Half of its agents are at another node of the broker."""
+
+    other: MemoryBroker
+
+    async def _live(self, client: str, agent: Agent) -> None:
+        node = self.other if int(client[-1]) % 2 else self.broker
+        async with node.link(client, agent.will) as link:
+            await agent.run(link)
+
+
+def test_agents_at_a_node_that_does_not_get_what_others_retain_are_named_while_the_run_continues(
+    tmp_path: Path,
+) -> None:
+    scene = scenario("fedavg", rounds={"count": 2})
+    first, other = cluster(2, shares_retained=False)
+
+    async def program() -> list[Mapping[str, Any]]:
+        fleet = Spread(tmp_path, scene, rules(scene, deadline_s=3600.0), first, clients())
+        fleet.other = other
+        async with fleet:
+            await fleet.serve()
+        return fleet.rows
+
+    shown = clock.run(program(), within_s=300.0)
+    named = {row["agent"] for row in shown if row["event"] == "problem"}
+    assert named == {client for client in clients() if int(client[-1]) % 2}
+    assert all("RabbitMQ" in row["why"] for row in shown if row["event"] == "problem")
 
 
 def test_a_run_continues_after_all_retained_messages_were_cleared_and_its_agents_restarted(

@@ -36,12 +36,12 @@ from covey.shared.mqtt.program import (
     Look,
     Machine,
     Publish,
-    Refused,
     Show,
     Start,
     Subscribe,
     Unsubscribe,
 )
+from covey.shared.mqtt.subscriptions import Refused
 from covey.shared.wire.documents import AgentStatus, Control, CoordinatorStatus
 from covey.shared.wire.messages import OrderMessage, Part, digest
 from covey.shared.wire.topics import AgentTopic, ClusterTopic, PlainTopic, Topics

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -54,6 +55,20 @@ def test_a_failure_turns_to_the_next_broker_and_a_working_one_is_kept(
     lasted_s: tuple[float, ...], host: str
 ) -> None:
     assert after(*lasted_s) == host
+
+
+@pytest.mark.parametrize("away_s", [20.0, 120.0])
+def test_a_fleet_is_back_within_ten_seconds_of_the_return_of_a_node_without_which_others_end_connections_at_once(
+    away_s: float,
+) -> None:
+    """As RabbitMQ's do: A is away, and B and C accept every connection and end it."""
+    for number in range(200):
+        dice = random.Random(number)  # noqa: S311 - chance, no secrets
+        brokers, backoff, now = Failover([A, B, C]), Backoff(uniform=dice.uniform), 0.0
+        while now < away_s:
+            lasted_s = 0.0 if brokers.current is A else 0.1
+            now += lasted_s + backoff.delay(brokers.ended(lasted_s))
+        assert now - away_s < 10.0
 
 
 def test_one_broker_is_its_own_successor() -> None:

@@ -10,7 +10,7 @@ import pytest
 from covey.shared.mqtt.backoff import Backoff
 from covey.shared.mqtt.inbox import Inbox
 from covey.shared.mqtt.link import Down, Message, Up
-from covey.shared.mqtt.mqtt_link import MqttLink
+from covey.shared.mqtt.mqtt_link import BrokerUrl, MqttLink
 from tests.clock import run
 from tests.conformance.test_links import message, up
 from tests.processes import free_ports
@@ -208,6 +208,34 @@ async def test_a_broker_that_hangs_up_on_connect_is_not_waited_for(
     server.close()
     gc.collect()
     assert "never retrieved" not in caplog.text
+
+
+async def test_a_node_that_hangs_up_after_another_one_was_lost_does_not_expect_tls() -> None:
+    answers, enough = iter([bytes([0x20, 2, 0, 0]), *[b""] * 1000]), asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(100)
+        answer = next(answers)
+        writer.write(answer)
+        if answer:
+            await enough.wait()
+        writer.close()
+
+    servers = [await asyncio.start_server(answer, "127.0.0.1", 0) for _ in range(2)]
+    urls = [
+        BrokerUrl.parse(f"mqtt://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        for server in servers
+    ]
+    async with asyncio.timeout(60), MqttLink(urls, client_id="a") as link:
+        assert isinstance(await anext(link.incoming()), Up)
+        enough.set()
+        _, other = [await anext(link.incoming()) for _ in range(2)]
+    assert isinstance(other, Down)
+    assert "without an answer" in other.why
+    assert "cluster" in other.why
+    assert "mqtts://" not in other.why
+    for server in servers:
+        server.close()
 
 
 async def test_a_broker_that_refuses_us_after_the_loss_is_reported_once() -> None:

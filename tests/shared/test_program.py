@@ -16,12 +16,12 @@ from covey.shared.mqtt.program import (
     End,
     Items,
     Publish,
-    Refused,
     Show,
     Start,
     Subscribe,
     program,
 )
+from covey.shared.mqtt.subscriptions import Refused
 from covey.shared.timers import Timers, earliest
 from tests import clock
 from tests.clock import virtual

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
@@ -10,9 +11,9 @@ from covey.broker.embedded.connection import Connection
 from covey.broker.embedded.hub import Hub
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.shared.mqtt.backoff import Pauses
-from covey.shared.mqtt.link import Message, Up
+from covey.shared.mqtt.link import Message, Subscribed, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
-from covey.shared.mqtt.subscriptions import SubscriptionKeeper
+from covey.shared.mqtt.subscriptions import NODES_S, Refused, SubscriptionKeeper
 from tests import clock
 
 
@@ -24,8 +25,8 @@ def test_pauses_double_up_to_a_minute_and_begin_again() -> None:
 
 
 def test_a_refused_topic_is_named_asked_for_again_and_heard_once_it_is_allowed() -> None:
-    async def program() -> tuple[list[tuple[str, ...]], bytes]:
-        broker, told = MemoryBroker(), list[tuple[str, ...]]()
+    async def program() -> tuple[list[Refused], bytes]:
+        broker, told = MemoryBroker(), list[Refused]()
         broker.denied = {"a/order"}
         async with broker.link("agent") as link, broker.link("other") as other:
             await other.publish("a/order", b"work", retain=True)
@@ -40,12 +41,59 @@ def test_a_refused_topic_is_named_asked_for_again_and_heard_once_it_is_allowed()
         assert isinstance(heard, Message)
         return told, heard.payload
 
-    assert clock.run(program()) == ([("a/order",), ()], b"work")
+    assert clock.run(program()) == ([Refused(("a/order",)), Refused(())], b"work")
+
+
+def test_a_topic_that_was_accepted_before_is_asked_for_every_other_second_and_access_rules_are_not_to_blame() -> (
+    None
+):
+    async def program() -> tuple[list[Refused], float]:
+        broker, told = MemoryBroker(), asyncio.Queue[Refused]()
+        async with broker.link("agent") as link:
+            subscriptions = SubscriptionKeeper(link, told.put_nowait)
+            await subscriptions.add(["a/order"])
+            subscriptions.connected()  # at another node of a cluster
+            broker.denied = {"a/order"}
+            await subscriptions.add(["a/order"])
+            await asyncio.sleep(100.0)
+            broker.denied = set()
+            shown = [await told.get(), await told.get()]
+            subscriptions.close()
+            return shown, asyncio.get_running_loop().time()
+
+    shown, ended = clock.run(program())
+    assert shown == [Refused(("a/order",), accepted_before=True), Refused(())]
+    assert ended <= 100.0 + NODES_S
+    assert "access rules" not in shown[0].why
+    assert "access rules" in Refused(("a/order",)).why
+
+
+@clock.virtual(within_s=300)
+async def test_pauses_begin_again_once_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker, asked = MemoryBroker(), list[float]()
+    loop = asyncio.get_running_loop()
+    async with broker.link("agent") as link:
+        subscriptions = SubscriptionKeeper(link, lambda refused: None)
+        broker.denied = {"a/order"}
+        await subscriptions.add(["a/order"])
+        await asyncio.sleep(100.0)
+        broker.denied = set()
+        await asyncio.sleep(60.0)
+
+        async def refused(topics: Sequence[str]) -> Subscribed:
+            asked.append(loop.time())
+            return Subscribed(refused=tuple(topics))
+
+        monkeypatch.setattr(link, "subscribe", refused)
+        await subscriptions.add(["a/status"])
+        await asyncio.sleep(10.0)
+        subscriptions.close()
+    assert [at - asked[0] for at in asked] == [0.0, 1.0, 3.0, 7.0]
 
 
 def test_a_link_that_goes_down_and_comes_back_is_no_refusal() -> None:
-    async def program() -> list[tuple[str, ...]]:
-        broker, told = MemoryBroker(), list[tuple[str, ...]]()
+    async def program() -> list[Refused]:
+        broker, told = MemoryBroker(), list[Refused]()
         async with broker.link("agent") as link:
             subscriptions = SubscriptionKeeper(link, told.append)
             broker.restart(away_s=0.5)
@@ -61,8 +109,8 @@ def test_a_link_that_goes_down_and_comes_back_is_no_refusal() -> None:
 
 
 def test_a_broker_that_does_not_answer_for_a_minute_has_refused_nothing() -> None:
-    async def program() -> list[tuple[str, ...]]:
-        broker, told = MemoryBroker(), list[tuple[str, ...]]()
+    async def program() -> list[Refused]:
+        broker, told = MemoryBroker(), list[Refused]()
         async with broker.link("agent") as link:
             subscriptions = SubscriptionKeeper(link, told.append)
             broker.restart(away_s=60.0)
@@ -81,7 +129,7 @@ async def test_a_broker_that_answers_0x80_is_asked_again_until_its_rules_allow_i
     monkeypatch.setattr(
         Hub, "_allows_subscription", lambda hub, session, pattern: allowed or pattern != "a/order"
     )
-    hub, told = Hub(), asyncio.Queue[tuple[str, ...]]()
+    hub, told = Hub(), asyncio.Queue[Refused]()
     server = await asyncio.get_running_loop().create_server(lambda: Connection(hub), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     url = f"mqtt://127.0.0.1:{port}"
@@ -89,9 +137,9 @@ async def test_a_broker_that_answers_0x80_is_asked_again_until_its_rules_allow_i
         assert isinstance(await anext(link.incoming()), Up)
         subscriptions = SubscriptionKeeper(link, told.put_nowait, Pauses(first_s=0.05, max_s=0.1))
         assert not await subscriptions.add(["a/order", "a/status"])
-        assert await told.get() == ("a/order",)
+        assert await told.get() == Refused(("a/order",))
         allowed = True
-        assert await told.get() == ()
+        assert await told.get() == Refused(())
         assert await link.publish("a/order", b"work")
         heard = await anext(link.incoming())
         subscriptions.close()

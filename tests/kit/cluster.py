@@ -1,0 +1,31 @@
+"""A cluster of brokers in memory: its nodes pass messages on to each other."""
+
+from __future__ import annotations
+
+from covey.broker.testing.memory_broker import MemoryBroker
+
+
+class Node(MemoryBroker):
+    """One node. Make all of them with `cluster`.
+
+    Args:
+        shares_retained: whether the other nodes get what is retained here. RabbitMQ's do not: what they get is live only.
+    """
+
+    def __init__(self, *, shares_retained: bool = True) -> None:
+        super().__init__()
+        self.shares_retained = shares_retained
+        self.others: list[Node] = []
+
+    def route(self, topic: str, payload: bytes, retain: bool) -> None:
+        super().route(topic, payload, retain)
+        for node in self.others:
+            MemoryBroker.route(node, topic, payload, retain and self.shares_retained)
+
+
+def cluster(count: int, *, shares_retained: bool = True) -> list[Node]:
+    """As many nodes."""
+    nodes = [Node(shares_retained=shares_retained) for _ in range(count)]
+    for node in nodes:
+        node.others = [other for other in nodes if other is not node]
+    return nodes
