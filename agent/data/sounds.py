@@ -24,6 +24,7 @@ from covey.shared.scenario.task import Task
 SUFFIXES = frozenset({".wav"})
 RATE = 16_000  # to which all sounds are resampled, in Hz
 RATES = (1_000, 384_000)  # of files
+MOST_WIDTH = 4  # bytes of a sample of one channel
 WINDOW, HOP, SPECTRUM = 400, 160, 512  # samples: 25 ms, 10 ms, and those of a Fourier transform
 LOWEST_HZ = 20.0
 DEFAULT = (1, 40, 98)  # one second
@@ -88,9 +89,11 @@ def read(path: Path, frames: int) -> Float64:
             rate, channels, width = file.getframerate(), file.getnchannels(), file.getsampwidth()
             if not RATES[0] <= rate <= RATES[1]:
                 raise wave.Error(f"{rate} samples a second, expected {RATES[0]} to {RATES[1]}")
+            if width > MOST_WIDTH:
+                raise wave.Error(f"{width} bytes a sample, expected at most {MOST_WIDTH}")
             seconds = (WINDOW + (frames - 1) * HOP) / RATE
             content = file.readframes(int(np.ceil(seconds * rate)))
-    except (wave.Error, EOFError, OSError) as error:
+    except (wave.Error, EOFError, OSError, RuntimeError) as error:  # `wave` seeks beyond a chunk
         raise DataError(
             f"{path}: not a .wav file of PCM, or cut short ({error}); convert it, for example with `ffmpeg -i IN OUT.wav`",
             public="a sound cannot be read",

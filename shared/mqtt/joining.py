@@ -8,10 +8,10 @@ of this certificate alone, and gets its credentials file: 4 bytes with its lengt
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import socket
 import ssl
+import struct
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -20,7 +20,7 @@ from covey.shared.errors import UserError
 FIRST = b"\x04"  # the first byte of a code: none begins with a dash
 CERTIFICATE_BYTES = 16  # of its SHA-256: nobody finds another certificate with the same ones
 SECRET_BYTES = 16
-PORT_BYTES = 2
+HEAD = struct.Struct(f">{CERTIFICATE_BYTES}s{SECRET_BYTES}sH")  # and a port; the host follows
 CHECK_BYTES = 3
 LENGTH_BYTES = 4
 MAX_BYTES = 1 << 20  # of a credentials file
@@ -39,15 +39,7 @@ class JoinCode:
     secret: bytes = field(repr=False)
 
     def __str__(self) -> str:
-        body = b"".join(
-            [
-                FIRST,
-                self.certificate,
-                self.secret,
-                self.port.to_bytes(PORT_BYTES, "big"),
-                self.host.encode(),
-            ]
-        )
+        body = FIRST + HEAD.pack(self.certificate, self.secret, self.port) + self.host.encode()
         return base64.urlsafe_b64encode(body + _check(body)).decode().rstrip("=")
 
     @classmethod
@@ -56,16 +48,12 @@ class JoinCode:
         try:
             content = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
             body, check = content[:-CHECK_BYTES], content[-CHECK_BYTES:]
-            if body[:1] != FIRST or _check(body) != check:
+            host = body[1 + HEAD.size :].decode()
+            if body[:1] != FIRST or _check(body) != check or not host:
                 raise ValueError
-            fields = [CERTIFICATE_BYTES, SECRET_BYTES, PORT_BYTES]
-            rest, found = body[1:], []
-            for size in fields:
-                found.append(rest[:size])
-                rest = rest[size:]
-            certificate, secret, port = found
-            return cls(rest.decode(), int.from_bytes(port, "big"), certificate, secret)
-        except (ValueError, binascii.Error):
+            certificate, secret, port = HEAD.unpack_from(body, 1)
+            return cls(host, port, certificate, secret)
+        except (ValueError, struct.error):
             raise UserError(
                 "this is not a whole code; copy the line that `broker enroll --join` printed, from `agent join` to its end"
             ) from None
@@ -102,7 +90,7 @@ def redeem(code: JoinCode) -> bytes:
                 )
             link.sendall(code.secret)
             answer = _received(link)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the latter of a host that is none
         raise UserError(
             f"{place}: {error}; `broker enroll --join` must still run there, and the port must be open"
         ) from None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
+import hashlib
 import io
 import json
 import shutil
 import struct
 import warnings
+import wave
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -24,7 +27,7 @@ from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.record import records
 from covey.shared import array_files, audit
 from covey.shared.errors import DecodeError, UserError
-from covey.shared.mqtt import credentials
+from covey.shared.mqtt import credentials, joining
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.scenario.load import load as load_scenario
 from covey.shared.wire.documents import RosterMessage
@@ -105,6 +108,7 @@ def credential_files() -> list[bytes]:
     return [credentials.render("pi-7", url, AUTHORITY).encode()]
 
 
+CODE = str(joining.JoinCode("broker.example", 8884, bytes(16), bytes(range(16)))).encode()
 URLS = [
     b"mqtt://localhost:1883",
     b"mqtts://user:pa%20ss@[::1]:8883",
@@ -117,6 +121,23 @@ def take_url(data: bytes) -> str:
     url = BrokerUrl.parse(data.decode(errors="replace"))
     if BrokerUrl.parse(url.with_password()) != url:
         raise AssertionError(f"{url.with_password()!r} reads otherwise when it is written again")
+    return ""
+
+
+def join_code(rng: Random) -> bytes:
+    """A changed code; of most the checksum fits, so that they reach the code behind it."""
+    body = base64.urlsafe_b64decode(CODE + b"=" * (-len(CODE) % 4))[: -joining.CHECK_BYTES]
+    if rng.random() < 0.2:
+        return mutated(rng, [CODE])
+    changed = joining.FIRST + mutated(rng, [body[1:]])
+    check = hashlib.sha256(changed).digest()[: joining.CHECK_BYTES]
+    return base64.urlsafe_b64encode(changed + check).rstrip(b"=")
+
+
+def take_join_code(data: bytes) -> str:
+    code = joining.JoinCode.parse(data.decode(errors="replace"))
+    if joining.JoinCode.parse(str(code)) != code:
+        raise AssertionError(f"{code} reads otherwise when it is written again")
     return ""
 
 
@@ -203,6 +224,28 @@ def read_images(path: Path) -> None:
     if not second.exists():
         second.write_bytes(images()[0])
     load_data(path.parent.parent)
+
+
+def sounds() -> list[bytes]:
+    """Short sounds of 1 to 4 bytes a sample, with one channel and with two."""
+    found = []
+    for width, channels, rate in ((1, 1, 8000), (2, 2, 16000), (3, 1, 44100), (4, 2, 48000)):
+        buffer = io.BytesIO()
+        with wave.open(buffer, "wb") as file:
+            file.setnchannels(channels)
+            file.setsampwidth(width)
+            file.setframerate(rate)
+            file.writeframes(bytes(range(24 * width * channels % 256)) * 4)
+        found.append(buffer.getvalue())
+    return found
+
+
+def read_sounds(path: Path) -> None:
+    second = path.parent.parent / "dog" / "2.wav"
+    if not second.exists():
+        second.parent.mkdir()
+        second.write_bytes(sounds()[1])
+    load_finite(path.parent.parent)
 
 
 def idx() -> list[bytes]:
@@ -437,6 +480,7 @@ def file_targets() -> list[Target]:
         ),
         file_target("credentials", credential_files, credentials.read, "pi-7.pem", share=3),
         Target("broker.url", lambda rng: mutated(rng, URLS), lambda _: take_url, (UserError,), 4),
+        Target("join.code", join_code, lambda _: take_join_code, (UserError,), 2),
         file_target(
             "covey.broker.access.passwords",
             lambda: [b"pi-7:$7$101$c2FsdA==$aGFzaA==\n"],
@@ -449,6 +493,7 @@ def file_targets() -> list[Target]:
         file_target("data.parquet", parquet, load_finite, "d.parquet", share=1),
         file_target("data.npz", npz, load_finite, "d.npz", share=2),
         file_target("data.images", images, read_images, folder + "cat/1.png", share=2),
+        file_target("data.wav", sounds, read_sounds, folder + "cat/1.wav", share=2),
         file_target("data.idx", idx, read_idx, folder + "train-images-idx3-ubyte", share=2),
         file_target(
             "data.idx.gz",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import struct
 from pathlib import Path
@@ -15,13 +17,14 @@ from covey.coordinator.disk.array_files import open_arrays
 from covey.shared import audit
 from covey.shared.array_files import ArrayFileError, read_npz
 from covey.shared.errors import DataError, DecodeError, UserError
+from covey.shared.mqtt import joining
 from covey.shared.numerics.vectors import Layout
 from covey.shared.scenario.load import load as load_scenario
 from covey.shared.wire.codec import decode
 from covey.shared.wire.messages import Encoded, OrderMessage
 from tests.attacks.bad_data import leaf_user
 from tests.fuzz.campaign import rng_of
-from tests.fuzz.file_targets import matlab, npz
+from tests.fuzz.file_targets import matlab, npz, sounds
 from tests.fuzz.mutate import mutated, packed
 from tests.fuzz.wire_targets import sealed
 from tests.shared.samples import SAMPLES
@@ -140,3 +143,36 @@ def test_a_damaged_matlab_file_does_not_end_the_process(tmp_path: Path) -> None:
         except DataError:
             continue
         assert np.isfinite(load_data(tmp_path).targets).all()
+
+
+@pytest.mark.parametrize(
+    ("place", "content"),
+    [
+        (16, struct.pack("<I", 2**31)),  # a chunk beyond the end: RuntimeError
+        (34, struct.pack("<H", 64)),  # eight bytes a sample: ValueError
+    ],
+)
+def test_a_sound_with_a_wild_header_is_refused(tmp_path: Path, place: int, content: bytes) -> None:
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.wav").write_bytes(sounds()[1])
+    load_data(tmp_path)
+    damaged = bytearray(sounds()[1])
+    damaged[place : place + len(content)] = content
+    (tmp_path / "cat" / "1.wav").write_bytes(bytes(damaged))
+    with pytest.raises(DataError, match=r"not a \.wav file of PCM"):
+        load_data(tmp_path)
+
+
+@pytest.mark.parametrize("body", [b"\x04", b"\x04" + bytes(30), b"\x04" + bytes(34)])
+def test_a_short_code_whose_checksum_fits_is_refused(body: bytes) -> None:
+    """Taken, with a secret that was cut or a host without a name."""
+    check = hashlib.sha256(body).digest()[: joining.CHECK_BYTES]
+    with pytest.raises(UserError, match="not a whole code"):
+        joining.JoinCode.parse(base64.urlsafe_b64encode(body + check).decode().rstrip("="))
+
+
+def test_a_code_whose_host_is_none_is_refused() -> None:
+    """UnicodeError, from the lookup of the name."""
+    with pytest.raises(UserError, match="must still run there"):
+        joining.redeem(joining.JoinCode("a" * 70 + ".example", 8884, bytes(16), bytes(16)))
