@@ -131,8 +131,8 @@ class Scale:
         """Why sums of that number of members could be ambiguous or carry too little noise, or None."""
         if not (0.0 < self.clip < math.inf and self.cap >= 1 and self.levels >= 1):
             return "clip, cap and levels must be positive"
-        if not 0.0 <= self.deviation < math.inf:
-            return "the noise must be finite and not negative"
+        if not 0.0 <= self.deviation < _HALF:
+            return "the noise must be below 2**31 units and not negative"
         if members * (self.levels + self.tail) >= _HALF:
             return f"{members} members times {self.levels + self.tail} units could exceed 2**31"
         if members * self.cap >= _HALF:

@@ -6,6 +6,7 @@ from functools import lru_cache
 
 from tests.fuzz.file_targets import file_targets
 from tests.fuzz.run_targets import report_target
+from tests.fuzz.secure_targets import secure_targets
 from tests.fuzz.target import Target
 from tests.fuzz.wire_targets import wire_targets
 
@@ -15,7 +16,7 @@ __all__ = ["Target", "target", "targets"]
 @lru_cache(maxsize=1)
 def targets() -> dict[str, Target]:
     """Every target by name."""
-    found = [*wire_targets(), *file_targets(), report_target()]
+    found = [*wire_targets(), *secure_targets(), *file_targets(), report_target()]
     return {each.name: each for each in found}
 
 

@@ -27,6 +27,7 @@ from tests.fuzz.campaign import rng_of
 from tests.fuzz.file_targets import matlab, npz, sounds
 from tests.fuzz.mutate import mutated, packed
 from tests.fuzz.wire_targets import sealed
+from tests.secure.group import site
 from tests.shared.samples import SAMPLES
 
 
@@ -176,3 +177,12 @@ def test_a_code_whose_host_is_none_is_refused() -> None:
     """UnicodeError, from the lookup of the name."""
     with pytest.raises(UserError, match="must still run there"):
         joining.redeem(joining.JoinCode("a" * 70 + ".example", 8884, bytes(16), bytes(16)))
+
+
+def test_terms_with_endless_noise_are_refused() -> None:
+    """OverflowError, at each member that a coordinator sends them to."""
+    here = site()
+    terms = here.terms.model_copy(update={"deviation": 1e308})
+    member = here.members[0]
+    assert member.join(terms.to_bytes()) == []
+    assert member.refused == "unsafe terms"
