@@ -25,6 +25,7 @@ from tests.processes import free_port
 from tests.test_docs import PAGES, ROOT
 
 USUAL_PORTS = ("1883", "8883")
+WITH_TORCH = ("quickstart.md", "unusual-samples.md")
 LIMIT_S = 420.0  # for all commands of one block
 # `pip install ./folder` reaches no index, takes the setuptools that are here, and leaves this environment as it is
 OFFLINE_PIP = {
@@ -135,9 +136,7 @@ def ended(process: subprocess.Popen[bytes]) -> None:
 def test_the_sessions_of_a_page_run(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if (
-        page.name != "quickstart.md"
-    ):  # which shows torch; workers with NumPy start in a tenth of its time
+    if page.name not in WITH_TORCH:  # workers with NumPy start in a tenth of its time
         monkeypatch.setenv("COVEY_LEARNER", "numpy")
     (tmp_path / "scenarios").symlink_to(ROOT / "scenarios")
     (tmp_path / "home").mkdir()

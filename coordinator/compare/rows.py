@@ -83,11 +83,11 @@ def row_of(
         "strategy": cell.scenario.strategy.name,
         "split": result.get("partition"),  # a digest of who held which samples
     }
-    columns |= _figures(averages)
-    columns["undrawn"] = undrawn.get("agents")  # how many agents no training round has drawn
-    columns |= tuning_of(cell.scenario)
     task = cell.scenario.task
     measure = measure_of(compare, task)
+    columns |= _figures(averages, measure)
+    columns["undrawn"] = undrawn.get("agents")  # how many agents no training round has drawn
+    columns |= tuning_of(cell.scenario)
     columns |= _judgement(columns, compare, measure)
     for key in COPIED:
         columns[key] = result[key]
@@ -140,14 +140,14 @@ def _averages_by_mode(result: Mapping[str, Any]) -> dict[str, Any]:
     return averages
 
 
-def _figures(averages: Mapping[str, Any]) -> dict[str, float]:
+def _figures(averages: Mapping[str, Any], measure: Measure) -> dict[str, float]:
     """A column for each mode, figure and average, such as last_accuracy_macro."""
     columns = {}
     for mode in MODES:
         figures = averages.get(mode)
         if not figures:
             continue
-        for figure in FIGURES:
+        for figure in dict.fromkeys((*FIGURES, measure.name)):
             for average, value in figures.get(figure, {}).items():
                 column = f"{mode}_{figure}_{average}"
                 columns[column] = value

@@ -391,6 +391,15 @@ def test_a_comparison_of_a_regression_speaks_of_errors_in_units_of_the_target() 
     assert expected.items() <= shown.items()
 
 
+def test_a_comparison_shows_whatever_measure_its_task_names() -> None:
+    scene = scenario(task={**DIGITS["task"], "measure": "auc"})
+    [cell, *_] = grid(scene)
+    served = {"agents": 6, "auc": {"micro": 0.75, "macro": 0.8125}}
+    row = row_of(cell, compared(scene), result(0, accuracy={"server": served}), [])
+    [table] = tables(scene, summaries(scene, [row]))
+    assert "0.8125" in table.rows[0]
+
+
 def test_the_target_of_a_regression_may_be_tracked_after_training() -> None:
     scene = scenario(task=REGRESSION, compare={"target": 3.5})
     (cell_, *_) = [one for one in grid(scene) if one.label == "fedclust"]
