@@ -274,6 +274,11 @@ class Policy(BaseModel):
         None, description="seconds for the work of one order; then the training process is ended"
     )
 
+    @property
+    def limits_memory(self) -> bool:
+        """Whether the owner limits the memory of the training process."""
+        return self.max_memory_mb is not None or self.memory_limit_mb is not None
+
     def of_memory(self) -> Policy:
         """The limits on memory alone."""
         limits = {key: getattr(self, key) for key in ("max_memory_mb", "memory_limit_mb")}
@@ -370,6 +375,7 @@ def _describe_fault(location: tuple[int | str, ...], message: str) -> str:
 
 
 DEFAULT = Policy()
+OF_THE_OWNER = "policy of this device"  # begins an error about a limit
 TAKES_MORE = "the work takes more than the allowed"  # of an error about memory
 UNLIMITED = Policy(
     max_epochs=None, max_steps=None, max_models=None, max_model_values=None, max_base_mb=None

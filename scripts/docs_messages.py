@@ -94,6 +94,7 @@ ENTRIES = (
             "state": "what the coordinator does",
             "task": "the task to check the data against: `features`, `classes`, `model`, `scale`, `standardise`",
             "task_digest": "name of that task; an agent repeats it in its status once its data was checked",
+            "batch": "samples of a mini-batch of the run; a device with a limit on its memory tries a step",
             "delivery": "when agents subscribe to models: while an order names them, or all the time",
             "spread_s": "the time over which agents spread their answers to the roll call; left out if it is 0.5",
         },

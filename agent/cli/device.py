@@ -425,6 +425,7 @@ def bench(
     status --json` shows it.
     """
     from covey.agent.device import bench_file, bench_report
+    from covey.agent.device.fitting import what_fits
     from covey.agent.learner_choice import learner_name
     from covey.agent.policy import TAKES_MORE
     from covey.shared.wire.documents import Benchmark
@@ -446,7 +447,10 @@ def bench(
         why = answer.get("detail") or answer["failure"]
         if TAKES_MORE not in why:
             raise UserError(why)
-        raise UserError(f"{why}; {_what_fits(job, threads or default_threads())}")
+        advice = asyncio.run(
+            what_fits(lambda one: _first_job(one, threads or default_threads()), job)
+        )
+        raise UserError(f"{why}; {advice}")
     result = Benchmark.model_validate(answer)
     file = bench_file.write(state_folder(state, agent, federation), result)
     if as_json:
@@ -454,17 +458,6 @@ def bench(
         return
     print(bench_report.as_text(result, epochs))
     print(f"kept in {file}: the agent's status has it from its next start on")
-
-
-def _what_fits(job: dict[str, Any], threads: int) -> str:
-    """What to change where the work of a batch takes too much memory: each half of the batch is tried."""
-    advice = "freeze more of the model (task.freeze, task.share), or choose a smaller one"
-    batch: int = job["batch"]
-    while batch > 1:
-        batch //= 2
-        if "failure" not in asyncio.run(_first_job({**job, "batch": batch}, threads)):
-            return f"a batch of {batch} fits (training.batch); or {advice}"
-    return f"no batch fits; {advice}"
 
 
 async def _first_job(job: dict[str, Any], threads: int) -> dict[str, Any]:

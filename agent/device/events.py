@@ -236,6 +236,7 @@ class Inspect:
 
     task: dict[str, Any]
     digest: str
+    batch: int = 0  # samples of a mini-batch; 0: unknown
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.agent.device import events as e
+from covey.agent.device.fitting import too_large
 from covey.agent.device.identity import Identity
 from covey.agent.device.keeper import Keeper
 from covey.agent.device.model_store import ModelStore
@@ -119,8 +120,8 @@ class Performer:
         self._is_free.set()
         self._samples = 0.0  # training samples of the newest inspection: the weight of later jobs
 
-    async def inspect(self, task: dict[str, Any], task_digest: str) -> e.Inspected:
-        """Compare the data with a task."""
+    async def inspect(self, task: dict[str, Any], task_digest: str, batch: int = 0) -> e.Inspected:
+        """Compare the data with a task, and the memory of a training step with the owner's limits, if there are any."""
         job = {
             "job": "inspect",
             "source": dict(self._identity.source),
@@ -128,10 +129,14 @@ class Performer:
             **self._rules.to_wire(),
         }
         # who takes part must be known before any work
-        found = await self._call(job, weight=FIRST)
+        found = await self._first_call(job)
         problem = found.get("failure") or found.get("problem")
         if problem:
             return e.Inspected(task_digest, problem=problem, detail=found.get("detail", ""))
+        if batch and self._rules.policy.limits_memory:
+            problem = await too_large(self._first_call, {**job, "job": "fits", "batch": batch})
+            if problem:
+                return e.Inspected(task_digest, problem=problem, detail=problem)
         samples = found["samples"]
         test_samples = found["test_samples"]
         labels: tuple[str, ...] = ()
@@ -140,6 +145,9 @@ class Performer:
         self._samples = float(samples)
         self._observer(DataFits(samples, test_samples))
         return e.Inspected(task_digest, samples, test_samples, labels)
+
+    async def _first_call(self, job: dict[str, Any]) -> dict[str, Any]:
+        return await self._call(job, weight=FIRST)
 
     async def perform(self, order: OrderMessage) -> Done:
         """Do the work of an order."""

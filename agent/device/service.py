@@ -488,10 +488,10 @@ class Agent:
                 payload = status.to_bytes()
                 self._sent_statuses.append(payload)
                 effects.append(Publish([(self._status_topic, payload)]))
-            case e.Inspect(task, task_digest):
+            case e.Inspect(task, task_digest, batch):
                 self._is_inspected.clear()
                 inspect = self._performer.inspect
-                effects.append(Start(INSPECT, partial(inspect, task, task_digest)))
+                effects.append(Start(INSPECT, partial(inspect, task, task_digest, batch)))
             case e.StartWork(order):
                 self._start_work(order)
             case e.CancelWork():

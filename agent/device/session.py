@@ -351,7 +351,7 @@ class Session:
             return []
         refusal = self._rules.refuses_task(status.task)
         if refusal is None:
-            return [Inspect(status.task, status.task_digest)]
+            return [Inspect(status.task, status.task_digest, status.batch)]
         self._count_refusal()
         return self._presence.inspected(Inspected(status.task_digest, problem=refusal))
 

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from covey.agent.data import Dataset
 from covey.agent.data.check import load_local
 from covey.agent.data.proposal_data import describe
 from covey.agent.learning import learner_for
 from covey.agent.policy import DEFAULT_RULES, Rules
+from covey.shared.numerics.split import Mask, Split
 from covey.shared.numerics.vectors import Vector
 from covey.shared.proposal.proposal import checked, propose
 from covey.shared.scenario.load import load_without_files
@@ -75,19 +77,15 @@ def measure(
         UserError: the model cannot be built for the task.
     """
     samples = load_local(data, label, task)
-    learner = learner_for(task, rules)
-    layout = learner.layout(task, rules.allowed)
-    generator = np.random.default_rng(0)
-    start = generator.uniform(0, LARGEST_START, layout.size).astype(np.float32)
-    local = learner.local(samples, task, layout, training, generator, rules)
-    step_s = _seconds_per_step(local, start)
+    local, start, trained = _local_of(samples, task, training, rules)
+    step_s = _seconds_per_step(local, start, trained)
     local.predict(start, "test")  # the first pass allocates memory
     began = time.perf_counter()
     local.predict(start, "test")
     evaluation_s = time.perf_counter() - began
     return Figures(
         task.model.name,
-        layout.size,
+        start.size,
         len(samples.targets),
         len(samples.test_targets),
         step_s,
@@ -95,15 +93,42 @@ def measure(
     )
 
 
-def _seconds_per_step(local: Local, start: Vector) -> float:
+def one_step(samples: Dataset, task: Task, training: Training, rules: Rules) -> None:
+    """Train one step and evaluate on the data of this device, to see whether that fits into memory.
+
+    Args:
+        samples: in the form of the task.
+        task: what to train.
+        training: its batch.
+        rules: of this device; they name the learner.
+    """
+    local, start, trained = _local_of(samples, task, training, rules)
+    local.train(start, steps=1, trained=trained)
+    local.predict(start, "test")
+
+
+def _local_of(
+    samples: Dataset, task: Task, training: Training, rules: Rules
+) -> tuple[Local, Vector, Mask | None]:
+    """The data ready for training, a small model, and what of it the task trains."""
+    learner = learner_for(task, rules)
+    layout = learner.layout(task, rules.allowed)
+    generator = np.random.default_rng(0)
+    start = generator.uniform(0, LARGEST_START, layout.size).astype(np.float32)
+    local = learner.local(samples, task, layout, training, generator, rules)
+    split = Split.by_patterns(layout, task.share, task.keep, task.freeze)
+    return local, start, split.trains
+
+
+def _seconds_per_step(local: Local, start: Vector, trained: Mask | None) -> float:
     """Seconds of one step of SGD: the mean over some seconds of training."""
-    local.train(start, steps=WARM_UP_STEPS)
+    local.train(start, steps=WARM_UP_STEPS, trained=trained)
     began = time.perf_counter()
-    local.train(start, steps=MIN_STEPS)
+    local.train(start, steps=MIN_STEPS, trained=trained)
     first_s = (time.perf_counter() - began) / MIN_STEPS
     steps = min(max(int(TRAINING_S / max(first_s, 1e-6)), MIN_STEPS), MAX_STEPS)
     began = time.perf_counter()
-    local.train(start, steps=steps)
+    local.train(start, steps=steps, trained=trained)
     return (time.perf_counter() - began) / steps
 
 

@@ -151,6 +151,8 @@ def answer(job: frames.Job, options: Options = DEFAULTS) -> frames.Job:
         match job["job"]:
             case "inspect":
                 return _inspect(job)
+            case "fits":
+                return _fits(job, options.threads)
             case "perform":
                 return _perform(job, options)
             case "partition":
@@ -190,6 +192,20 @@ def _inspect(job: frames.Job) -> frames.Job:
             "problem": _line(error.public),
             "detail": _line(str(error)),
         }
+
+
+def _fits(job: frames.Job, threads: int) -> frames.Job:
+    """Train one step and evaluate, within the owner's limits on memory. Nothing is kept of the model."""
+    from covey.agent.training.bench import one_step
+    from covey.agent.worker.sources import source_of
+    from covey.shared.scenario.task import Task
+    from covey.shared.strategies.base import Training
+
+    rules = Rules.from_wire(job)
+    task = Task.model_validate(job["task"])
+    with memory_limited(rules, threads):
+        one_step(source_of(job["source"]).dataset(task), task, Training(batch=job["batch"]), rules)
+    return {}
 
 
 def _partition(job: frames.Job) -> frames.Job:

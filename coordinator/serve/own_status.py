@@ -122,6 +122,7 @@ class OwnStatus:
             state="stopped" if stopped else self.state,
             task=task.for_agents(),
             task_digest=task.digest,
+            batch=scenario.training.batch,
             delivery=scenario.wire.delivery,
             spread_s=spread_s(engine.expected),
         )

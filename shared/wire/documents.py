@@ -144,6 +144,7 @@ class CoordinatorStatus(Document):
     state: Literal["gathering", "open", "paused", "folding", "finished", "stopped"] = "gathering"
     task: Numbers | None = None
     task_digest: ShortText = ""
+    batch: Count = 0  # samples of a mini-batch; 0: unknown
     delivery: Literal["participants", "all"] = "participants"
     # the time over which agents spread their answers to the roll call; grows with the fleet
     spread_s: Annotated[float, Field(ge=0, le=MAX_SPREAD_S)] = ROLL_SPREAD_S
@@ -154,6 +155,8 @@ class CoordinatorStatus(Document):
         fields: dict[str, Any] = dump(self)
         if self.spread_s == ROLL_SPREAD_S:
             del fields["spread_s"]
+        if not self.batch:
+            del fields["batch"]
         return fields
 
     @property

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from covey.agent.cli import program
 from covey.agent.device import bench_file, bench_report
-from covey.agent.policy import TAKES_MORE
+from covey.agent.policy import DEFAULT_RULES, TAKES_MORE, Policy, Rules
 from covey.agent.training.bench import measure, task_of
 from covey.agent.worker import worker
 from covey.coordinator.serve.roster import Roster
@@ -119,6 +119,22 @@ def test_a_damaged_result_is_as_good_as_none(content: bytes, tmp_path: Path) -> 
 def test_figures_out_of_bounds_are_refused(changes: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         Benchmark.model_validate({**RESULT.model_dump(), **changes})
+
+
+def test_a_worker_tries_a_step_within_the_owners_limits(tmp_path: Path) -> None:
+    task = task_of(str(images(tmp_path)), None, None, "linear")
+    job = {
+        "job": "fits",
+        "source": {"data": str(images(tmp_path))},
+        "task": task.model_dump(mode="json"),
+        "batch": 16,
+        **DEFAULT_RULES.to_wire(),
+    }
+    assert worker.answer(job) == {}
+    limited = Rules(Policy(memory_limit_mb=1)).to_wire()
+    assert worker.answer({**job, **limited})["failure"].startswith(
+        "policy of this device: memory_limit_mb: torch alone takes"
+    )
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 
 from covey.agent.device.identity import Identity
 from covey.agent.device.service import Agent, NameTakenError
+from covey.agent.policy import OF_THE_OWNER, TAKES_MORE, Policy, Rules
 from covey.agent.worker.pool import WorkerLost
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.shared.mqtt.link import Message, Up
@@ -460,6 +461,39 @@ async def test_data_is_inspected_for_the_coordinators_task(tmp_path: Path) -> No
         await asyncio.sleep(3)
     said = world.statuses[-2]
     assert (said.epoch, said.task, said.samples, said.test_samples) == ("e1", TASK.digest, 80, 20)
+
+
+class SmallPool(FakePool):
+    """A worker whose owner allows the memory of eight samples."""
+
+    async def call(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
+        if job["job"] != "fits":
+            return await super().call(job, weight=weight)
+        self.jobs.append(job)
+        why = f"{OF_THE_OWNER}: memory_limit_mb: {TAKES_MORE} 200 MB"
+        return {} if job["batch"] <= 8 else {"failure": why}
+
+
+@pytest.mark.parametrize(
+    ("batch", "policy", "problem"),
+    [
+        (8, Policy(memory_limit_mb=200), None),
+        (32, Policy(), None),
+        (0, Policy(memory_limit_mb=200), None),
+        (32, Policy(memory_limit_mb=200), "200 MB; a batch of 8 fits (training.batch); or freeze"),
+    ],
+)
+@clock.virtual(within_s=3600)
+async def test_a_device_stays_out_of_a_run_whose_work_exceeds_its_memory_before_the_first_order(
+    tmp_path: Path, batch: int, policy: Policy, problem: str | None
+) -> None:
+    async with World.open(tmp_path, pool=SmallPool()) as world, world.living(rules=Rules(policy)):
+        seen = status(task=True, batch=batch)
+        await world.hand.publish(TOPICS.coordinator_status, seen.to_bytes(), retain=True)
+        await asyncio.sleep(9)
+    said = world.statuses[-2]
+    assert (said.problem is None) == (problem is None)
+    assert problem is None or problem in str(said.problem)
 
 
 @clock.virtual(within_s=3600)
