@@ -128,7 +128,7 @@ class _Column:
         word = spelled(cell)
         if word in self._counts or len(self._counts) <= MAX_DISTINCT:
             self._counts[word] += 1
-        number = _number(cell)
+        number = number_in(cell)
         if number is not None:
             self._numbers += 1
             self._whole += number.is_integer()
@@ -181,7 +181,7 @@ class _Column:
         return least <= self._smallest and self._largest <= most
 
 
-def _number(cell: Any) -> float | None:
+def number_in(cell: Any) -> float | None:
     """The finite number in a cell; None if it is none."""
     if not isinstance(cell, str | int | float):
         return None

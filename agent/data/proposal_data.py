@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from covey.agent.data.dataset import Dataset
-from covey.agent.data.describe import ColumnDescription, describe_table
+from covey.agent.data.describe import ColumnDescription, describe_table, number_in
 from covey.agent.data.image_reader import ImageHeader, ImageSource, read_header
 from covey.agent.data.images import image_folders
 from covey.agent.data.load import has_images, load, tables_at
@@ -176,7 +176,7 @@ def _values(column: ColumnDescription, *, is_number: bool) -> tuple[str, ...] | 
         return None
     if not is_number:
         return tuple(sorted(column.values))
-    different = {float(text) for text in column.values if text not in column.strange}
+    different = {number for text in column.values if (number := number_in(text)) is not None}
     return tuple(spelled(number) for number in sorted(different))
 
 
@@ -186,8 +186,8 @@ def _counts(
     """The cells of each of these values."""
     found: Counter[str] = Counter()
     for text, count in zip(column.values, column.counts, strict=True):
-        is_spelled = is_number and text not in column.strange
-        found[spelled(float(text)) if is_spelled else text] += count
+        number = number_in(text) if is_number else None
+        found[text if number is None else spelled(number)] += count
     return tuple(found[value] for value in values)
 
 

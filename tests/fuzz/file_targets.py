@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import gzip
 import hashlib
 import io
@@ -20,6 +21,7 @@ from typing import Any, cast
 import numpy as np
 
 from covey.agent.data import load as load_data
+from covey.agent.data.proposal_data import describe
 from covey.agent.device.outbox import Outbox
 from covey.broker.access import passwords
 from covey.coordinator.disk.array_files import open_arrays, save_arrays
@@ -29,6 +31,7 @@ from covey.shared import array_files, audit
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt import credentials, joining
 from covey.shared.mqtt.broker_url import BrokerUrl
+from covey.shared.proposal.proposal import propose
 from covey.shared.scenario.load import load as load_scenario
 from covey.shared.wire.documents import RosterMessage
 from tests.attacks import bad_data
@@ -186,6 +189,28 @@ def csv() -> list[bytes]:
         b"a;b;y\n1;2;0.5\n3;4;1\n",
         b'"a","b","class"\n1,"2",0\n3,4,1\n',
     ]
+
+
+def tables() -> list[bytes]:
+    """As tables come from devices: with times, decimal commas, other encodings and separators."""
+    german = "zeit;Größe;kWh\n31.12.2025 10:00;1,5;2,25\n31.12.2025 11:00;1.002,5;3,0\n"
+    return [
+        b"time,temp,place,label\n2025-01-01 00:00,1.5,a,cat\n2025-01-01 01:00,2,b,dog\n",
+        german.encode("cp1252"),
+        b"\xef\xbb\xbfa\tb\ty\n1\t2\t3\n4\t5\t6\n",
+        "a,b,y\n1,2,0\n".encode("utf-16"),
+    ]
+
+
+def read_proposed(path: Path) -> None:
+    """What `coordinator init` proposes for a device with this table, and for two."""
+    described = [describe(str(path))]
+    propose(described).to_yaml()
+    for number, content in enumerate(tables()):
+        second = path.with_name(f"{number}.csv")
+        second.write_bytes(content)
+        with contextlib.suppress(UserError):  # most tables do not go together
+            propose([*described, describe(str(second))]).to_yaml()
 
 
 def parquet() -> list[bytes]:
@@ -490,6 +515,7 @@ def file_targets() -> list[Target]:
         ),
         file_target("audit.log", audit_log, read_audit, "audit.jsonl", make=audit_text),
         file_target("data.csv", csv, load_finite, "d.csv", share=4),
+        file_target("data.proposal", tables, read_proposed, "d.csv", share=0.5),
         file_target("data.parquet", parquet, load_finite, "d.parquet", share=1),
         file_target("data.npz", npz, load_finite, "d.npz", share=2),
         file_target("data.images", images, read_images, folder + "cat/1.png", share=2),

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from covey.agent.data import load as load_data
+from covey.agent.data.proposal_data import describe
 from covey.coordinator.disk.array_files import open_arrays
 from covey.shared import audit
 from covey.shared.array_files import ArrayFileError, read_npz
@@ -186,3 +187,11 @@ def test_terms_with_endless_noise_are_refused() -> None:
     member = here.members[0]
     assert member.join(terms.to_bytes()) == []
     assert member.refused == "unsafe terms"
+
+
+def test_a_column_of_numbers_with_a_few_times_is_described(tmp_path: Path) -> None:
+    """ValueError, out of `coordinator init`."""
+    rows = ["2025-01-01 00:00,a", "2025-01-01 01:00,b", *["7,a", "8,b"] * 40]
+    (tmp_path / "d.csv").write_text("\n".join(["x,label", *rows]) + "\n")
+    x, _ = describe(str(tmp_path / "d.csv")).columns
+    assert (x.kind, x.faults, x.values) == ("number", 2, ("7", "8"))
