@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -133,11 +133,9 @@ class SecureFolder:
         make_folder(self._folder)
         write_atomically(self._file(name), np.asarray(vector, WIRE).tobytes())
 
-    def forget_vectors(self, but: Sequence[str]) -> None:
-        kept = {self._file(name) for name in but}
-        for path in self._folder.glob(f"*{ENDING}"):
-            if path not in kept:
-                path.unlink(missing_ok=True)
+    def erase_work(self) -> None:
+        for path in [*self._folder.glob(f"*{ENDING}"), self._folder / WORK]:
+            path.unlink(missing_ok=True)
 
     def keep_work(self, name: bytes, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         make_folder(self._folder)

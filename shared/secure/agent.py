@@ -250,7 +250,7 @@ class Refuse:
 
 @dataclass(frozen=True)
 class EraseVectors:
-    """Delete the files of the vectors of these starts, masked or not."""
+    """Delete the files of the vectors of these starts, masked or not, and of the work that they were made of."""
 
     starts: tuple[bytes, ...]
 
@@ -421,15 +421,15 @@ class SecureAgent:
                 "own_share": b"",
             }
         )
-        return Step(self._locked(state, own).changed(sum=after), (SendAnswer(answer),))
+        locked = self._locked(state, own).changed(sum=after, vectors=[])
+        return Step(locked, (*_erased(state), SendAnswer(answer)))
 
     def closed(self, state: AgentState) -> Step:
         """The round is over, the run was left, or this agent was expelled: only locks and account are left."""
         if state.sum is None and not state.vectors:
             return Step(state, (), False)
-        starts = tuple(own.start for own in state.vectors)
         after = self._without_sum(state).changed(vectors=[])
-        return Step(after, (EraseVectors(starts),))
+        return Step(after, _erased(state))
 
     def tick(self, state: AgentState, now: float) -> Step:
         """Forget a sum whose time has run out."""
@@ -684,6 +684,12 @@ def _streams(own: OwnSum) -> tuple[Stream, ...]:
             key = pair_key(agreed(row.mask_key), named, own.place, row.place)
             streams.append(Stream(sign_of(own.place, row.place), key))
     return tuple(streams)
+
+
+def _erased(state: AgentState) -> tuple[EraseVectors, ...]:
+    """Without vectors there is nothing to erase: the work that lies there may be that of the next start."""
+    starts = tuple(own.start for own in state.vectors)
+    return (EraseVectors(starts),) if starts else ()
 
 
 def _rho(terms: Terms) -> float:

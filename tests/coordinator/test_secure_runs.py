@@ -379,6 +379,34 @@ def test_training_ahead_takes_no_longer_than_the_device_allows(tmp_path: Path) -
     assert [round(at) for at in ended[:4]] == [15] * 4
 
 
+def test_work_leaves_the_disk_with_the_answer_and_a_sum_whose_time_is_over_with_the_next_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock_s = [0.0]
+    monkeypatch.setattr(SecureFolder, "now", property(lambda folder: clock_s[0]))
+
+    class Late(Failing):
+        def work(self, run: Run, client: ClientId, order: OrderMessage) -> ReportContent:
+            assert order.work is not None
+            is_late = client == "agent-0" and order.work.phase == phases.UNMASK
+            clock_s[0] = 3600.0 * is_late
+            try:
+                return super().work(run, client, order)
+            except PublicError as error:
+                return ReportContent.failed(order, client, str(error))
+
+    this = scene(rounds={"count": 1})
+    run = Run.start(tmp_path, this, small_run.setup(this), small_run.rules(this), "in-process", 0.0)
+    Driver(run, Late({})).complete(samples_of(small_run.clients()))
+    assert ends(tmp_path) == [["sum"]]
+    for i in range(8):
+        place = tmp_path / "agents" / f"agent-{i}" / "secure"
+        assert [path.name for path in place.iterdir()] == [STATE]
+        state = SecureFolder(place, simulated_identity(this.seed, f"agent-{i}")).state()
+        assert state.vectors == []
+        assert (state.sum is None) == (i == 0)
+
+
 def test_no_report_of_a_secure_run_has_an_update_in_the_clear(tmp_path: Path) -> None:
     seen: list[ReportContent] = []
 

@@ -39,7 +39,7 @@ MOST_KILLS = 8  # in a run, so that it ends
 CHANCE = 0.03  # of a kill at one write
 GONE = 0.05  # of an agent in one phase
 DISKS: dict[str, list[tuple[type, str]]] = {
-    "agent killed": [(SecureFolder, name) for name in ("save", "save_vector", "forget_vectors")],
+    "agent killed": [(SecureFolder, name) for name in ("save", "save_vector", "erase_work")],
     "coordinator killed": [(Checkpoint, "save"), (Spool, "keep"), (Spool, "drop")],
 }
 

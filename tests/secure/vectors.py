@@ -41,6 +41,10 @@ def whole_sum() -> dict[str, Any]:
     here.gather_joins()
     secrets = [_secrets(here, place) for place in range(1, 6)]
     here.gather_reports([1, 2, 3, 4])
+    vectors = {
+        str(place): here.members[place - 1].vectors[here.begun.digest].tolist()
+        for place in here.state.reported
+    }
     here.gather_answers()
     assert isinstance(here.end, co.Opened)
     contents = {
@@ -52,10 +56,7 @@ def whole_sum() -> dict[str, Any]:
         "U": de.name_of_unmask(here.state.unmask).hex(),
         "members": secrets,
         "contents": contents,
-        "vectors": {
-            str(place): here.members[place - 1].vectors[here.begun.digest].tolist()
-            for place in here.end.reported
-        },
+        "vectors": vectors,
         "masked": {str(place): here.vectors[place].tolist() for place in here.end.reported},
         "sum": here.opened().tolist(),
     }

@@ -63,7 +63,8 @@ class SecureDevice(Protocol):
     def save(self, state: at.AgentState) -> None: ...
     def vector(self, name: str) -> Integers | None: ...
     def save_vector(self, name: str, vector: Integers) -> None: ...
-    def forget_vectors(self, but: Sequence[str]) -> None: ...
+    def erase_work(self) -> None:
+        """Delete the newest work and all vectors."""
 
 
 class OnDevice:
@@ -91,6 +92,8 @@ class OnDevice:
             DecodeError: the order's contents are damaged.
         """
         device = self._device
+        if not device.ahead:  # another worker decides
+            _taken(device, device.agent.tick(device.state(), device.now))
         if why := self._method.refuses(SecureSettings(clip=1.0)):
             raise PublicError(f"secure sums are not for this method: {why}")
         if device.ahead:
@@ -282,7 +285,7 @@ def _taken(device: SecureDevice, step: at.Step) -> list[at.Effect]:
                     device, device.agent.masked(device.state(), terms, digest_of(vector))
                 )
             case at.EraseVectors():
-                device.forget_vectors([])
+                device.erase_work()
             case _:
                 sent.append(effect)
     return sent
