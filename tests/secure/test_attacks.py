@@ -404,6 +404,21 @@ def test_an_answer_that_its_member_did_not_sign_does_not_count() -> None:
         here.machine.answered(here.state, forged.to_bytes())
 
 
+def test_reports_and_answers_of_an_earlier_attempt_do_not_count_in_the_next_one() -> None:
+    """Its list has the same members; the sums, and so all names, differ."""
+    first = site_at("report", 5)
+    (answer,) = first.members[0].unmask(first.state.unmask)
+    assert isinstance(answer, at.SendAnswer)
+    members = devices(5)  # the same keys
+    again = Site(members, terms_of(members, attempt=2))
+    again.gather_joins()
+    with pytest.raises(DecodeError, match="another list"):
+        again.machine.reported(again.state, first.state.heads[1].to_bytes())
+    again.gather_reports()
+    with pytest.raises(DecodeError, match="another unmask list"):
+        again.machine.answered(again.state, answer.content)
+
+
 def test_keys_that_open_nothing_leave_the_sum_to_the_other_answers() -> None:
     here = site_at("report", 5)
     liar = here.members[0]

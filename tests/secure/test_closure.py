@@ -19,7 +19,7 @@ from covey.shared.secure.parameters import Group, Scale, group_of
 from covey.shared.secure.primitives import Token, public_key
 from covey.shared.secure.shamir import share_to_bytes
 from tests.secure.closure import Attempt, Server
-from tests.secure.group import Device, device, start
+from tests.secure.group import NOW, Device, device, start
 
 # 5 honest members and 1 colluder; a sum has at least t - c = 3 honest ones
 GROUP = Group(members=6, threshold=4, colluders=1, least=4)
@@ -105,6 +105,11 @@ def campaign(seed: int) -> tuple[Server, int]:
         promises.append(threshold - colluders)
         attempt = server.offer([*invited, *others], group)
         step(chance, attempt)
+        for member in invited:
+            if (
+                chance.random() < 0.1
+            ):  # the time of its sum runs out: it works again in the next one
+                member.take(member.machine.tick(member.state, NOW + attempt.terms.seconds))
         for earlier in server.attempts:
             if chance.random() < 0.4:
                 step(chance, earlier)
