@@ -1,11 +1,12 @@
-"""What secure sums cost next to plain ones: bytes of an agent, processor seconds of an agent and of the coordinator.
+"""What secure sums cost next to plain ones: bytes of an agent, processor seconds of an agent, the coordinator, an aggregator.
 
     python -m benchmarks.secure_sums [--out benchmarks/results/secure_sums.json] [--table]
 
 One group of each fleet is measured, in the pure machines of both sides: each member joins, one in ten vanishes after the
 list, and t members answer. Three agents mask a vector of full length; the other vectors are zeros, which take the
 coordinator as long. Groups have at most 128 members. The plain side is a model down and up in float32, and the
-coordinator's exact sum of the same number of reports.
+coordinator's exact sum of the same number of reports. An aggregator checks the digest of each masked vector and adds it up,
+which the coordinator does without one.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 
 from benchmarks.measuring import foreign_load, record_options, resumed
 from covey.shared.numerics.accumulator import Accumulator
+from covey.shared.numerics.vectors import Vector
 from covey.shared.secure import agent as at
 from covey.shared.secure import coordinator as co
 from covey.shared.secure.masks import Integers, add_masks, digest_of
@@ -69,7 +71,8 @@ def measured(cell: Cell) -> dict[str, Any]:
         "members": count,
         **found,
         "coordinator_s": found["coordinator_s"] * len(drawn),
-        "plain_coordinator_s": plain_seconds(cell.agents, cell.values),
+        "aggregator_s": summing_seconds(cell.agents, masked(cell.values), digest_of),
+        "plain_coordinator_s": summing_seconds(cell.agents, plain_vector(cell.values)),
         "bytes": plain + found["added_bytes"],
         "ratio_of_bytes": (plain + found["added_bytes"]) / plain,
         **foreign,
@@ -147,11 +150,19 @@ def add_report(here: Site, head: bytes, vector: Integers, total: Integers) -> No
     np.add(total, vector, out=total)
 
 
-def plain_seconds(agents: int, values: int) -> float:
-    """Processor seconds of the exact sum of that number of reports; measured with ten, if there are more."""
-    vector = np.random.default_rng(0).normal(0, 0.1, values).astype(np.float32)
+def plain_vector(values: int) -> Vector:
+    return np.random.default_rng(0).normal(0, 0.1, values).astype(np.float32)
+
+
+def masked(values: int) -> Integers:
+    return np.random.default_rng(0).integers(0, 2**32, values, dtype=np.uint32)
+
+
+def summing_seconds(agents: int, vector: Any, check: Callable[[Any], object] = len) -> float:
+    """Processor seconds of the exact sum of that number of reports, each checked; measured with ten, if there are more."""
     sums, timer, times = Accumulator(), Timer(), min(agents, 10)
     for _ in range(times):
+        timer(check, vector)
         timer(sums.add, "0", vector, 10.0)
     return timer.seconds * agents / times
 
@@ -164,7 +175,8 @@ def main() -> None:
     for key, one in found.items():
         print(
             f"{key}: {one['device_s']:.3g} s at an agent, {one['coordinator_s']:.3g} s at the coordinator "
-            f"({one['plain_coordinator_s']:.3g} s without), {one['ratio_of_bytes']:.2f} x the bytes"
+            f"({one['plain_coordinator_s']:.3g} s without), {one['aggregator_s']:.3g} s at aggregators, "
+            f"{one['ratio_of_bytes']:.2f} x the bytes"
         )
 
 
