@@ -116,7 +116,7 @@ def plan(scenario: Scenario, setup: Setup, agents: int | None = None) -> Plan:
     for of_one_round in rounds:
         phases += of_one_round
     phases += dry.preparation()
-    sums = _sums(scenario, dry, phases)
+    sums = _sums(scenario, dry, phases, last_round)
     if sums is not None:
         phases = [one for phase in phases for one in _with_sums(dry, phase, sums)]
         last_round = [one for phase in last_round for one in _with_sums(dry, phase, sums)]
@@ -146,13 +146,17 @@ def plan(scenario: Scenario, setup: Setup, agents: int | None = None) -> Plan:
     )
 
 
-def _sums(scenario: Scenario, dry: DryRun, phases: Sequence[PhaseCost]) -> SumsPlan | None:
+def _sums(
+    scenario: Scenario, dry: DryRun, phases: Sequence[PhaseCost], last_round: Sequence[PhaseCost]
+) -> SumsPlan | None:
     """The secure sums of the last round, if the scenario has any."""
     if scenario.privacy is None or scenario.privacy.secure is None:
         return None
     [*_, last] = [phase for phase in phases if has_updates(dry.strategy, phase)]
+    exchanges = sum(has_updates(dry.strategy, phase) for phase in last_round)
     clusters = len(set(dry.strategy.assignment(dry.state).values())) or 1
-    return sums_of_round(scenario.privacy.secure, last.invited, clusters, last.up_values)
+    settings = scenario.privacy.secure
+    return sums_of_round(settings, last.invited, clusters, last.up_values, exchanges)
 
 
 def _with_sums(dry: DryRun, phase: PhaseCost, sums: SumsPlan) -> list[PhaseCost]:

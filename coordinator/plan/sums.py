@@ -62,7 +62,7 @@ class SumsPlan:
 
 
 def sums_of_round(
-    settings: SecureSettings, agents: int, clusters: int, values: int
+    settings: SecureSettings, agents: int, clusters: int, values: int, exchanges: int
 ) -> SumsPlan | None:
     """The sums of a round, with clusters of equal size; None for clusters that are too small for a sum.
 
@@ -71,6 +71,7 @@ def sums_of_round(
         agents: in a round.
         clusters: that they are in.
         values: length of an update.
+        exchanges: phases of the round whose updates are summed.
     """
     of_cluster = -(-agents // clusters)
     groups = -(-of_cluster // settings.group)
@@ -84,9 +85,9 @@ def sums_of_round(
         groups=count,
         members=group.members,
         threshold=group.threshold,
-        messages=2 * EXCHANGES,
-        device_s=group.members * (CHECKED_S + mask_s),
-        coordinator_s=count * group.members * (CHECKED_S + mask_s),
+        messages=exchanges * 2 * EXCHANGES,
+        device_s=exchanges * group.members * (CHECKED_S + mask_s),
+        coordinator_s=exchanges * count * group.members * (CHECKED_S + mask_s),
         void={f"{gone:.0%}": group.void_chance(gone) for gone in GONE},
     )
 
