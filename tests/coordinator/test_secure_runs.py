@@ -384,10 +384,17 @@ def test_work_leaves_the_disk_with_the_answer_and_a_sum_whose_time_is_over_with_
 ) -> None:
     clock_s = [0.0]
     monkeypatch.setattr(SecureFolder, "now", property(lambda folder: clock_s[0]))
+    orders: dict[tuple[str, ClientId], OrderMessage] = {}
+    contents: dict[str, bytes] = {}
 
     class Late(Failing):
         def work(self, run: Run, client: ClientId, order: OrderMessage) -> ReportContent:
             assert order.work is not None
+            orders[order.work.phase, client] = order
+            if (order.work.phase, client) == ("train", "agent-1"):
+                contents.update(
+                    (ref.key, run.orders.content_of(ref.key)) for ref in order.work.models
+                )
             is_late = client == "agent-0" and order.work.phase == phases.UNMASK
             clock_s[0] = 3600.0 * is_late
             try:
@@ -397,8 +404,12 @@ def test_work_leaves_the_disk_with_the_answer_and_a_sum_whose_time_is_over_with_
 
     this = scene(rounds={"count": 1})
     run = Run.start(tmp_path, this, small_run.setup(this), small_run.rules(this), "in-process", 0.0)
-    Driver(run, Late({})).complete(samples_of(small_run.clients()))
+    clients = Late({})
+    Driver(run, clients).complete(samples_of(small_run.clients()))
     assert ends(tmp_path) == [["sum"]]
+    monkeypatch.setattr(run.orders, "content_of", contents.__getitem__)
+    again = clients.work(run, "agent-1", orders["train", "agent-1"])  # of a coordinator's old copy
+    assert "has answered" in (again.failure or "")
     for i in range(8):
         place = tmp_path / "agents" / f"agent-{i}" / "secure"
         assert [path.name for path in place.iterdir()] == [STATE]

@@ -219,6 +219,8 @@ def _perform_work(
         raise PublicError("secure sums: this agent has not joined a sum for this order")
     step = device.agent.listed(device.state(), bytes_of(listing), bytes_of(inbox))
     sent = _taken(device, step)
+    if any(isinstance(effect, at.SendAnswer) for effect in sent):
+        raise PublicError("secure sums: this agent has answered for this sum")
     work = device.kept_work(_name_of_work(begun.digest, local, client_state))
     is_first = device.state().vector(begun.digest) is None
     if work is None and is_first:
