@@ -265,9 +265,9 @@ def _amounts(task: Task) -> tuple[str, ...]:
 
 def _modes(scenario: Scenario) -> tuple[str, ...]:
     """The modes that agents report."""
-    if scenario.evaluation.tune_epochs > 0:
-        return phase_names.MODES
-    return tuple(mode for mode in phase_names.MODES if mode != "tuned")
+    evaluation = scenario.evaluation
+    asked = {"tuned": evaluation.tune_epochs > 0, "knn": evaluation.knn > 0}
+    return tuple(mode for mode in phase_names.MODES if asked.get(mode, True))
 
 
 def _tracks(phase: Phase, scenario: Scenario) -> bool:

@@ -37,6 +37,7 @@ from covey.shared.numerics.figures import (
     or_diverged,
     weighted_mean,
 )
+from covey.shared.numerics.neighbours import EVERY, remembered, share_of_memory
 from covey.shared.numerics.split import Split
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.numerics.votes import LEAST, Vote, is_clearly_better
@@ -54,6 +55,8 @@ from covey.shared.strategies.base import (
     MOMENTS,
     TRAIN,
     ClientState,
+    DataSplit,
+    Featured,
     Job,
     Local,
     Mixture,
@@ -394,6 +397,8 @@ def _evaluate(
             numbers[AT_HOME] = int(
                 is_better_at_home(mixture, epochs, job.split, folds, measured_by)
             )
+    if neighbours := int(evaluation.get("knn", 0)):
+        numbers["knn"] = _with_neighbours(cast(Featured, on_whole), mixture, neighbours)
     if LAST_MODEL in client_state:
         numbers["last"] = measure(((1.0, client_state[LAST_MODEL]),), on_whole)
     if numbers["server"]["n"]:
@@ -462,13 +467,39 @@ def measure(mixture: Mixture, local: Local) -> Figures:
         return or_diverged(figures_of(truth, _outputs(mixture, local)))
 
 
-def _outputs(mixture: Mixture, local: Local) -> npt.NDArray[np.float64]:
-    """The answers on the test part (n, ...)."""
-    kind = kind_of(local.targets("test"))
+def _outputs(mixture: Mixture, local: Local, split: DataSplit = "test") -> npt.NDArray[np.float64]:
+    """The answers on a part of the data (n, ...)."""
+    kind = kind_of(local.targets(split))
     return weighted_mean(
         [weight for weight, _ in mixture],
-        [answers(local.predict(model, "test"), kind) for _, model in mixture],
+        [answers(local.predict(model, split), kind) for _, model in mixture],
     )
+
+
+def _with_neighbours(local: Featured, mixture: Mixture, k: int) -> Figures:
+    """Figures on the test part of the served models together with the k nearest training samples.
+
+    Of a mixture the model with the greatest weight gives the features.
+    """
+    truth = local.targets("test")
+    if not len(truth):
+        return {"n": 0}
+    _, model = max(mixture, key=lambda pair: pair[0])
+    known = local.targets("train")
+    with np.errstate(all="ignore"):
+        of_model, on_train = _outputs(mixture, local), _outputs(mixture, local, "train")
+        rows = np.eye(of_model.shape[1])[known] if kind_of(known) == "classes" else known
+        targets = rows.reshape(len(known), -1).astype(np.float64)
+        features, queries = local.features(model, "train"), local.features(model, "test")
+        share = share_of_memory(
+            features,
+            targets,
+            on_train,
+            lambda found: float(errors(known[::EVERY], found, "loss").mean()),
+            k,
+        )
+        found = share * remembered(features, targets, queries, k) + (1 - share) * of_model
+        return or_diverged(figures_of(truth, found))
 
 
 def model_for_use(

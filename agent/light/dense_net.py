@@ -180,6 +180,11 @@ class DenseNet:
                 np.maximum(values, 0, out=values)
         return values
 
+    @property
+    def last_inputs(self) -> Float32:
+        """What the last layer read in the latest forward pass (n, width)."""
+        return self._inputs[-1]
+
     def add_gradient(self, slopes: Float32) -> None:
         """Add to `gradient` what the loss of the latest forward pass gives.
 

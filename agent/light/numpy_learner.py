@@ -251,6 +251,15 @@ class NumpyLocal(DataOfLocal):
                 found.append(self._net.outputs(self._scaled(raw)))
         return np.concatenate(found)
 
+    def _last_inputs(self, model: Vector, features: Array) -> Float32:
+        self._net.load(model)
+        found: list[Float32] = []
+        with np.errstate(all="ignore"):
+            for raw in chunks(features, CHUNK):
+                self._net.outputs(self._scaled(raw))
+                found.append(self._net.last_inputs)
+        return np.concatenate(found)
+
     # -- training -------------------------------------------------------------------------------------------
 
     def train(

@@ -242,6 +242,20 @@ class TorchLocal(DataOfLocal):
             return np.empty((0, self._task.outputs), np.float32)
         return torch.cat(outputs).cpu().numpy()
 
+    def _last_inputs(self, model: Vector, features: Array) -> Float32:
+        last = self._net.module.get_submodule(self._layout.modules[-1])
+        found: list[Float32] = []
+
+        def keep(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            found.append(inputs[0].flatten(1).cpu().numpy())
+
+        hook = last.register_forward_pre_hook(keep)
+        try:
+            self._computed(model, features)
+        finally:
+            hook.remove()
+        return np.concatenate(found)
+
     def memberships(self, model: Vector, clusters: int) -> npt.NDArray[np.int64]:
         """Training samples in each cluster (K,): hard counts by the head, evaluation mode, no augmentation."""
         net = headed(self._net.module, clusters)

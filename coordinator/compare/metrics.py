@@ -17,6 +17,7 @@ MODES = (
     "server",
     "delivered",
     "tuned",
+    "knn",
     "best",
     "newcomers_server",
     "newcomers_tuned",
@@ -27,6 +28,7 @@ TITLES = {
     "server": MODE_TITLES["server"],
     "delivered": MODE_TITLES["delivered"],
     "tuned": MODE_TITLES["tuned"],
+    "knn": MODE_TITLES["knn"],
     "newcomers_server": "newcomers, as served",
     "newcomers_tuned": "newcomers, tuned",
 }

@@ -14,6 +14,7 @@ MODE_TITLES = {  # in the order of tables
     "server": "E-server",
     "delivered": "E-delivered",
     "tuned": "E-tuned",
+    "knn": "E-knn",
     "last": "E-last",
 }
 KINDS = {"client": "client-level", "signatures": "signatures", "local": "example-level"}

@@ -62,6 +62,13 @@ class Evaluation(Section):
         description="Settings of fine-tuning that differ from the training section, for example {momentum: 0.5}. "
         "training.lr_steps and the training settings of a compared method do not apply to fine-tuning.",
     )
+    knn: int = Field(
+        0,
+        ge=0,
+        le=1000,
+        description="Neighbours of mode E-knn (kNN-Per): each agent mixes the served model's answers with those of its nearest "
+        "training samples, by the inputs of the last layer. 0: leave the mode out.",
+    )
     deliver: Literal["best", "served"] = Field(
         "best",
         description="What a device uses after the run. best: the served model, or the same after fine-tuning as in mode "
@@ -83,6 +90,14 @@ class Evaluation(Section):
         "test",
         description="Weights of agents in micro averages: their test samples, or all their samples.",
     )
+
+    @model_serializer(mode="wrap")
+    def _neighbours_only_where_they_are_asked_for(
+        self, serialize: SerializerFunctionWrapHandler
+    ) -> dict[str, Any]:
+        """A section without the mode keeps the digest that its runs have stored."""
+        settings: dict[str, Any] = serialize(self)
+        return {key: value for key, value in settings.items() if value or key != "knn"}
 
     def for_agents(self) -> dict[str, Any]:
         """The section in an order."""

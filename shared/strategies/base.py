@@ -527,6 +527,13 @@ class Local(Protocol):
         """
 
 
+class Featured(Local, Protocol):
+    """Data with a model whose last layer is known."""
+
+    def features(self, model: Vector, split: DataSplit) -> npt.NDArray[np.float64]:
+        """What the last layer of the model reads (n, width), for each sample of a part of the data."""
+
+
 class Strategy(BaseModel, Generic[S]):
     """A training method with its hyper-parameters.
 

@@ -35,7 +35,7 @@ from covey.shared.scenario.scenario import Scenario
 
 T = TypeVar("T")
 ScenarioLike = Scenario | Mapping[str, Any] | str | os.PathLike[str]
-Mode = Literal["server", "delivered", "tuned", "last", "best"]
+Mode = Literal["server", "delivered", "tuned", "knn", "last", "best"]
 Average = Literal["macro", "micro"]
 ARGUMENTS = {  # of `run` and `compare`, by the options that messages name
     "this command line must allow it": "allow it",

@@ -1,0 +1,106 @@
+"""Mode E-knn: the served model together with the nearest training samples of a device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from covey.agent.data.check import load_local
+from covey.agent.data.local import DataOfLocal
+from covey.agent.light.dense_net import layout_of_task
+from covey.agent.light.numpy_learner import NumpyLocal
+from covey.agent.training.learner import TorchLocal
+from covey.coordinator.run.result import result_of
+from covey.shared.numerics.neighbours import remembered, share_of_memory
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.scenario.task import Task
+from covey.shared.seeds import generator
+from covey.shared.strategies.base import Training
+from tests.kit.device_run import devices, scenes
+
+pytestmark = pytest.mark.usefixtures("single_thread")
+
+DOCUMENT: dict[str, Any] = {
+    "features": [2],
+    "classes": ["low", "high"],
+    "columns": ["x", "y"],
+    "target": "level",
+    "model": {"name": "mlp", "options": {"hidden": 3}},
+}
+TASK = Task.model_validate(DOCUMENT)
+
+
+def table(folder: Path, seed: int, *, is_turned: bool = False) -> Path:
+    """Points, which are high right of the middle, or left of it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = ["x,y,level"]
+    for x, y in generator(seed, "points").normal(size=(80, 2)):
+        lines.append(f"{x:.4f},{y:.4f},{'high' if (x > 0) != is_turned else 'low'}")
+    path = folder / "points.csv"
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_neighbours_count_by_their_distance() -> None:
+    memory = np.array([[0.0], [1.0], [5.0]])
+    targets = np.eye(3)
+    found = remembered(memory, targets, np.array([[0.0], [4.0]]), 2)
+    near = 1 / (1 + np.exp(-1))
+    assert found[0].tolist() == pytest.approx([near, 1 - near, 0])
+    far = 1 / (1 + np.exp(-2))
+    assert found[1].tolist() == pytest.approx([0, 1 - far, far])
+    distant = remembered(memory, targets, np.array([[1e6]]), 9)
+    assert distant.sum() == pytest.approx(1), "weights that all vanish still have a mean"
+    assert distant[0, 2] > 0.97
+
+
+def test_the_share_is_the_best_one_for_held_back_samples_and_the_smallest_of_equals() -> None:
+    features = np.arange(9.0)[:, None]
+    targets, served = features.copy(), np.full((9, 1), 4.0)
+
+    def error(found: np.ndarray[Any, Any]) -> float:
+        return float(((found - targets[::3]) ** 2).mean())
+
+    assert share_of_memory(features, targets, served, error, 2) == 1.0
+    assert share_of_memory(features, targets, served, lambda found: 1.0, 2) == 0.0
+    assert share_of_memory(features[:1], targets[:1], served[:1], error, 2) == 0.0
+
+
+def test_features_are_what_the_last_layer_reads_in_both_learners(tmp_path: Path) -> None:
+    layout = layout_of_task(TASK)
+    model = generator(1, "model").normal(size=layout.size).astype(np.float32)
+    named = layout.named(model)
+    found = []
+    for kind in (TorchLocal, NumpyLocal):
+        data = load_local(str(table(tmp_path, 1)), None, TASK)
+        local: DataOfLocal = kind(data, TASK, layout, Training(), generator(1, "test"))
+        inputs = local.inputs()
+        hidden = np.maximum(inputs @ named["fc1.weight"].T + named["fc1.bias"], 0)
+        found.append(local.features(model, "train"))
+        assert found[-1] == pytest.approx(hidden, abs=1e-5)
+    assert found[0].dtype == np.float64
+
+
+def test_a_device_that_differs_from_the_others_gains_from_its_own_samples(tmp_path: Path) -> None:
+    files = {f"pi-{i}": table(tmp_path / str(i), i, is_turned=i == 3) for i in range(4)}
+    scene = scenes(DOCUMENT)(strategy={"name": "fedavg"}, evaluation={"knn": 5})
+    run = devices(tmp_path / "run", scene, files)
+    figures = result_of(run, None).to_json()["accuracy"]
+    turned = run.facts.evaluation["pi-3"]
+    assert turned["server"]["accuracy"] < 0.5
+    assert turned["knn"]["accuracy"] > 0.8
+    assert figures["knn"]["agents"] == 4
+    assert figures["knn"]["accuracy"]["macro"] > figures["server"]["accuracy"]["macro"] + 0.1
+
+
+def test_the_mode_is_left_out_unless_it_is_asked_for(tmp_path: Path) -> None:
+    scene: Scenario = scenes(DOCUMENT)(strategy={"name": "fedavg"})
+    assert "knn" not in scene.evaluation.model_dump(mode="json")
+    assert scenes(DOCUMENT)(evaluation={"knn": 5}).evaluation.for_agents()["knn"] == 5
+    anomalies = DOCUMENT | {"anomalies": {}, "model": "autoencoder"}
+    with pytest.raises(ValidationError, match="usual samples do not have"):
+        scenes(anomalies)(evaluation={"knn": 5})
