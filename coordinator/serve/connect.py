@@ -18,6 +18,7 @@ from covey.shared.scenario.scenario import Scenario
 from covey.shared.wire.topics import Topics
 
 INBOX_BYTES = 1 << 28  # of messages that wait to be read, all brokers together
+CROSSING_S = 10.0  # for what is retained at a node of a cluster to reach another one
 
 
 def fitted(scenario: Scenario, urls: Sequence[BrokerUrl]) -> Scenario:
@@ -34,11 +35,13 @@ async def ensure_one_cluster(urls: Sequence[BrokerUrl], federation: str) -> None
     topic = f"covey/{federation}/doctor-{uuid.uuid4().hex[:8]}"
     ways = [way for other in urls[1:] for way in ((urls[0], other), (other, urls[0]))]
     seen = await asyncio.gather(
-        *[crossing(*way, f"{topic}/{number}") for number, way in enumerate(ways)]
+        *[crossing(*way, f"{topic}/{number}", CROSSING_S) for number, way in enumerate(ways)]
     )
-    for (start, end), found in zip(ways, seen, strict=True):
-        if found is Crossing.LIVE:
-            raise UserError(f"--cluster: from {start} to {end} cross {found.value}; {UNSHARED}")
+    for other, there, back in zip(urls[1:], seen[::2], seen[1::2], strict=True):
+        if there is back is Crossing.LIVE:
+            raise UserError(
+                f"--cluster: between {urls[0]} and {other} cross {there.value}; {UNSHARED}"
+            )
 
 
 async def connected(

@@ -13,6 +13,7 @@ from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.link import Link, Message, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
 
+TRIES = 5  # to get what a broker retains
 UNSHARED = (
     "the nodes of a cluster that keeps retained messages where they were published (RabbitMQ) are not one broker: an agent "
     "at one of them sees no order from another. Use one node for the coordinator and all agents, or independent brokers"
@@ -62,10 +63,13 @@ async def _crossing(sender: Link, reader: Link, topic: str, patience_s: float) -
     try:
         if not await _hears(reader, patience_s):
             return Crossing.NOTHING
-        # now the reader's broker sends what it retains itself
-        if not await reader.subscribe([topic]):
-            return Crossing.UNKNOWN
-        return Crossing.ALL if await _hears(reader, patience_s) else Crossing.LIVE
+        for _ in range(TRIES):  # what is retained may come later than what is live (NATS)
+            # now the reader's broker sends what it retains itself
+            if not await reader.subscribe([topic]):
+                return Crossing.UNKNOWN
+            if await _hears(reader, patience_s / TRIES):
+                return Crossing.ALL
+        return Crossing.LIVE
     finally:
         await sender.publish(topic, b"", retain=True)
 

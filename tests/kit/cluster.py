@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from covey.broker.testing.memory_broker import MemoryBroker
 
 
@@ -10,22 +12,27 @@ class Node(MemoryBroker):
 
     Args:
         shares_retained: whether the other nodes get what is retained here. RabbitMQ's do not: what they get is live only.
+        late_s: how much later (s) than what is live, as NATS' may.
     """
 
-    def __init__(self, *, shares_retained: bool = True) -> None:
+    def __init__(self, *, shares_retained: bool = True, late_s: float = 0.0) -> None:
         super().__init__()
         self.shares_retained = shares_retained
+        self.late_s = late_s
         self.others: list[Node] = []
 
     def route(self, topic: str, payload: bytes, retain: bool) -> None:
         super().route(topic, payload, retain)
         for node in self.others:
-            MemoryBroker.route(node, topic, payload, retain and self.shares_retained)
+            MemoryBroker.route(node, topic, payload, retain=False)
+            if retain and self.shares_retained:
+                keep = node.retained.keep
+                asyncio.get_running_loop().call_later(self.late_s, keep, topic, payload)
 
 
-def cluster(count: int, *, shares_retained: bool = True) -> list[Node]:
+def cluster(count: int, *, shares_retained: bool = True, late_s: float = 0.0) -> list[Node]:
     """As many nodes."""
-    nodes = [Node(shares_retained=shares_retained) for _ in range(count)]
+    nodes = [Node(shares_retained=shares_retained, late_s=late_s) for _ in range(count)]
     for node in nodes:
         node.others = [other for other in nodes if other is not node]
     return nodes

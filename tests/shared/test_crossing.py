@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -38,6 +39,7 @@ def refusing() -> list[Any]:
     ("nodes", "found"),
     [
         (lambda: cluster(2), Crossing.ALL),
+        (lambda: cluster(2, late_s=2.5), Crossing.ALL),
         (lambda: cluster(2, shares_retained=False), Crossing.LIVE),
         (lambda: [MemoryBroker(), MemoryBroker()], Crossing.NOTHING),
         (refusing, Crossing.UNKNOWN),
@@ -50,6 +52,7 @@ async def test_the_trial_finds_what_crosses_and_leaves_nothing_behind(
     brokers = nodes()
     serve(monkeypatch, *brokers)
     assert await crossing(A, B, "t") is found
+    await asyncio.sleep(10.0)
     assert not [one for broker in brokers for one in broker.retained.matching("#")]
 
 

@@ -1,0 +1,29 @@
+"""The table of clusters of brokers is that of its record, and a stand lasts from a fold to the next one."""
+
+from __future__ import annotations
+
+import json
+
+from benchmarks.broker_clusters import OUT, figures, table
+from tests.processes import ROOT
+
+
+def test_the_page_has_the_table_of_the_record() -> None:
+    found = json.loads((ROOT / OUT).read_text())["cells"]
+    assert table(found) in (ROOT / "docs" / "brokers.md").read_text("utf-8")
+
+
+def test_the_longest_time_between_two_folds_counts_from_the_round_of_the_kill_on() -> None:
+    folds = [0.0, 9.0, 10.0, 12.0, 37.0, 38.0]
+    found = figures(folds, killed=10.5, returned=31.0, stands=False)
+    assert (found["longest_s"], found["returned_s"], found["fold_after_return_s"]) == (25, 20.5, 6)
+    assert figures(folds, killed=0.0, returned=0.0, stands=False)["fold_after_return_s"] is None
+
+
+def test_a_run_stands_for_good_whatever_it_folded_before() -> None:
+    calm = figures([0.0, 1.0, 2.0], 0.0, 0.0, stands=False) | {"models": {"0": "a"}}
+    lost = figures([0.0, 1.0], 1.5, 0.0, stands=True)
+    cells = {"nats: none": calm, "nats: an agents' node, for good": lost}
+    assert table(cells).endswith(
+        "| nats | an agents' node, for good | no | for good |  | 1.0 (1.0) |"
+    )
