@@ -6,8 +6,9 @@ never followed.
 
 from __future__ import annotations
 
-from covey.agent.device.events import Actions, Notify
-from covey.agent.device.stalls import STALLS_TO_SHOW, PartWindow, StallTimer, part_topics
+from covey.agent.device.events import Action, Actions, Notify, Subscribe, Unsubscribe
+from covey.agent.device.stalls import STALLS_TO_SHOW, StallTimer, part_topics
+from covey.shared.mqtt.part_window import PartWindow
 from covey.shared.wire.brief_work import whole_of
 from covey.shared.wire.messages import ModelRef, OrderMessage, SharedWork
 from covey.shared.wire.topics import Topics
@@ -32,7 +33,7 @@ class Briefs:
         self._topics = topics
         self._known: dict[bytes, SharedWork] = {}  # by digest, the newest last
         self._waiting: OrderMessage | None = None  # names a shared part that is not here
-        self.parts = PartWindow()  # as of the latest `settle`
+        self.parts = PartWindow[Action](Subscribe, Unsubscribe)  # as of the latest `settle`
         self._stall = StallTimer()  # watches while an order waits
 
     def __repr__(self) -> str:

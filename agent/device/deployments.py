@@ -13,15 +13,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from covey.agent.device.events import (
+    Action,
     Actions,
     Adopt,
     DeploymentRefused,
     KeepDeployed,
     Notify,
     Subscribe,
+    Unsubscribe,
 )
-from covey.agent.device.stalls import PartWindow, StallTimer, part_topics
+from covey.agent.device.stalls import StallTimer, part_topics
 from covey.agent.policy import Rules
+from covey.shared.mqtt.part_window import PartWindow
 from covey.shared.timers import earliest
 from covey.shared.wire.deployments import Deployment, DeploymentShare, latest_serial
 from covey.shared.wire.messages import ModelRef
@@ -67,7 +70,7 @@ class Deployments:
         self._share_due: float | None = None  # when to stop waiting for the agent's own document
         self._on_disk = set(models)
         self._is_adopting = False  # the worker judges the models
-        self.parts = PartWindow()
+        self.parts = PartWindow[Action](Subscribe, Unsubscribe)
         self._stall = StallTimer()
 
     def __repr__(self) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from enum import Enum
 
 from covey.agent.device.events import (
+    Action,
     Actions,
     CancelWork,
     KeepModels,
@@ -17,8 +18,11 @@ from covey.agent.device.events import (
     OrderRefused,
     ReportFailure,
     StartWork,
+    Subscribe,
+    Unsubscribe,
 )
-from covey.agent.device.stalls import STALLS_TO_SHOW, PartWindow, StallTimer, part_topics
+from covey.agent.device.stalls import STALLS_TO_SHOW, StallTimer, part_topics
+from covey.shared.mqtt.part_window import PartWindow
 from covey.shared.wire.messages import ModelRef, OrderMessage
 from covey.shared.wire.topics import Topics
 
@@ -45,7 +49,7 @@ class Fetching:
         self.order: OrderMessage | None = None  # None exactly while the state is IDLE
         self._on_disk = set(models)  # digests; the model store holds at least these
         self._newest: dict[str, bytes] = {}  # model key -> digest, as of the latest order or later
-        self.parts = PartWindow()  # as of the latest `settle`
+        self.parts = PartWindow[Action](Subscribe, Unsubscribe)  # as of the latest `settle`
         self._stall = StallTimer()  # watches only while FETCHING
 
     def __repr__(self) -> str:

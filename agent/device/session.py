@@ -304,7 +304,7 @@ class Session:
         room = profile.subscriptions - len(lasting)
         for window in windows:  # the models of orders have half of the room
             share = room // 2 if window is windows[0] else room // 4
-            window.most, window.step = max(share, 1), profile.filters
+            window.fit(profile, share)
             window.need(window.needed)
             parts += window.subscribed
         return [Subscribe((*lasting, *parts))]

@@ -19,6 +19,8 @@ from covey.coordinator.serve.rate import Rates
 from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import CoveyError, DecodeError
 from covey.shared.mqtt.link import Down, Incoming, Link, Message, Up, Will
+from covey.shared.mqtt.part_window import PartWindow
+from covey.shared.mqtt.profiles import Profile
 from covey.shared.mqtt.program import Effect, Items, Publish, Show, Subscribe, Unsubscribe, program
 from covey.shared.mqtt.subscriptions import Refused
 from covey.shared.timers import Timers, earliest
@@ -86,7 +88,9 @@ class AggregatorService:
         self._effects: list[Effect] = []  # of the items that are handled now
         self._order: AggregatorOrder | None = None  # the newest
         self._task = b""  # digest of the task that was read last
-        self._task_parts: list[str] = []  # topics of the task that is being fetched
+        self._parts = PartWindow[Effect](
+            Subscribe, Unsubscribe
+        )  # of the task that is being fetched
         self._early: deque[Message] = deque()  # reports that came before the task of their step
         self._early_bytes = 0
         self._epoch = ""  # of the coordinator
@@ -136,9 +140,9 @@ class AggregatorService:
 
     def _take(self, item: Incoming | Refused | Sent, now: float) -> None:
         match item:
-            case Up(broker):
-                self._show(f"connected to {broker}")
-                self._up(now)
+            case Up():
+                self._show(f"connected to {item.broker}")
+                self._up(item.profile, now)
             case Down(why):
                 self._show(f"broker: {why}; trying again")
             case Refused(accepted_before=True):
@@ -159,9 +163,8 @@ class AggregatorService:
     def _show(self, text: str) -> None:
         self._effects.append(Show(text))
 
-    def _up(self, now: float) -> None:
+    def _up(self, profile: Profile, now: float) -> None:
         topics = self._topics
-        self._task_parts = []
         self._precedence.connected()
         every_topic = (
             topics.aggregator_status,
@@ -170,6 +173,8 @@ class AggregatorService:
             topics.every_report,
         )
         self._effects.append(Subscribe(every_topic))
+        self._parts = PartWindow(Subscribe, Unsubscribe)
+        self._parts.fit(profile, profile.subscriptions - len(every_topic))
         self._announce()
         self._again_soon(now)
 
@@ -196,7 +201,7 @@ class AggregatorService:
             case PlainTopic("aggregator/order"):
                 self._follow(AggregatorOrder.from_bytes(message.payload), now)
             case PlainTopic("aggregator/task"):
-                self._task_part(message.payload, now)
+                self._task_part(message, now)
             case AgentTopic(agent, "report"):
                 self._report(agent, message, now)
 
@@ -250,18 +255,16 @@ class AggregatorService:
 
     def _fetch(self, task: ModelRef) -> None:
         """Subscribe to the parts of a task, one topic for each: some brokers retain nothing for wildcards."""
-        self._leave_task()
+        self._await(())  # what the broker retains comes with a new subscription alone
         self._tasks.forget(COORDINATOR, task.digest)
-        self._task_parts = [self._topics.aggregator_task(part) for part in range(task.parts)]
-        self._effects.append(Subscribe(self._task_parts))
+        self._await(tuple(self._topics.aggregator_task(part) for part in range(task.parts)))
 
-    def _leave_task(self) -> None:
-        if self._task_parts:
-            self._effects.append(Unsubscribe(self._task_parts))
-            self._task_parts = []
+    def _await(self, topics: tuple[str, ...]) -> None:
+        """Be subscribed to these parts of a task, or to as many of them as the broker allows."""
+        self._effects += self._parts.need(topics)
 
-    def _task_part(self, payload: bytes, now: float) -> None:
-        part = Part.from_bytes(payload)
+    def _task_part(self, message: Message, now: float) -> None:
+        part = Part.from_bytes(message.payload)
         order = self._order
         if order is None or order.task is None or part.digest != order.task.digest:
             return
@@ -269,9 +272,11 @@ class AggregatorService:
             return
         sink = self._tasks.feed(COORDINATOR, part, now)
         if sink is None:
+            self._parts.came(message.topic)
+            self._await(self._parts.needed)
             return
         self._task = part.digest
-        self._leave_task()
+        self._await(())
         self._open(taken(sink), order, now)
         self._announce()
         early = list(self._early)

@@ -19,6 +19,7 @@ from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId, Setup
 from tests import clock
 from tests.bowl import Softmax
+from tests.coordinator.test_aggregators import AggregatedFleet
 from tests.kit.limited_broker import LimitedBroker
 from tests.kit.small_fleet import PATIENT, Fleet
 from tests.kit.small_run import fingerprint, in_process, rules, scenario
@@ -150,6 +151,28 @@ def test_the_same_without_the_profile_exceeds_a_limit_and_does_not_end(
     run = trial.over(tmp_path, broker)
     assert broker.offences[exceeded]
     assert run is None
+
+
+def test_an_aggregator_fetches_its_task_in_the_window_that_its_broker_allows(
+    tmp_path: Path,
+) -> None:
+    trial = Trial(BY_NAME["aws"], **MANY, agents=8)
+    broker = LimitedBroker(trial.profile)
+    fleet = AggregatedFleet(tmp_path / "summed", trial.scene, shards=1, **PATIENT)
+    fleet.brokers = [broker]
+    fleet.people = fleet.pool.people = trial.fleet
+
+    async def whole() -> Run:
+        async with fleet:
+            start = start_of(trial.scene, trial.fleet)
+            return await fleet.serve(
+                Run.start(tmp_path / "run", fleet.scene, start, fleet.rules, "r1", 0)
+            )
+
+    summed = clock.run(whole(), within_s=PATIENCE_S)
+    assert fingerprint(summed) == fingerprint(trial.alone(tmp_path / "alone"))
+    assert fleet.sums
+    assert not broker.offences
 
 
 async def _twins(folder: Path) -> None:

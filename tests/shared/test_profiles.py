@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from covey.agent.device.events import Subscribe, Unsubscribe
-from covey.agent.device.stalls import PartWindow
+from covey.agent.device.events import Action, Subscribe, Unsubscribe
 from covey.broker.programs.mosquitto import Mosquitto
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.link import Message, Subscribed
 from covey.shared.mqtt.mqtt_link import MqttLink
+from covey.shared.mqtt.part_window import PartWindow
 from covey.shared.mqtt.profiles import HEAD_BYTES, MOSQUITTO, PROFILES, profile_named
 from covey.shared.mqtt.throttle import Throttle
 from tests import clock
@@ -126,7 +126,7 @@ PARTS = tuple(f"p/{number}" for number in range(10))
 
 
 def test_a_window_slides_over_the_parts_that_have_not_come() -> None:
-    window = PartWindow()
+    window = PartWindow[Action](Subscribe, Unsubscribe)
     window.most = 4
     assert window.need(PARTS) == [Subscribe(PARTS[:4])]
     window.came("p/0")
@@ -142,7 +142,7 @@ def test_a_window_slides_over_the_parts_that_have_not_come() -> None:
 
 
 def test_a_window_that_holds_all_parts_does_not_slide() -> None:
-    window = PartWindow()
+    window = PartWindow[Action](Subscribe, Unsubscribe)
     assert window.need(PARTS) == [Subscribe(PARTS)]
     window.came("p/0")
     assert window.need(PARTS) == []
