@@ -311,6 +311,14 @@ class Task(Section):
             )
         return value
 
+    @field_validator("label_prior", mode="before")
+    @classmethod
+    def _as_a_word(cls, value: Any) -> Any:
+        """YAML reads an unquoted on or off as true or false."""
+        if isinstance(value, bool):
+            return "on" if value else "off"
+        return value
+
     @model_validator(mode="before")
     @classmethod
     def _share_adapters(cls, data: Any) -> Any:

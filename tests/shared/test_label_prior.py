@@ -14,12 +14,14 @@ from covey.shared.client import execute_order, model_for_use
 from covey.shared.errors import PublicError
 from covey.shared.label_prior import own_prior, served, with_prior
 from covey.shared.numerics.vectors import Layout, Tensor
+from covey.shared.scenario.load import load
 from covey.shared.strategies.base import GradientCorrection, Training
 from covey.shared.wire.codec import decode
 from tests.agent.orders import order, ref
 from tests.bowl import softmax_client
 from tests.kit.scenes import VECTORS
 from tests.kit.small_run import in_process, scenario
+from tests.processes import ROOT
 
 CLIENT = replace(softmax_client((0, 1), seed=3, n=30), training=Training(epochs=1, batch=8, lr=0.1))
 LAYOUT = CLIENT.layout
@@ -66,6 +68,14 @@ def test_a_bias_that_is_not_trained_keeps_its_bits() -> None:
     local = with_prior(CLIENT, own_prior(4, CLIENT, LAYOUT))
     end = local.train(PLAIN, weights=np.zeros(30, np.float32)).end
     np.testing.assert_array_equal(end, PLAIN)
+
+
+@pytest.mark.parametrize("word", ["on", "off", "auto"])
+def test_the_setting_needs_no_quotes_in_a_scenario(word: str, tmp_path: Path) -> None:
+    """YAML reads on and off as true and false."""
+    smoke = (ROOT / "scenarios" / "smoke.yaml").read_text("utf-8")
+    (tmp_path / "s.yaml").write_text(smoke.replace("task:", f"task:\n  label_prior: {word}", 1))
+    assert load(tmp_path / "s.yaml").task.label_prior == word
 
 
 def test_the_setting_decides_and_with_auto_the_method_does() -> None:
