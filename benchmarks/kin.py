@@ -508,7 +508,7 @@ def outputs(setting: str) -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--fleets", nargs="+", default=list(FLEETS), choices=list(FLEETS))
     parser.add_argument("--methods", nargs="+", default=[*EVERY, ADVICE], choices=[*EVERY, ADVICE])
     parser.add_argument("--setting", default="digits", choices=list(SETTINGS))
