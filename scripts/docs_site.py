@@ -79,7 +79,7 @@ NAVIGATION = {
 MARK = re.compile(r"^<!-- generated: ([\w-]+) -->$", re.MULTILINE)
 UNFILLED = re.compile(r"(?<!`)<!-- generated:")  # style.md shows a mark as code
 FOR_CODE_HOSTS = re.compile(r"On a code host this page ends here:[^.]*?\.\s*(?=<!-- generated)")
-LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s]+)\)")
+LINK = re.compile(r"\[([^\]]+)\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^( *)```.*?^\1```", re.MULTILINE | re.DOTALL)
 
 
