@@ -42,6 +42,7 @@ METHODS = (
     "fedbn",
     "fedclust",
     "feddane",
+    "feddbe",
     "feddist",
     "feddws",
     "fedem",

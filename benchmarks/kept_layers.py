@@ -52,6 +52,7 @@ METHODS: Mapping[str, dict[str, Any]] = {
     "fedbn": {"name": "fedbn"},
     "scaffold": {"name": "scaffold"},
     "fedala": {"name": "fedala"},
+    "feddbe": {"name": "feddbe"},
     "ifca": {"name": "ifca", "n_clusters": 4},
     "fedclust": {"name": "fedclust"},
     "clove": {"name": "clove", "n_clusters": 4},

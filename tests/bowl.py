@@ -207,6 +207,9 @@ class Softmax(Trainer):
     def targets(self, split: DataSplit) -> Array:
         return self.y
 
+    def features(self, model: Vector, split: DataSplit) -> Array:
+        return self.x
+
     def _batch(self, model: Array, rows: Array, weights: Array) -> tuple[float, Array]:
         x = self.x[rows]
         y = self.y[rows]
@@ -253,6 +256,9 @@ class Perceptron(Softmax):
     def predict(self, model: Vector, split: DataSplit) -> npt.NDArray[np.float32]:
         *_, logits = self._forward(model, self.x)
         return np.asarray(logits, np.float32)
+
+    def features(self, model: Vector, split: DataSplit) -> Array:
+        return self._forward(model.astype(np.float64), self.x)[-2]
 
     def _forward(self, model: Array, x: Array) -> list[Array]:
         """What each layer reads, and the logits."""

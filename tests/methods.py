@@ -148,6 +148,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "lg": {"shared_layers": 1},
     "scaffold": {},
     "fedala": {"first_epochs": 2},
+    "feddbe": {"mu": 0.5},
     "fedrep": {},
     "fedrep-fedper": {"name": "fedrep", "head": "joint"},
     "fedbabu": {},

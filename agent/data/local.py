@@ -145,7 +145,7 @@ class DataOfLocal(ABC):
 
     def _last_inputs(self, model: Vector, features: Array) -> Float32:
         raise PublicError(
-            "evaluation.knn needs a model with a last layer, not a loop of the user's own"
+            "evaluation.knn and the method feddbe need a model with a last layer, and the training is a loop of the user's own"
         )
 
     def _weights(self, of_method: Float32 | None) -> Float32 | None:

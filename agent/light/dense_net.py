@@ -19,6 +19,7 @@ from covey.shared.errors import PublicError
 from covey.shared.numerics.vectors import Layout, Tensor, Vector
 from covey.shared.scenario.task import Task
 from covey.shared.seeds import entropy
+from covey.shared.strategies.base import Debias
 
 MAX_LAYERS = 64
 DEFAULT_HIDDEN = 200
@@ -185,11 +186,17 @@ class DenseNet:
         """What the last layer read in the latest forward pass (n, width)."""
         return self._inputs[-1]
 
-    def add_gradient(self, slopes: Float32) -> None:
+    @property
+    def last_layer(self) -> _Layer:
+        """The layer that gives the outputs."""
+        return self._layers[-1]
+
+    def add_gradient(self, slopes: Float32, of_features: Float32 | None = None) -> None:
         """Add to `gradient` what the loss of the latest forward pass gives.
 
         Args:
             slopes: (n, outputs), the derivative of the loss by the outputs.
+            of_features: (width,), a further derivative by what the last layer reads, the same for each sample.
         """
         for number in reversed(range(len(self._layers))):
             layer = self._layers[number]
@@ -201,4 +208,49 @@ class DenseNet:
             if number > 0:
                 was_active = inputs > 0  # the derivative of ReLU; at 0 it is 0, as in torch
                 slopes = slopes @ layer.weight
+                if of_features is not None and number == len(self._layers) - 1:
+                    slopes += of_features
                 slopes *= was_active
+
+
+class DebiasedNet:
+    """A net with the terms of `Debias`: W (z + z_i) + b is the output of the net, W z + b, and W z_i.
+
+    Args:
+        net: that trains.
+        debias: the terms.
+    """
+
+    def __init__(self, net: DenseNet, debias: Debias) -> None:
+        self.own = debias.own.astype(np.float32)
+        self._net = net
+        self._debias = debias
+        self._running: Float32 | None = None  # mean features (width,); None before the first batch
+        self._of_own: Float32  # (width,), the derivative by `own`
+
+    def outputs(self, inputs: Float32) -> Float32:
+        """As `DenseNet.outputs`."""
+        return self._net.outputs(inputs) + self._net.last_layer.weight @ self.own
+
+    def add_gradient(self, slopes: Float32) -> None:
+        """As `DenseNet.add_gradient`, with the derivative of the term; the batch enters the running mean."""
+        mean = self._net.last_inputs.mean(axis=0)
+        share = np.float32(1.0 if self._running is None else self._debias.momentum)
+        self._running = (
+            mean if self._running is None else self._running + share * (mean - self._running)
+        )
+        pull = (
+            np.float32(self._debias.kappa)
+            * share
+            * (self._running - self._debias.mean)
+            / np.float32(mean.size)
+        )
+        self._net.add_gradient(slopes, pull / np.float32(len(slopes)))
+        last = self._net.last_layer
+        by_weight = last.weight_gradient
+        by_weight += np.outer(slopes.sum(axis=0), self.own)
+        self._of_own = slopes.sum(axis=0) @ last.weight
+
+    def step(self, rate: float) -> None:
+        """Change the offset by its gradient."""
+        self.own = self.own - np.float32(rate) * self._of_own

@@ -14,7 +14,7 @@ from covey.agent.data.local import CHUNK, NO_CORRECTION, DataOfLocal, Float32, c
 from covey.agent.data.scaling import Scaling
 from covey.agent.kept.privacy_account import DeviceAccount
 from covey.agent.learning import check_layout
-from covey.agent.light.dense_net import DenseNet, layout_of_task
+from covey.agent.light.dense_net import DebiasedNet, DenseNet, layout_of_task
 from covey.agent.policy import NO_CODE_RULES, Rules
 from covey.shared.consent import AllowedCode
 from covey.shared.errors import PublicError
@@ -301,26 +301,32 @@ class NumpyLocal(DataOfLocal):
         net = self._net
         net.load(start)
         sgd = NumpySgd(net, self._training, correction, trained, velocity)
+        debiased = None if correction.debias is None else DebiasedNet(net, correction.debias)
         batches = chain.from_iterable(self._batching.batches(epochs))
         losses: list[float] = []
         with np.errstate(all="ignore"):  # a diverged model is reported as such
             for rows in islice(batches, steps):
-                losses.append(self._batch_gradient(rows, weights))
+                losses.append(self._batch_gradient(debiased or net, rows, weights))
                 sgd.step()
+                if debiased is not None:
+                    debiased.step(self._training.lr)
         if not losses:
             return TrainingResult(start.copy(), 0, self.loss(start), velocity)
-        return TrainingResult(net.state.copy(), len(losses), float(np.mean(losses)), sgd.velocity)
+        own = None if debiased is None else debiased.own
+        mean_loss = float(np.mean(losses))
+        return TrainingResult(net.state.copy(), len(losses), mean_loss, sgd.velocity, own)
 
-    def _batch_gradient(self, rows: SampleIndices, weights: Float32 | None) -> float:
+    def _batch_gradient(
+        self, net: DenseNet | DebiasedNet, rows: SampleIndices, weights: Float32 | None
+    ) -> float:
         """Leave the gradient of a batch's mean loss in the net. Returns that loss."""
-        net = self._net
         inputs, targets = self._gathered(rows)
         losses, slopes = self._loss(net.outputs(inputs), targets)
         if weights is not None:
             own = weights[rows].astype(np.float32)
             losses = losses * own
             slopes = slopes * own[:, None]
-        net.gradient.fill(0)
+        self._net.gradient.fill(0)
         net.add_gradient(slopes / np.float32(len(rows)))
         return float(losses.mean())
 

@@ -168,7 +168,9 @@ class LoopLocal(DataOfLocal):
             PublicError: the order asks for what a loop cannot do, or the loop returned something else than it should.
         """
         asked = {
-            "terms in the gradient": correction.drift is not None or correction.mu > 0,
+            "terms in the gradient": correction.drift is not None
+            or correction.mu > 0
+            or correction.debias is not None,
             "weights of samples": self._weights(weights) is not None,
             "a contrastive loss": contrast is not None,
             "frozen values": trained is not None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,6 +22,7 @@ from covey.agent.policy import NO_CODE_RULES, Rules
 from covey.agent.training.architectures import BUILT_IN, THRESHOLD
 from covey.agent.training.augment import augmentation_for, augmentation_of_training
 from covey.agent.training.compute_device import choose_device, prepare_device
+from covey.agent.training.debiased import Debiased
 from covey.agent.training.flat_module import SEEDS, FlatModule
 from covey.agent.training.frozen_layers import FEATURES_BYTES, Features, frozen_layers
 from covey.agent.training.input_scaling import InputScaling
@@ -363,22 +365,32 @@ class TorchLocal(DataOfLocal):
             self.frozen_once = len(kept)
         if self._training.precision == "bf16":
             objective = in_bfloat16(objective, self._device)
+        debiased = None
+        if correction.debias is not None:
+            last = net.module.get_submodule(self._layout.modules[-1])
+            debiased = Debiased(correction.debias, last, self._device)
         losses: list[Tensor] = []
-        with net.training(trained), net.seeded(self._rng):
+        in_effect = nullcontext() if debiased is None else debiased.applied()
+        with net.training(trained), net.seeded(self._rng), in_effect:
             batches = chain.from_iterable(self._epoch(weights, gathered) for _ in range(epochs))
             for inputs, targets, weight in islice(batches, steps):
                 net.gradient.zero_()
                 loss = objective(inputs, targets, weight)
-                loss.backward()  # type: ignore[no-untyped-call]
                 losses.append(loss.detach())
+                if debiased is not None:
+                    loss = loss + debiased.term()
+                loss.backward()  # type: ignore[no-untyped-call]
                 sgd.step()
+                if debiased is not None:
+                    debiased.step(self._training.lr)
         if not losses:
             return TrainingResult(start.copy(), 0, self.loss(start), velocity)
         all_losses = torch.stack(losses).cpu()  # before .double(): not every device has doubles
         mean_loss = float(all_losses.double().mean())
         end = net.vector()
         self._set_threshold(end)
-        return TrainingResult(end, len(losses), mean_loss, sgd.velocity)
+        own = None if debiased is None else debiased.own.detach().cpu().numpy()
+        return TrainingResult(end, len(losses), mean_loss, sgd.velocity, own)
 
     def _set_threshold(self, model: Vector) -> None:
         """Set the threshold of a model of anomalies (d,) by its errors on the training samples."""

@@ -33,13 +33,15 @@ class ConstantClient:
         size: length of a model's vector
         outputs: classes, or 1 for regression
         features: numbers in one sample
+        width: of what the last layer reads
     """
 
-    def __init__(self, value: int, size: int, outputs: int, features: int) -> None:
+    def __init__(self, value: int, size: int, outputs: int, features: int, width: int = 1) -> None:
         self._value = value
         self._size = size
         self._outputs = outputs
         self._features = features
+        self._width = width
 
     def __repr__(self) -> str:
         return f"ConstantClient({self._value})"
@@ -87,6 +89,9 @@ class ConstantClient:
 
     def inputs(self) -> npt.NDArray[np.float32]:
         return np.eye(EXAMPLES, self._features, dtype=np.float32) * self._value
+
+    def features(self, model: Vector, split: DataSplit) -> npt.NDArray[np.float64]:
+        return np.full((EXAMPLES, self._width), float(self._value))
 
     def targets(self, split: DataSplit) -> npt.NDArray[Any]:
         return np.zeros(EXAMPLES, np.int64)

@@ -216,7 +216,13 @@ class DryRun:
             split=setup.split,
         )
         number = self.clients.index(client) + 1
-        local = ConstantClient(number, setup.layout.size, task.outputs, math.prod(task.features))
+        local = ConstantClient(
+            number,
+            setup.layout.size,
+            task.outputs,
+            math.prod(task.features),
+            setup.layout.last_width,
+        )
         report, after = self.strategy.work(job, local, self._client_states.get(client, {}))
         self._client_states[client] = after
         return report

@@ -101,6 +101,13 @@ class Layout:
         final = self.modules[-1]
         return next(tensor for tensor in self.tensors if tensor.module == final).shape[0]
 
+    @cached_property
+    def last_width(self) -> int:
+        """Numbers that an output of the final layer reads."""
+        final = self.modules[-1]
+        first = next(tensor for tensor in self.tensors if tensor.module == final)
+        return first.size // self.outputs
+
     def named(self, vector: Vector) -> dict[str, npt.NDArray[np.float32]]:
         """Views of a vector (size,) by tensor name, with the tensors' shapes.
 

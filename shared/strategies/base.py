@@ -345,8 +345,21 @@ Reports = Sequence[tuple[ClientId, Report]]  # in ascending order of client id
 
 
 @dataclass(frozen=True)
+class Debias:
+    """An offset of the agent's own to what the last layer reads, which trains too, and a pull of mean features.
+
+    The loss has the term kappa / 2 * mean((m - mean)^2), with the running mean m of the features of the batches.
+    """
+
+    own: Vector  # (width,)
+    mean: Vector  # (width,)
+    kappa: float
+    momentum: float  # of the running mean: the share of a batch
+
+
+@dataclass(frozen=True)
 class GradientCorrection:
-    """Terms that are added to the local gradient before momentum: mu * (w - anchor) + drift.
+    """Terms that are added to the local gradient before momentum: mu * (w - anchor) + drift, and those of `debias`.
 
     Vectors are (P,) or (d,). The default adds nothing.
     """
@@ -355,6 +368,7 @@ class GradientCorrection:
     mu: float = 0.0
     drift: Vector | None = None  # None: without this term
     on: Mask | None = None  # (d,): the values that the proximal term pulls; None: all
+    debias: Debias | None = None  # None: without these terms
 
 
 @dataclass(frozen=True)
@@ -376,6 +390,7 @@ class TrainingResult:
     steps: int
     loss: float  # mean over the steps
     velocity: Vector | None = None  # momentum's (P,); None without it
+    own: Vector | None = None  # the offset of `Debias` after training; None without it
 
 
 def trained_report(

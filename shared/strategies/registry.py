@@ -26,6 +26,7 @@ from covey.shared.strategies.fedbabu import FedBabu
 from covey.shared.strategies.fedbn import FedBn
 from covey.shared.strategies.fedclust import FedClust
 from covey.shared.strategies.feddane import FedDane
+from covey.shared.strategies.feddbe import FedDbe
 from covey.shared.strategies.feddist import FedDist
 from covey.shared.strategies.feddws import FedDws
 from covey.shared.strategies.fedem import FedEm
@@ -60,6 +61,7 @@ BuiltIn = Annotated[
     | FedBn
     | FedClust
     | FedDane
+    | FedDbe
     | FedDist
     | FedDws
     | FedEm

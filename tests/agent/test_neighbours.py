@@ -34,12 +34,12 @@ DOCUMENT: dict[str, Any] = {
 TASK = Task.model_validate(DOCUMENT)
 
 
-def table(folder: Path, seed: int, *, is_turned: bool = False) -> Path:
-    """Points, which are high right of the middle, or left of it."""
+def table(folder: Path, seed: int, *, bound: float = 0.0, is_turned: bool = False) -> Path:
+    """Points, which are high right of a bound, or left of it."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = ["x,y,level"]
     for x, y in generator(seed, "points").normal(size=(80, 2)):
-        lines.append(f"{x:.4f},{y:.4f},{'high' if (x > 0) != is_turned else 'low'}")
+        lines.append(f"{x:.4f},{y:.4f},{'high' if (x > bound) != is_turned else 'low'}")
     path = folder / "points.csv"
     path.write_text("\n".join(lines))
     return path

@@ -247,6 +247,7 @@ BY_SAMPLES = {
     "fedbn",
     "fedclust",
     "feddane",
+    "feddbe",
     "fedem",
     "fedgwc",
     "fednova",

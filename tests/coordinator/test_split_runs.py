@@ -26,8 +26,8 @@ HEAD = {"keep": ["out"]}
 BOTH = {"share": ["fc*", "out"], "keep": ["out.bias"], "freeze": ["fc1"]}
 ALL = {"participation": 1.0}
 
-# send gradients, have no head that the split names, or no norm
-WITHOUT = {"fedsgd", "perfedavg", "fedbabu", "fedbn", "fedrep", "fedrep-fedper"}
+# send gradients, have no head that the split names, no norm, or take whole models alone
+WITHOUT = {"fedsgd", "perfedavg", "fedbabu", "feddbe", "fedbn", "fedrep", "fedrep-fedper"}
 
 Ended = tuple[Run, Mapping[ClientId, ClientState]]
 
