@@ -88,7 +88,7 @@ def measured(fleet: str, seed: int) -> dict[str, Any]:
 def table(found: Found) -> str:
     """Markdown: a row per fleet."""
     lines = [
-        "| fleet | newcomers | right by card | right by loss | accuracy by card | by loss | of the best model |",
+        "| newcomers to | agents | right by card | right by loss | accuracy by card | by loss | of the best model |",
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
     for fleet in FLEETS:
