@@ -26,7 +26,6 @@ from benchmarks.torch_runs import repeatable, started
 from covey.agent.light.numpy_learner import NumpyLocal
 from covey.shared.files import write_atomically
 from covey.shared.scenario.simulated_agents import newcomers
-from covey.shared.strategies.base import Training
 from covey.shared.strategies.bases.hard import lowest_loss
 
 OUT = Path(__file__).parent / "results" / "kin_newcomers.json"
@@ -67,7 +66,7 @@ def measured(fleet: str, seed: int) -> dict[str, Any]:
             owned[one],
             scene.task,
             clients.setup.layout,
-            Training.model_validate(scene.training.model_dump()),
+            scene.training,
             np.random.default_rng(seed),
         )
         targets = local.targets("test")

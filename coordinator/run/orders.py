@@ -287,6 +287,9 @@ class OrderBook:
         wire = scenario.wire
         codec = Codec(wire.codec, wire.delta, wire.block, wire.keep)
         training = self._training(phase)
+        numbers = dict(order.numbers)
+        if CARD in numbers:
+            numbers[CARD] = scenario.min_cell
         privacy = None
         if scenario.privacy is not None:
             privacy = scenario.privacy.for_agents(scenario.rounds.count)
@@ -300,9 +303,7 @@ class OrderBook:
             layout=self._setup.whole.to_wire(),
             scaling=self._facts.scaling,
             models=models,
-            numbers={**order.numbers, CARD: scenario.min_cell}
-            if CARD in order.numbers
-            else dict(order.numbers),
+            numbers=numbers,
             cluster=order.cluster,
             sizes=dict(phase.sizes),
             codec=codec.to_wire(),

@@ -6,9 +6,9 @@ import codecs
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import AfterValidator, Field
 
 from covey.shared.printable import printable
 from covey.shared.scenario.section import Section, repeated
@@ -62,6 +62,8 @@ class Vocabulary(Section):
 class Window(Section):
     """Consecutive rows of a table as one sample: a task's features are then [inputs per row, rows]."""
 
+    newer: ClassVar[tuple[str, ...]] = ("horizon",)
+
     rows: int = Field(ge=2, le=MAX_ROWS, description="Rows of one window.")
     stride: int | None = Field(
         None,
@@ -88,14 +90,6 @@ class Window(Section):
         description="Forecasts: the targets of a window are the values of the target in this number of rows after it. The "
         "target may be among the columns too. null: a window has one label, of its own rows.",
     )
-
-    @model_serializer(mode="wrap")
-    def _horizon_only_where_it_is_set(
-        self, serialize: SerializerFunctionWrapHandler
-    ) -> dict[str, Any]:
-        """A task without forecasts keeps the digest that its runs have stored."""
-        settings: dict[str, Any] = serialize(self)
-        return {key: value for key, value in settings.items() if value or key != "horizon"}
 
     @property
     def step(self) -> int:

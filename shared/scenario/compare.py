@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import (
-    Field,
-    GetJsonSchemaHandler,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
+from pydantic import Field, GetJsonSchemaHandler, model_validator
 from pydantic_core import CoreSchema
 
 from covey.shared.numerics.measures import MEASURES, OF_CLASSIFICATION, OF_REGRESSION, Measure
@@ -77,6 +71,8 @@ def _union_members(union: JsonSchema) -> list[JsonSchema]:
 class Method(_WrittenFlat):
     """A column of a comparison, written flat: {name: fedclust, n_clusters: 4, training: {momentum: 0.5}}, or the name alone."""
 
+    newer: ClassVar[tuple[str, ...]] = ("split", "local_last")
+
     inner_field: ClassVar[str] = "strategy"
 
     label: Name = Field(
@@ -105,14 +101,6 @@ class Method(_WrittenFlat):
         None,
         description="Figure of this method that is compared, for example global for a single model. null: compare.metric.",
     )
-
-    @model_serializer(mode="wrap")
-    def _only_what_is_set(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        settings: dict[str, Any] = serialize(self)
-        for name in ("split", "local_last"):
-            if not getattr(self, name):
-                settings.pop(name, None)
-        return settings
 
 
 class Split(_WrittenFlat):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
@@ -48,6 +48,8 @@ class Tune(Section):
 class Evaluation(Section):
     """Which figures are measured, and when."""
 
+    newer: ClassVar[tuple[str, ...]] = ("knn",)
+
     every: int = Field(
         0,
         ge=0,
@@ -90,14 +92,6 @@ class Evaluation(Section):
         "test",
         description="Weights of agents in micro averages: their test samples, or all their samples.",
     )
-
-    @model_serializer(mode="wrap")
-    def _neighbours_only_where_they_are_asked_for(
-        self, serialize: SerializerFunctionWrapHandler
-    ) -> dict[str, Any]:
-        """A section without the mode keeps the digest that its runs have stored."""
-        settings: dict[str, Any] = serialize(self)
-        return {key: value for key, value in settings.items() if value or key != "knn"}
 
     def for_agents(self) -> dict[str, Any]:
         """The section in an order."""

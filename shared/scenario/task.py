@@ -6,16 +6,9 @@ import hashlib
 import math
 from collections.abc import Mapping
 from pathlib import PurePath
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import (
-    Field,
-    SerializerFunctionWrapHandler,
-    ValidationInfo,
-    field_validator,
-    model_serializer,
-    model_validator,
-)
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from covey.shared import json_text
 from covey.shared.numerics.measures import (
@@ -53,17 +46,18 @@ DIGEST_BYTES = 8
 MIN_CLASSES = 2
 MAX_CLASSES = 1_000_000  # a model has an output for each
 SPLIT: tuple[Role, ...] = ("share", "keep", "freeze")  # keys that divide the tensors of a model
-NEWER = (*SPLIT, "base", "seasons", "anomalies")  # keys that are left out where they are not set
 IMAGE_AXES = 3  # channels, height, width
 IMAGE_CHANNELS = (1, 3)  # grey, RGB
-# Agents get all other keys only if they are set, so that orders without them stay as they were before these keys existed.
 AUTOENCODER = "autoencoder"  # the built-in model for anomalies
 USUAL_AND_NOT = ("normal", "anomaly")  # classes of a task of anomalies that names none
+# Agents get all other keys only if they are set, so that orders without them stay as they were before these keys existed.
 ALWAYS_SENT = ("features", "classes", "model", "scale", "standardise")
 
 
 class Model(Section):
     """A built-in model, or a model of the user's own that is installed on every device."""
+
+    newer: ClassVar[tuple[str, ...]] = ("adapters",)
 
     name: str = Field(
         "mlp",
@@ -81,14 +75,6 @@ class Model(Section):
         "train and travel; add the head with share: ['*.lora_b', fc3]. null: none.",
     )
 
-    @model_serializer(mode="wrap")
-    def _adapters_only_where_they_are_set(
-        self, serialize: SerializerFunctionWrapHandler
-    ) -> dict[str, Any]:
-        """A task without adapters keeps the digest that its runs have stored."""
-        settings: dict[str, Any] = serialize(self)
-        return {key: value for key, value in settings.items() if value or key != "adapters"}
-
 
 class Standardise(Section):
     """Fixed means and standard deviations, one per channel (the first axis of the features)."""
@@ -101,6 +87,8 @@ class Standardise(Section):
 
 class Task(Section):
     """The learning task. Agents whose data does not fit it report the difference and do not take part."""
+
+    newer: ClassVar[tuple[str, ...]] = (*SPLIT, "base", "seasons", "anomalies")
 
     features: tuple[Annotated[int, Field(ge=1)], ...] = Field(
         min_length=1,
@@ -268,14 +256,6 @@ class Task(Section):
         description="Tensors that neither train nor travel, as patterns like those of share. They have the values of init, or "
         "those that the seed gives them.",
     )
-
-    @model_serializer(mode="wrap")
-    def _split_only_where_it_is_set(
-        self, serialize: SerializerFunctionWrapHandler
-    ) -> dict[str, Any]:
-        """A task that shares all of its model keeps the digest that its runs have stored."""
-        settings: dict[str, Any] = serialize(self)
-        return {key: value for key, value in settings.items() if value or key not in NEWER}
 
     @field_validator("classes")
     @classmethod
