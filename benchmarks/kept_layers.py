@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measuring import mean_and_spread, record_options, resumed
-from benchmarks.torch_runs import TorchClients, repeatable, started
+from benchmarks.torch_runs import TorchClients, device_options, repeatable, started
 from covey.agent.data import Dataset, fit
 from covey.agent.data.partition import client_dataset, fleet_data
 from covey.agent.light.numpy_learner import NumpyLocal
@@ -58,22 +58,57 @@ METHODS: Mapping[str, dict[str, Any]] = {
     "clove": {"name": "clove", "n_clusters": 4},
     "fedgwc": {"name": "fedgwc"},
 }
-MODELS: Mapping[str, dict[str, Any]] = {
-    "mlp": {"name": "mlp", "options": {"hidden": [64, 32]}},
-    "cnn4": {"name": "cnn4", "options": {"filters": 8}},
-    "fashion": {"name": "mlp", "options": {"hidden": [64, 32]}},
-}
 OF_CLUSTERS = ("ifca", "fedclust", "clove", "fedgwc")
-ROWS = {
-    "fashion": tuple(method for method in METHODS if method != "fedbn"),
-    "mlp": tuple(method for method in METHODS if method not in ("fedbn", *OF_CLUSTERS)),
-    "cnn4": ("local", "fedavg", "fedper", "fedbn"),
-}
-ROUNDS = {"mlp": 30, "cnn4": 15, "fashion": 30}
-RATES = {"mlp": 0.1, "cnn4": 0.1, "fashion": 0.05}
-AGENTS = 20
+WITHOUT_NORM = tuple(method for method in METHODS if method != "fedbn")
 DIGITS = {"features": [1, 8, 8], "scale": 1 / 16}
 FASHION = {"features": [1, 28, 28], "scale": 1 / 255}
+COLOURED = {"features": [3, 32, 32], "scale": 1 / 255}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the runs of a table have in common."""
+
+    model: Mapping[str, Any]
+    task: Mapping[str, Any]
+    data: Mapping[str, Any]
+    methods: tuple[str, ...]
+    rounds: int
+    lr: float = 0.1
+    agents: int = 20
+
+
+MLP = {"name": "mlp", "options": {"hidden": [64, 32]}}
+SHARED = tuple(method for method in WITHOUT_NORM if method not in OF_CLUSTERS)
+CNN = {"name": "cnn4", "options": {"filters": 8}}
+LENET = {"name": "lenet5"}
+SETTINGS = {
+    "mlp": Setting(MLP, DIGITS, {"data": "digits"}, SHARED, rounds=30),
+    "cnn4": Setting(
+        CNN, DIGITS, {"data": "digits"}, ("local", "fedavg", "fedper", "fedbn"), rounds=15
+    ),
+    "fashion": Setting(
+        MLP, FASHION, {"data": "fashion-mnist", "limit": 5000}, WITHOUT_NORM, rounds=30, lr=0.05
+    ),
+    "lenet": Setting(
+        LENET,
+        FASHION,
+        {"data": "fashion-mnist", "limit": 20000},
+        WITHOUT_NORM,
+        rounds=20,
+        lr=0.05,
+        agents=50,
+    ),
+    "cifar": Setting(
+        LENET,
+        COLOURED,
+        {"data": "cifar10", "limit": 8000},
+        WITHOUT_NORM,
+        rounds=20,
+        lr=0.05,
+        agents=40,
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -93,17 +128,20 @@ class Cell:
 
 def scenario(cell: Cell) -> Scenario:
     """The scenario that a coordinator would run."""
-    images = FASHION if cell.model == "fashion" else DIGITS
-    data = {"data": "fashion-mnist", "limit": 5000} if images is FASHION else {"data": "digits"}
+    setting = SETTINGS[cell.model]
     return Scenario.model_validate(
         {
             "name": "kept_layers",
             "seed": cell.seed,
-            "task": {**images, "classes": 10, "model": MODELS[cell.model]},
-            "training": {"epochs": 2, "batch": 10, "lr": RATES[cell.model]},
+            "task": {**setting.task, "classes": 10, "model": setting.model},
+            "training": {"epochs": 2, "batch": 10, "lr": setting.lr},
             "strategy": METHODS[cell.method],
-            "rounds": {"count": ROUNDS[cell.model], "participation": 0.5},
-            "fleet": {"agents": AGENTS, "partition": PARTITIONS[cell.partition], **data},
+            "rounds": {"count": setting.rounds, "participation": 0.5},
+            "fleet": {
+                "agents": setting.agents,
+                "partition": PARTITIONS[cell.partition],
+                **setting.data,
+            },
         }
     )
 
@@ -113,9 +151,10 @@ def agents_of(model: str, partition: str, seed: int, root: Path | None) -> dict[
     """Each agent's data, the same for all methods."""
     scene = scenario(Cell(model, partition, "fedavg", seed))
     whole, split = fleet_data(scene, root)
+    agents = SETTINGS[model].agents
     return {
-        agent_name(index, AGENTS): fit(client_dataset(whole, split, index), scene.task)
-        for index in range(AGENTS)
+        agent_name(index, agents): fit(client_dataset(whole, split, index), scene.task)
+        for index in range(agents)
     }
 
 
@@ -139,7 +178,9 @@ def measured(root: Path | None, cell: Cell) -> dict[str, Any]:
     people = agents_of(cell.model, cell.partition, cell.seed, root)
     with tempfile.TemporaryDirectory() as folder:
         run = Trained(scene, started(scene), people).run(Path(folder))
-        return {**{mode: accuracy(run, mode) for mode in MODES}, "mb": megabytes(run, len(people))}
+        modes = {mode: accuracy(run, mode) for mode in MODES}
+        devices = ", ".join(sorted(set(run.facts.devices.values())))
+        return {**modes, "mb": megabytes(run, len(people)), "device": devices}
 
 
 def accuracy(run: Run, mode: str) -> float:
@@ -159,11 +200,14 @@ def megabytes(run: Run, agents: int) -> float:
     return round(4e-6 * values / agents, 4)
 
 
-def cells(models: Sequence[str], seeds: Sequence[int]) -> Iterator[Cell]:
+def cells(
+    models: Sequence[str], seeds: Sequence[int], partitions: Sequence[str], methods: Sequence[str]
+) -> Iterator[Cell]:
     """All cells of the first seed come before any of the second."""
-    for model, seed, partition in itertools.product(models, seeds, PARTITIONS):
-        for method in ROWS[model]:
-            yield Cell(model, partition, method, seed)
+    for model, seed, partition in itertools.product(models, seeds, partitions):
+        for method in SETTINGS[model].methods:
+            if method in methods:
+                yield Cell(model, partition, method, seed)
 
 
 def table(found: Mapping[str, Mapping[str, float]], model: str, seeds: Sequence[int]) -> str:
@@ -172,7 +216,7 @@ def table(found: Mapping[str, Mapping[str, float]], model: str, seeds: Sequence[
         "| partition | method | E-server | E-tuned | E-last | MB an agent |",
         "|---|---|--:|--:|--:|--:|",
     ]
-    for partition, method in itertools.product(PARTITIONS, ROWS[model]):
+    for partition, method in itertools.product(PARTITIONS, SETTINGS[model].methods):
         keys = [Cell(model, partition, method, seed).key for seed in seeds]
         rows = [found[key] for key in keys if key in found]
         if not rows:
@@ -185,12 +229,20 @@ def table(found: Mapping[str, Mapping[str, float]], model: str, seeds: Sequence[
 
 def main() -> None:
     parser = record_options(__doc__, OUT, [1, 2, 3])
-    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
+    device_options(parser)
+    parser.add_argument(
+        "--partitions", nargs="+", choices=list(PARTITIONS), default=list(PARTITIONS)
+    )
+    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
+    parser.add_argument("--models", nargs="+", choices=list(SETTINGS), default=list(SETTINGS))
     parser.add_argument("--data-root", type=Path, help="the folder of fashion-mnist")
     options = parser.parse_args()
-    repeatable()
-    settings = {"agents": AGENTS, "models": MODELS, "rounds": ROUNDS, "partitions": PARTITIONS}
-    todo = cells(options.models, options.seeds)
+    repeatable(options)
+    settings = {
+        "settings": {name: asdict(one) for name, one in SETTINGS.items()},
+        "partitions": PARTITIONS,
+    }
+    todo = cells(options.models, options.seeds, options.partitions, options.methods)
     found = resumed(options, todo, partial(measured, options.data_root), settings)
     for model in options.models:
         print(f"\n{model}\n\n{table(found, model, options.seeds)}")

@@ -51,7 +51,7 @@ from benchmarks.default_cut import (
     replaced,
     sizes_of,
 )
-from benchmarks.torch_runs import TorchClients, repeatable, started
+from benchmarks.torch_runs import TorchClients, device_options, repeatable, started
 from covey.agent.data import Dataset, fit
 from covey.agent.data.dataset import hold_back, take
 from covey.agent.data.partition import client_dataset, fleet_data
@@ -516,8 +516,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="default: a file for each setting")
     parser.add_argument("--table", action="store_true", help="run nothing, print finished cells")
     parser.add_argument("--page", type=Path, help="a Markdown page whose tables are replaced")
+    device_options(parser)
     options = parser.parse_args()
-    repeatable()
+    repeatable(options)
     out: Path = options.out or outputs(options.setting)
     found: Found = json.loads(out.read_text())["cells"] if out.exists() else {}
     if not options.table:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
 from covey.agent.data import Dataset
+from covey.agent.training.batched import batched
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import initial
+from covey.agent.training.together import together
 from covey.coordinator.processes.launch import setup_of
 from covey.coordinator.record.notices import Observer, ignore
 from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.folder import IN_PROCESS
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
-from covey.coordinator.simulate.virtual_clock import Driver
+from covey.coordinator.simulate.virtual_clock import Driver, Work
 from covey.shared.client import decode_model, shuffle
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.vectors import Vector
@@ -32,10 +36,19 @@ from tests.kit.local_clients import HeldBackFor, LocalClients
 TIMES = 10.0  # how far a bent step goes, in lengths of the honest one
 
 
-def repeatable() -> None:
-    """Make the figures of a cell the same at each try."""
+def device_options(parser: argparse.ArgumentParser) -> None:
+    """Where agents train, and how many of them at once."""
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="that trains")
+    parser.add_argument("--together", type=int, default=0, help="agents that train at once")
+
+
+def repeatable(options: argparse.Namespace | None = None) -> None:
+    """Make the figures of a cell the same at each try; `options` are those of `device_options`."""
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True, warn_only=True)
+    if options is not None:
+        TorchClients.device = options.device
+        TorchClients.together = options.together
 
 
 def started(scene: Scenario) -> Setup:
@@ -52,7 +65,7 @@ class Judging(Driver[LocalClients]):
 
 
 class TorchClients(LocalClients):
-    """Agents that train on data at hand.
+    """Agents that train on data at hand, one after the other; several at once where `together` says so.
 
     Args:
         scene: of the run.
@@ -62,6 +75,8 @@ class TorchClients(LocalClients):
     """
 
     driver: type[Driver[LocalClients]] = Driver  # of the run
+    device: ClassVar[str] = "cpu"  # that trains
+    together: ClassVar[int] = 0  # agents that train at once; 0: one after the other
 
     def __init__(
         self,
@@ -74,6 +89,17 @@ class TorchClients(LocalClients):
             lambda client, order: self.trainer(self.data(client, order), client, order), held_back
         )
         self.scene, self.setup, self.datasets = scene, setup, datasets
+        self.ahead = max(self.together - 1, 0)
+        self._ready: dict[tuple[ClientId, int], bytes] = {}
+
+    def compute(self, run: Run, work: Work) -> None:
+        if self.together:
+            works = [partial(self.work, run, client, order) for client, order in work]
+            for (client, order), report in zip(work, together(works, batched), strict=True):
+                self._ready[client, order.step] = report.to_bytes()
+
+    def report(self, run: Run, client: ClientId, order: OrderMessage) -> bytes:
+        return self._ready.pop((client, order.step), None) or super().report(run, client, order)
 
     def data(self, client: ClientId, order: OrderMessage) -> Dataset:
         """What an agent works on."""
@@ -83,7 +109,7 @@ class TorchClients(LocalClients):
         """An agent's learner, with the randomness of the order."""
         work = order.work
         assert work is not None
-        training = Training.model_validate(work.training)
+        training = Training.model_validate({**work.training, "device": self.device})
         rng = shuffle(work, client)
         return TorchLocal(data, self.scene.task, self.setup.whole, training, rng, work.scaling)
 

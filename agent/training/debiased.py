@@ -43,6 +43,7 @@ class Debiased:
 
     def term(self) -> Tensor:
         """The term of the latest batch, which enters the running mean."""
+        self.own.grad = None  # of the step before
         mean = self._batch
         if self._running is not None:
             mean = self._running + self._debias.momentum * (mean - self._running)
@@ -54,4 +55,3 @@ class Debiased:
         assert self.own.grad is not None  # noqa: S101 - the last layer reads it in each pass
         with torch.no_grad():
             self.own -= rate * self.own.grad
-        self.own.grad = None

@@ -38,6 +38,7 @@ class FlatModule:
     state: Tensor  # (d,) float32: parameters, then floating-point buffers, as in the layout
     parameters: Tensor  # (P,) view of the first part of `state`
     gradient: Tensor  # (P,) float32, in the order of `parameters`; backward() adds to it
+    leaf: Tensor  # `parameters` with `gradient` as its gradient
     gradients: list[Tensor]  # one view of `gradient` per parameter, in its shape
     has_batch_norm: bool  # then a training batch needs two samples
     draws_random_numbers: bool  # then its generator needs a seed for each training
@@ -49,6 +50,8 @@ class FlatModule:
         self.state = torch.empty(layout.size, device=device)
         self.parameters = self.state[: layout.parameters]
         self.gradient = torch.zeros(layout.parameters, device=device)
+        self.leaf = self.parameters.detach()
+        self.leaf.grad = self.gradient
         self.gradients = []
         self.has_batch_norm = False
         self.draws_random_numbers = False

@@ -21,6 +21,7 @@ from covey.agent.kept.privacy_account import DeviceAccount
 from covey.agent.policy import NO_CODE_RULES, Rules
 from covey.agent.training.architectures import BUILT_IN, THRESHOLD
 from covey.agent.training.augment import augmentation_for, augmentation_of_training
+from covey.agent.training.batched import Course, Request, can_be_batched, padded
 from covey.agent.training.compute_device import choose_device, prepare_device
 from covey.agent.training.debiased import Debiased
 from covey.agent.training.flat_module import SEEDS, FlatModule
@@ -33,11 +34,12 @@ from covey.agent.training.objective import (
     ImageViews,
     Objective,
     TaskLoss,
-    in_bfloat16,
+    in_precision,
     supervised,
     unchanged,
 )
-from covey.agent.training.sgd import Sgd
+from covey.agent.training.sgd import ScaledSteps, Sgd
+from covey.agent.training.together import ask, is_together
 from covey.shared.consent import AllowedCode
 from covey.shared.errors import PublicError
 from covey.shared.numerics.split import Mask
@@ -330,6 +332,11 @@ class TorchLocal(DataOfLocal):
             PublicError: the model has no suitable head, or DP-SGD cannot train this way.
         """
         epochs, steps = self._batching.begin(epochs, steps)
+        if self._training.precision == "fp16" and self.device == "cpu":
+            raise PublicError(
+                "training.precision is fp16, and this device computes on its processor; set it to bf16 or fp32, or "
+                "training.device to auto where there is a GPU"
+            )
         if self._private is not None and not at_home:
             if weights is not None or contrast is not None:
                 raise PublicError(
@@ -363,12 +370,27 @@ class TorchLocal(DataOfLocal):
             objective = supervised(head, self._loss)
             gathered = partial(self._gathered_of, kept)
             self.frozen_once = len(kept)
-        if self._training.precision == "bf16":
-            objective = in_bfloat16(objective, self._device)
+        objective = in_precision(objective, self._training.precision, self._device)
+        is_plain = contrast is None and features is None and correction.debias is None
+        if is_together() and is_plain and self._can_be_batched and epochs:
+            rows = padded(self._batching.batches(epochs), self._training.batch)[:steps]
+            return self._trained_with_others(
+                Course(start, correction, trained, velocity, weights, rows)
+            )
         debiased = None
         if correction.debias is not None:
             last = net.module.get_submodule(self._layout.modules[-1])
             debiased = Debiased(correction.debias, last, self._device)
+
+        def step() -> None:
+            sgd.step()
+            if debiased is not None:
+                debiased.step(self._training.lr)
+
+        scaled = None
+        if self._training.precision == "fp16":
+            leaves = [net.leaf] if debiased is None else [net.leaf, debiased.own]
+            scaled = ScaledSteps(leaves, step, self._device)
         losses: list[Tensor] = []
         in_effect = nullcontext() if debiased is None else debiased.applied()
         with net.training(trained), net.seeded(self._rng), in_effect:
@@ -379,10 +401,11 @@ class TorchLocal(DataOfLocal):
                 losses.append(loss.detach())
                 if debiased is not None:
                     loss = loss + debiased.term()
+                if scaled is not None:
+                    scaled.take(loss)
+                    continue
                 loss.backward()  # type: ignore[no-untyped-call]
-                sgd.step()
-                if debiased is not None:
-                    debiased.step(self._training.lr)
+                step()
         if not losses:
             return TrainingResult(start.copy(), 0, self.loss(start), velocity)
         all_losses = torch.stack(losses).cpu()  # before .double(): not every device has doubles
@@ -391,6 +414,29 @@ class TorchLocal(DataOfLocal):
         self._set_threshold(end)
         own = None if debiased is None else debiased.own.detach().cpu().numpy()
         return TrainingResult(end, len(losses), mean_loss, sgd.velocity, own)
+
+    @property
+    def _can_be_batched(self) -> bool:
+        settings = self._training
+        return (
+            settings.augment == "none"
+            and settings.precision == "fp32"
+            and self._task.model.name in BUILT_IN
+            and can_be_batched(self._net)
+        )
+
+    def _trained_with_others(self, course: Course) -> TrainingResult:
+        """`train` in steps that other agents take at the same time."""
+        key = _key(self._task, self._layout, self._device)
+        inputs, targets = self._gathered(torch.arange(self.examples))
+        result: TrainingResult = ask(
+            Request(
+                key, self._net, self._layout, self._loss, self._training, inputs, targets, course
+            )
+        )
+        self.device = f"{self._device.type} batched"  # other bytes
+        self._set_threshold(result.end)
+        return result
 
     def _set_threshold(self, model: Vector) -> None:
         """Set the threshold of a model of anomalies (d,) by its errors on the training samples."""

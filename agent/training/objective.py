@@ -158,11 +158,14 @@ def supervised(module: nn.Module, loss: TaskLoss, change: Change = unchanged) ->
     return objective
 
 
-def in_bfloat16(objective: Objective, device: torch.device) -> Objective:
-    """The same, with layers that compute in bfloat16 where torch finds it safe. Losses are float32."""
+def in_precision(objective: Objective, precision: str, device: torch.device) -> Objective:
+    """The same, with layers that compute in `bf16` or `fp16` where torch finds it safe. Losses are float32."""
+    if precision == "fp32":
+        return objective
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float16
 
     def lower(inputs: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
-        with torch.autocast(device.type, torch.bfloat16):
+        with torch.autocast(device.type, dtype):
             return objective(inputs, targets, weights)
 
     return lower

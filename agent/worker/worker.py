@@ -11,6 +11,7 @@ Every job has `source` (where the data comes from) and `policy`, `allow` and `le
   is the message's bytes, `models` and `memory` are paths; the report and the new memory are written to the two paths ending
   in `_out`. `account` is the path of the device's privacy account, `secure` the folder of its secure sums, where the work for a
   masked report waits if `ahead` is set. If `keep` names a folder of models (`covey.agent.worker.keep`), the model of the order goes there
+- `together` (jobs): do the work of several orders of a simulated fleet; those that train take their steps together
 - `partition` (out): write which samples of a simulated fleet belong to which agent, as .npz
 - `start` (out): write the initial models of a simulated fleet's scenario, as .npz
 - `superclasses` (models, scaling): measure the models in a folder on each super-class of a simulated fleet's test data
@@ -29,7 +30,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -155,6 +156,8 @@ def answer(job: frames.Job, options: Options = DEFAULTS) -> frames.Job:
                 return _fits(job, options.threads)
             case "perform":
                 return _perform(job, options)
+            case "together":
+                return _together(job, options)
             case "partition":
                 return _partition(job)
             case "start":
@@ -339,6 +342,16 @@ def _perform(job: frames.Job, options: Options) -> frames.Job:
     if kept is not None:
         done["kept"] = kept
     return done
+
+
+def _together(job: frames.Job, options: Options) -> frames.Job:
+    """The answers of several jobs, in their order."""
+    prepared(Rules.from_wire(job), options.threads)
+
+    from covey.agent.training.batched import batched
+    from covey.agent.training.together import together
+
+    return {"answers": together([partial(answer, one, options) for one in job["jobs"]], batched)}
 
 
 class ModelDamaged(Exception):  # noqa: N818 - the service fetches it again

@@ -108,6 +108,30 @@ class WorkerPool:
         """Have one job done as soon as a worker is free. The answer may raise what `call` raises."""
         return self._threads.submit(self.call, job)
 
+    def submit_together(self, jobs: Sequence[Job]) -> list[Future[Job]]:
+        """Have several jobs done as one. A job that is cancelled before a worker is free is left out."""
+        awaited: list[Future[Job]] = [Future() for _ in jobs]
+
+        def work() -> None:
+            wanted = [
+                (job, future)
+                for job, future in zip(jobs, awaited, strict=True)
+                if future.set_running_or_notify_cancel()
+            ]
+            try:
+                answers = self.call({"job": "together", "jobs": [job for job, _ in wanted]})[
+                    "answers"
+                ]
+            except Exception as error:
+                for _, future in wanted:
+                    future.set_exception(error)
+            else:
+                for (_, future), answer in zip(wanted, answers, strict=True):
+                    future.set_result(answer)
+
+        self._threads.submit(work)
+        return awaited
+
     def map(self, jobs: Iterable[Job]) -> Iterator[Job]:
         """Run many jobs in parallel; yields their answers in the order of the jobs."""
         return self._threads.map(self.call, jobs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from concurrent.futures import Future, wait
@@ -42,6 +43,8 @@ class WorkerClients:
         # what the workers train with; a fleet over a broker follows the same variable
         self._learner = learner or os.environ.get("COVEY_LEARNER", USUAL_LEARNER)
         self._folder = run.folder / "agents"
+        fleet = run.scenario.fleet
+        self._together = None if fleet is None else fleet.together
         self._jobs: dict[ClientId, dict[int, Future[Job]]] = {client: {} for client in sources}
         for client in sources:
             place = self._folder / client
@@ -56,12 +59,19 @@ class WorkerClients:
     @property
     def ahead(self) -> int:
         """Enough for all workers."""
-        return self._pool.size * JOBS_PER_WORKER - 1
+        return self._pool.size * (self._together or JOBS_PER_WORKER) - 1
 
     def compute(self, run: Run, work: Work) -> None:
         """Have the workers do this work in its order, as soon as they are free."""
-        for client, order in work:
-            self._jobs[client][order.step] = self._pool.submit(self._job(run, client, order))
+        jobs = [self._job(run, client, order) for client, order in work]
+        if self._together is None:
+            futures = [self._pool.submit(job) for job in jobs]
+        else:
+            size = max(1, min(self._together, math.ceil(len(jobs) / self._pool.size)))
+            groups = (jobs[first : first + size] for first in range(0, len(jobs), size))
+            futures = [future for group in groups for future in self._pool.submit_together(group)]
+        for (client, order), future in zip(work, futures, strict=True):
+            self._jobs[client][order.step] = future
 
     def report(self, run: Run, client: ClientId, order: OrderMessage) -> bytes:
         """The report that a worker writes. Raises UserError where it fails."""

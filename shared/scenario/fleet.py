@@ -88,6 +88,8 @@ class Drift(Section):
 class Fleet(Section):
     """A simulated fleet: real agents in a few processes on this machine, connected to a real broker."""
 
+    newer = ("together",)
+
     agents: int = Field(
         ge=1, le=MAX_AGENTS, description="Number of simulated agents, newcomers included."
     )
@@ -126,6 +128,12 @@ class Fleet(Section):
         ge=0,
         le=MAX_WORKERS,
         description="Number of training processes. 0: one per processor core.",
+    )
+    together: int | None = Field(
+        None,
+        ge=1,
+        description="With --in-process: number of agents whose models a worker trains at once, which a GPU does in little more than the time of one. "
+        "Figures agree with those of single agents, not bytes. null: one after the other.",
     )
     timeline: tuple[Timeline, ...] = Field(
         (), description="Agents that come and go during the run. Empty: all are present throughout."

@@ -66,10 +66,10 @@ class Training(BaseModel):
         "holds weighs the same in sum there, so that rare classes count.",
     )
 
-    precision: Literal["fp32", "bf16"] = Field(
+    precision: Literal["fp32", "bf16", "fp16"] = Field(
         "fp32",
         description="The arithmetic of local SGD. bf16: layers compute in bfloat16 where torch finds it safe, on GPUs and "
-        "processors; the model, its gradient and every step stay float32. Evaluation and what travels are float32 in any case.",
+        "processors. fp16: the same in float16, on GPUs, with a scaled loss. The model, its gradient and every step stay float32. Evaluation and what travels are float32 in any case.",
     )
 
     @model_serializer(mode="wrap")

@@ -13,7 +13,8 @@ from covey.agent.data.dataset import dataset
 from covey.agent.light.numpy_learner import NumpyLocal
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import initial
-from covey.agent.training.objective import TaskLoss, in_bfloat16, supervised
+from covey.agent.training.objective import TaskLoss, in_precision, supervised
+from covey.agent.training.sgd import ScaledSteps
 from covey.shared.errors import PublicError
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.task import Model, Task
@@ -55,9 +56,27 @@ def test_layers_compute_in_bfloat16_and_losses_in_float32() -> None:
     seen: list[torch.dtype] = []
     layer = torch.nn.Linear(3, 2)
     layer.register_forward_hook(lambda _, __, outputs: seen.append(outputs.dtype))
-    objective = in_bfloat16(supervised(layer, TaskLoss("classes")), torch.device("cpu"))
+    objective = in_precision(supervised(layer, TaskLoss("classes")), "bf16", torch.device("cpu"))
     loss = objective(torch.ones(4, 3), torch.zeros(4, dtype=torch.int64), None)
     assert (seen, loss.dtype) == ([torch.bfloat16], torch.float32)
+
+
+def test_a_step_in_float16_whose_gradient_overflows_is_left_out() -> None:
+    weight = torch.zeros(2)
+    weight.grad = torch.zeros(2)
+    steps: list[list[float]] = []
+    scaled = ScaledSteps([weight], lambda: steps.append(weight.grad.tolist()), torch.device("cpu"))  # type: ignore[union-attr]
+    wanted = weight.detach().requires_grad_()
+    wanted.grad = weight.grad
+    for slope in (1e-3, 1e38, 2e-3):
+        weight.grad.zero_()
+        scaled.take((wanted * slope).sum())
+    np.testing.assert_allclose(steps, [[1e-3] * 2, [2e-3] * 2], rtol=1e-6)
+
+
+def test_float16_needs_a_gpu() -> None:
+    with pytest.raises(PublicError, match=r"training\.precision is fp16.*bf16 or fp32"):
+        local(TorchLocal, "fp16").train(START)
 
 
 def test_numpy_refuses_another_precision() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Event
 from typing import Any, cast
 
 import pytest
@@ -19,6 +20,9 @@ from covey.shared.scenario.fleet import Fleet
 from covey.shared.strategies.base import Training
 from covey.shared.wire.frames import Job
 from covey.shared.wire.messages import ReportContent
+from tests.coordinator.comparisons import DIGITS
+from tests.coordinator.comparisons import scenario as small
+from tests.kit.device_run import here
 from tests.kit.small_run import fingerprint, in_process, scenario
 
 
@@ -109,3 +113,51 @@ def test_a_simulation_refuses_a_missing_device_before_any_agent_trains(tmp_path:
     options = Options(tmp_path / "run")
     with pytest.raises(UserError, match=r"training\.device: torch can use no cuda here"):
         driver.simulate(scene, options, cast(WorkerPool, NoGpu()), lambda row: None)
+
+
+def test_a_simulation_that_trains_agents_together_gets_the_figures_of_single_ones(
+    tmp_path: Path,
+) -> None:
+    results = []
+    for together in (None, 2):
+        fleet = {**DIGITS["fleet"], "together": together}
+        options = Options(tmp_path / str(together))
+        scene = small(fleet=fleet, rounds={"count": 2, "participation": 1.0})
+        results.append(driver.simulate(scene, options, here(), lambda row: None))
+    alone, batch = results
+    assert (alone["devices"], batch["devices"]) == ({"cpu": 6}, {"cpu batched": 6})
+    for mode in ("server", "tuned"):
+        ours, theirs = (one["accuracy"][mode]["loss"]["macro"] for one in (batch, alone))
+        assert ours == pytest.approx(theirs, rel=1e-3)
+
+
+class Unhurried(WorkerPool):
+    """A worker that begins when it is allowed to."""
+
+    def __init__(self, log: Path) -> None:
+        super().__init__(1, log)
+        self.may_begin = Event()
+
+    def call(self, job: Job) -> Job:
+        self.may_begin.wait()
+        return {"answers": [{"did": one["job"]} for one in job.get("jobs", [])]}
+
+
+def test_a_job_that_is_cancelled_in_time_is_left_out_of_its_group(tmp_path: Path) -> None:
+    pool = Unhurried(tmp_path / "log")
+    first = pool.submit({"job": "busy"})
+    jobs = pool.submit_together([{"job": name} for name in "abc"])
+    assert jobs[1].cancel()
+    pool.may_begin.set()
+    assert first.result() == {"answers": []}
+    assert [jobs[0].result(), jobs[2].result()] == [{"did": "a"}, {"did": "c"}]
+
+
+def test_a_worker_that_dies_fails_all_jobs_of_its_group(tmp_path: Path) -> None:
+    class Dying(Unhurried):
+        def call(self, job: Job) -> Job:
+            raise UserError("a worker process died")
+
+    for job in Dying(tmp_path / "log").submit_together([{"job": "a"}, {"job": "b"}]):
+        with pytest.raises(UserError, match="worker process died"):
+            job.result()
