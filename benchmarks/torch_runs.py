@@ -65,7 +65,7 @@ class Judging(Driver[LocalClients]):
 
 
 class TorchClients(LocalClients):
-    """Agents that train on data at hand, one after the other; several at once where `together` says so.
+    """Agents that train on data at hand, one after the other; several at once with `together`.
 
     Args:
         scene: of the run.

@@ -1,7 +1,7 @@
 """Lets the orders of several simulated agents be done as one, up to and after their trainings.
 
 The work of each agent runs in a thread of its own, but only one of them at a time. It stands still where it asks for a
-training, until no other agent can go on; then all that was asked for is computed at once. So the work of a method stays what
+training, until no other agent can continue; then all that was asked for is computed at once. So the work of a method stays what
 it is for a single agent.
 """
 
@@ -40,7 +40,7 @@ class _Agent(Thread, Generic[Done]):
             self.done.set_exception(error)
         self._paused.release()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Let it work until it asks for something, or is done."""
         self._turn.release()
         self._paused.acquire()
@@ -76,7 +76,7 @@ def together(works: Sequence[Callable[[], Done]], answers: Answers) -> list[Done
     """
     agents = [_Agent(work) for work in works]
     for agent in agents:
-        agent.go_on()
+        agent.resume()
     while waiting := [agent for agent in agents if agent.request is not None]:
         requests = [agent.request for agent in waiting]
         try:
@@ -86,5 +86,5 @@ def together(works: Sequence[Callable[[], Done]], answers: Answers) -> list[Done
         for agent, answer in zip(waiting, found, strict=True):
             agent.request = None
             agent.answer = answer
-            agent.go_on()
+            agent.resume()
     return [agent.done.result() for agent in agents]

@@ -28,7 +28,7 @@ SIZES = (23, 5, 40, 8)
 
 
 def learners(task: Task, sizes: Sequence[int] = SIZES, **training: Any) -> list[TorchLocal]:
-    """An agent with so many samples each; they share a module, as in a worker."""
+    """An agent with this many samples each; they share a module, as in a worker."""
     settings = Training.model_validate({"epochs": 2, "batch": 5, "lr": 0.1} | training)
     layout = initial(task, 3)[1]
     nets = Nets()
