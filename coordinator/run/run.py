@@ -188,8 +188,8 @@ class Run:
         saved = Checkpoint(folder / "checkpoint").facts()
         saved_engine = saved["engine"]
         facts = RunState.from_json(saved["run"])
-        # the time lets it grow even if an old checkpoint was put back
-        facts.incarnation = max(facts.incarnation + 1, int(time.time()))
+        # the time, in milliseconds, lets it grow even if an old checkpoint was put back
+        facts.incarnation = max(facts.incarnation + 1, int(1000 * time.time()))
         open_step = saved_engine["step"]
         number = 0 if open_step is None else open_step["number"]
         spool = Spool(folder / "spool")

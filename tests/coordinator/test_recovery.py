@@ -170,6 +170,18 @@ def test_a_restart_whose_clock_went_back_gives_newer_orders_all_the_same(
     assert first < second < third
 
 
+def test_an_older_folder_that_is_put_back_within_a_second_of_a_restart_gives_newer_orders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half_reported(tmp_path / "run")
+    shutil.copytree(tmp_path / "run", tmp_path / "older")
+    incarnations = []
+    for folder, seconds in (("run", 7.5), ("older", 7.9)):
+        monkeypatch.setattr(time, "time", lambda now=seconds: 1_700_000_000 + now)
+        incarnations.append(resumed(tmp_path / folder)[0].facts.incarnation)
+    assert incarnations[0] < incarnations[1]
+
+
 def test_a_report_that_began_with_lost_memory_is_named_in_the_record(tmp_path: Path) -> None:
     run, orders = half_reported(tmp_path)
     effects: list[Effect] = []

@@ -83,6 +83,14 @@ def test_work_that_is_repeated_with_a_later_memory_is_named_in_the_record() -> N
     assert play(Plan(200220, "fedbn", "hasty", 1, False, faults)).failure == ""
 
 
+def test_a_folder_that_is_put_back_within_a_second_of_a_restart_is_the_newer_run() -> None:
+    faults = (
+        Fault("power cut of coordinator", 4.0, 3.0, 0),
+        Fault("put back folder", 3.0865480100795732, 4.875224353728685, 0),
+    )
+    assert play(Plan(346269, "fedavg", "patient", 1, False, faults, secure=True)).failure == ""
+
+
 def test_a_status_that_overtakes_an_older_one_counts_while_both_wait() -> None:
     overtaken = Fault("overtaken", 0.0, 20.0, 0, 0.09748269975260512, "coordinator")
     assert play(Plan(212052, "fedavg", "hasty", 2, True, (overtaken,))).failure == ""
