@@ -158,6 +158,15 @@ def test_the_same_noise_gives_the_same_bytes_and_secret_noise_others() -> None:
     assert not np.array_equal(one, secret.train(start).end)
 
 
+def test_the_account_of_several_kinds_of_steps_is_that_of_opacus_to_the_bit() -> None:
+    from opacus.accountants import RDPAccountant
+
+    history = [(1.1, 0.01, 300), (0.7, 0.2, 41), (1.1, 0.05, 7)]
+    accountant = RDPAccountant()
+    accountant.history = list(history)
+    assert private_sgd.epsilon_of(np.array(history), 1e-5) == accountant.get_epsilon(1e-5)
+
+
 def test_the_account_is_the_published_one_and_grows_over_orders() -> None:
     """Rate 0.01, noise 1.1, 10 000 steps, delta 1e-5: 5.63 (TensorFlow Privacy's and Opacus' RDP accountants)."""
     ledger = np.array([[1.1, 0.01, 10_000.0]])
