@@ -23,7 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -334,8 +334,7 @@ def main() -> None:
     repeatable()
     found = resumed(
         options,
-        cells(options.seeds),
-        lambda cell: measured(cell, options.data_root),
+        {cell.key: partial(measured, cell, options.data_root) for cell in cells(options.seeds)},
         {"agents": AGENTS, "samples": SAMPLES, "groups": GROUPS, "buffer": BUFFER},
         shown=lambda figures: (figures["curve"][-1], figures["cpu_s"]),
         indent=None,

@@ -21,6 +21,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -225,7 +226,7 @@ def main() -> None:
     if not options.table and not userland.folder.exists():
         userland.make()
     cells = [Cell(learner, userland) for learner in ("numpy", "torch")]
-    print(table(resumed(options, cells, measured, SCENARIO)))
+    print(table(resumed(options, {cell.key: partial(measured, cell) for cell in cells}, SCENARIO)))
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -340,7 +341,11 @@ def main() -> None:
     for cluster in clusters(options.modules):
         if cluster.name in options.clusters:
             try:
-                found = resumed(options, cells_of(cluster), measured, settings)
+                found = resumed(
+                    options,
+                    {cell.key: partial(measured, cell) for cell in cells_of(cluster)},
+                    settings,
+                )
             except pytest.skip.Exception as missing:
                 print(f"{cluster.name}: {missing}")
     print(table(found))

@@ -10,17 +10,16 @@ Each cell is written to --out as soon as it is finished, and a second start resu
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.default_cut import replaced
 from benchmarks.false_alarms import CLASSES, VALUES, counts_of
-from covey.shared.files import write_atomically
+from benchmarks.measuring import record_options, resumed, show_tables
 from covey.shared.numerics import kinship
 from covey.shared.numerics.metrics import adjusted_rand
 from covey.shared.strategies.base import Report, Setup, Training
@@ -101,22 +100,11 @@ def table(found: dict[str, Row]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser = record_options(__doc__, OUT, ())
     parser.add_argument("--agents", type=int, nargs="+", default=list(AGENTS))
-    parser.add_argument("--out", type=Path, default=OUT)
-    parser.add_argument("--table", action="store_true", help="run nothing, print finished cells")
-    parser.add_argument("--page", type=Path, help="a Markdown page whose table is replaced")
     options = parser.parse_args()
-    found: dict[str, Row] = json.loads(options.out.read_text()) if options.out.exists() else {}
-    for agents in [] if options.table else options.agents:
-        if str(agents) not in found:
-            found[str(agents)] = measured(agents)
-            write_atomically(options.out, json.dumps(found, indent=1).encode())
-    made = table(found)
-    if options.page is not None:
-        text = replaced(options.page.read_text("utf-8"), "agents with cards", made)
-        write_atomically(options.page, text.encode())
-    print(made)
+    planned = {str(agents): partial(measured, agents) for agents in options.agents}
+    show_tables(options, {"agents with cards": table(resumed(options, planned, {}))})
 
 
 if __name__ == "__main__":

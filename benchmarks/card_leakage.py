@@ -15,23 +15,20 @@ Each cell is written to --out as soon as it is finished, and a second start resu
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.default_cut import replaced
 from benchmarks.kin import people
+from benchmarks.measuring import record_options, resumed, show_tables
 from covey.agent.data import Dataset
-from covey.shared.files import write_atomically
 from covey.shared.numerics import kinship
 from covey.shared.numerics.metrics import adjusted_rand
 from covey.shared.strategies.bases.cut import INPUTS, card_labels, tested
@@ -141,25 +138,12 @@ def table(found: dict[str, Row]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
-    parser.add_argument("--out", type=Path, default=OUT)
-    parser.add_argument("--table", action="store_true", help="run nothing, print finished cells")
-    parser.add_argument("--page", type=Path, help="a Markdown page whose table is replaced")
-    options = parser.parse_args()
-    found: dict[str, Any] = json.loads(options.out.read_text()) if options.out.exists() else {}
-    cells = itertools.product(options.seeds, PROJECTED, NOISE)
-    for seed, projected, noise in [] if options.table else cells:
-        key = f"{projected}/{noise:g}/{seed}"
-        if key not in found:
-            found[key] = measured(projected, noise, seed)
-            write_atomically(options.out, json.dumps(found, indent=1).encode())
-    made = table(found)
-    if options.page is not None:
-        write_atomically(
-            options.page, replaced(options.page.read_text("utf-8"), "p", made).encode()
-        )
-    print(made)
+    options = record_options(__doc__, OUT, [1, 2, 3, 4, 5]).parse_args()
+    planned = {
+        f"{projected}/{noise:g}/{seed}": partial(measured, projected, noise, seed)
+        for seed, projected, noise in itertools.product(options.seeds, PROJECTED, NOISE)
+    }
+    show_tables(options, {"p": table(resumed(options, planned, {}))})
 
 
 if __name__ == "__main__":

@@ -15,21 +15,19 @@ the fleets). Each cell is written to --out as soon as it is finished, and a seco
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
 
-from benchmarks.default_cut import replaced
 from benchmarks.false_alarms import CLASSES, VALUES, counts_of
 from benchmarks.kin import Cell, measured
+from benchmarks.measuring import record_options, resumed, show_tables
 from benchmarks.torch_runs import repeatable
-from covey.shared.files import write_atomically
 from covey.shared.numerics import kinship
 from covey.shared.strategies import kin
 
@@ -137,36 +135,24 @@ def votes(found: Found) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser = record_options(__doc__, OUT, ())
     parser.add_argument("--agents", type=int, nargs="+", default=list(NULL), choices=list(NULL))
-    parser.add_argument("--out", type=Path, default=OUT)
-    parser.add_argument("--table", action="store_true", help="run nothing, print finished cells")
-    parser.add_argument("--page", type=Path, help="a Markdown page whose tables are replaced")
     options = parser.parse_args()
     repeatable()
-    found: Found = json.loads(options.out.read_text()) if options.out.exists() else {}
+    planned = {f"vote/{fleet}": partial(random_cuts, fleet) for fleet in VOTED}
+    planned |= {
+        f"{kind}/{strength:g}/{sizes}/{agents}": partial(counted, kind, strength, sizes, agents)
+        for kind, strength, sizes, agents in cells(options.agents)
+    }
+    found = resumed(options, planned, {})
+    tables = {"agents": alarms(found), "shift": power(found), "random groups of": votes(found)}
+    show_tables(options, tables)
 
-    def keep(key: str, row: dict[str, int]) -> None:
-        found[key] = row
-        print(key, row, flush=True)
-        write_atomically(options.out, json.dumps(found, indent=1).encode())
 
-    if not options.table:
-        for fleet in VOTED:
-            if f"vote/{fleet}" not in found:
-                won = sum(random_cut(fleet, seed) for seed in range(1, VOTES + 1))
-                keep(f"vote/{fleet}", {"fleets": VOTES, "won": won})
-        for kind, strength, sizes, agents in cells(options.agents):
-            key = f"{kind}/{strength:g}/{sizes}/{agents}"
-            if key not in found:
-                keep(key, counted(kind, strength, sizes, agents))
-    made = {"agents": alarms(found), "shift": power(found), "random groups of": votes(found)}
-    if options.page is not None:
-        text = options.page.read_text("utf-8")
-        for first, rows in made.items():
-            text = replaced(text, first, rows)
-        write_atomically(options.page, text.encode())
-    print("\n\n".join(made.values()))
+def random_cuts(fleet: str) -> dict[str, int]:
+    """How many random cuts of a fleet the vote lets win."""
+    won = sum(random_cut(fleet, seed) for seed in range(1, VOTES + 1))
+    return {"fleets": VOTES, "won": won}
 
 
 if __name__ == "__main__":

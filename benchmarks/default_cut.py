@@ -15,10 +15,8 @@ runs nothing and prints the finished cells; `--page` replaces the tables in a Ma
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
-import re
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.measuring import record_options, show_tables
 from benchmarks.torch_runs import TorchClients, repeatable, started
 from covey.agent.data import Dataset, fit
 from covey.agent.data.dataset import take
@@ -358,30 +357,13 @@ def behind(found: Found) -> dict[tuple[str, str], float]:
     return gaps
 
 
-def put_into(page: Path, rules: Found, found: Found) -> None:
-    """Replace the two tables of a page."""
-    text = page.read_text("utf-8")
-    text = replaced(text, "signatures of", rules_table(rules))
-    text = replaced(text, "fleet", table(found))
-    write_atomically(page, text.encode())
-
-
-def replaced(text: str, first: str, made: str) -> str:
-    """The text with another table in place of the one whose first column has the name `first`."""
-    return re.sub(rf"^\| {first} \| .*(?:\n\|.*)*", lambda _: made, text, flags=re.MULTILINE)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser = record_options(__doc__, OUT, [1, 2, 3])
     parser.add_argument("--data-root", default="../shared/data")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--fleets", nargs="+", default=list(FLEETS), choices=list(FLEETS))
-    parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument(
         "--rules", action="store_true", help="no full runs: only apply each rule to the signatures"
     )
-    parser.add_argument("--table", action="store_true", help="run nothing, print finished cells")
-    parser.add_argument("--page", type=Path, help="a Markdown page whose tables are replaced")
     options = parser.parse_args()
     repeatable()
     record: dict[str, Any] = {}
@@ -404,9 +386,7 @@ def main() -> None:
             found[cell.key] = measured(cell, options.data_root)
             print(cell.key, found[cell.key], flush=True)
             write_record(options.out, rules, found)
-    if options.page is not None:
-        put_into(options.page, rules, found)
-    print(f"{rules_table(rules)}\n\n{table(found)}")
+    show_tables(options, {"signatures of": rules_table(rules), "fleet": table(found)})
     for (fleet, method), points in behind(found).items():
         print(
             f"{method} on {fleet}: {points:.1f} points of E-tuned below the worse of Local and FedAvg"

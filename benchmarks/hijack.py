@@ -22,7 +22,7 @@ import itertools
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -316,7 +316,7 @@ def main() -> None:
     repeatable()
     settings = {"agents": AGENTS, "groups": GROUPS, "hostile": HOSTILE, "rounds": ROUNDS}
     planned = costs(options.seeds) if options.cost else attacks(options.seeds)
-    found = resumed(options, planned, measured, settings)
+    found = resumed(options, {cell.key: partial(measured, cell) for cell in planned}, settings)
     print(table(found, options.seeds))
     print()
     print(cost_table(found, options.seeds))

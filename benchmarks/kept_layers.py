@@ -243,7 +243,8 @@ def main() -> None:
         "partitions": PARTITIONS,
     }
     todo = cells(options.models, options.seeds, options.partitions, options.methods)
-    found = resumed(options, todo, partial(measured, options.data_root), settings)
+    planned = {cell.key: partial(measured, options.data_root, cell) for cell in todo}
+    found = resumed(options, planned, settings)
     for model in options.models:
         print(f"\n{model}\n\n{table(found, model, options.seeds)}")
 

@@ -27,30 +27,20 @@ that has them already.
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.default_cut import (
-    DIGITS,
-    FEWEST,
-    IMAGES,
-    PLAIN,
-    SIGMA,
-    kept_shares,
-    replaced,
-    sizes_of,
-)
+from benchmarks.default_cut import DIGITS, FEWEST, IMAGES, PLAIN, SIGMA, kept_shares, sizes_of
+from benchmarks.measuring import record_options, resumed, show_tables
 from benchmarks.torch_runs import TorchClients, device_options, repeatable, started
 from covey.agent.data import Dataset, fit
 from covey.agent.data.dataset import hold_back, take
@@ -58,7 +48,6 @@ from covey.agent.data.partition import client_dataset, fleet_data
 from covey.agent.light.numpy_learner import NumpyLocal
 from covey.coordinator.commands.advise import advice, planned
 from covey.shared.client import shuffle
-from covey.shared.files import write_atomically
 from covey.shared.numerics.metrics import adjusted_rand
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name
@@ -471,7 +460,7 @@ def advised(found: Found) -> str:
     return "\n".join([*lines, f"| all | | | | | {wrong} of {total} |"])
 
 
-def advice_for(cell: Cell) -> str:
+def advice_for(cell: Cell) -> dict[str, str]:
     """The kind of advice from the cards of a fleet."""
     owned, _ = people(cell.fleet, cell.seed)
     scene = planned(scenario(replace(cell, method="kin")), None)
@@ -479,7 +468,7 @@ def advice_for(cell: Cell) -> str:
         run = Voters(scene, started(scene), owned).run(Path(folder))
     notes = dict(run.strategy.shown(run.state).notes)
     groups = [[""]] * (max(run.state.assign.values(), default=-1) + 1)
-    return advice(notes, len(owned), groups).kind
+    return {"kind": advice(notes, len(owned), groups).kind}
 
 
 def summary(found: Found, mode: str) -> str:
@@ -507,32 +496,24 @@ def outputs(setting: str) -> Path:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
+    parser = record_options(__doc__, OUT, [1, 2, 3, 4, 5])
     parser.add_argument("--fleets", nargs="+", default=list(FLEETS), choices=list(FLEETS))
     parser.add_argument("--methods", nargs="+", default=[*EVERY, ADVICE], choices=[*EVERY, ADVICE])
     parser.add_argument("--setting", default="digits", choices=list(SETTINGS))
     parser.add_argument("--data-root", type=Path, default=Path("../shared/data"))
-    parser.add_argument("--out", type=Path, help="default: a file for each setting")
-    parser.add_argument("--table", action="store_true", help="run nothing, print finished cells")
-    parser.add_argument("--page", type=Path, help="a Markdown page whose tables are replaced")
     device_options(parser)
     options = parser.parse_args()
     repeatable(options)
-    out: Path = options.out or outputs(options.setting)
-    found: Found = json.loads(out.read_text())["cells"] if out.exists() else {}
-    if not options.table:
-        for cell in cells(options.fleets, options.methods, options.seeds, options.setting):
-            if cell.key in found:
-                continue
-            is_advice = cell.method == ADVICE
-            found[cell.key] = (
-                {"kind": advice_for(cell)} if is_advice else measured(cell, options.data_root)
-            )
-            print(cell.key, found[cell.key], flush=True)
-            common = SETTINGS[options.setting]
-            record = {"rounds": common.rounds, "agents": common.agents, "cells": found}
-            write_atomically(out, json.dumps(record, indent=1).encode())
+    if options.out == OUT:
+        options.out = outputs(options.setting)
+    common = SETTINGS[options.setting]
+    planned = {
+        cell.key: partial(advice_for, cell)
+        if cell.method == ADVICE
+        else partial(measured, cell, options.data_root)
+        for cell in cells(options.fleets, options.methods, options.seeds, options.setting)
+    }
+    found = resumed(options, planned, {"rounds": common.rounds, "agents": common.agents})
     if options.setting != "digits":
         tables = {f"{options.setting}, E-server / E-tuned": brief(found, options.setting)}
     else:
@@ -540,12 +521,7 @@ def main() -> None:
         for mode, name in MODES.items():
             tables[f"{name} on"] = table(found, mode)
             tables[f"{name}, to the best of the seven"] = summary(found, mode)
-    if options.page is not None:
-        text = options.page.read_text("utf-8")
-        for first, made in tables.items():
-            text = replaced(text, first, made)
-        write_atomically(options.page, text.encode())
-    print("\n\n".join(tables.values()))
+    show_tables(options, tables)
 
 
 if __name__ == "__main__":

@@ -11,20 +11,19 @@ finished cell.
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 import tempfile
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.kin import Cell, Found, Voters, people, scenario
+from benchmarks.measuring import record_options, resumed
 from benchmarks.torch_runs import repeatable, started
 from covey.agent.light.numpy_learner import NumpyLocal
-from covey.shared.files import write_atomically
 from covey.shared.scenario.simulated_agents import newcomers
 from covey.shared.strategies.bases.hard import lowest_loss
 
@@ -103,20 +102,13 @@ def table(found: Found) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
-    parser.add_argument("--out", type=Path, default=OUT)
-    parser.add_argument("--table", action="store_true", help="run nothing, print finished cells")
-    options = parser.parse_args()
+    options = record_options(__doc__, OUT, [1, 2, 3, 4, 5]).parse_args()
     repeatable()
-    found: Found = json.loads(options.out.read_text()) if options.out.exists() else {}
-    for seed, fleet in [] if options.table else itertools.product(options.seeds, FLEETS):
-        key = f"{fleet}/{seed}"
-        if key not in found:
-            found[key] = measured(fleet, seed)
-            print(key, found[key], flush=True)
-            write_atomically(options.out, json.dumps(found, indent=1).encode())
-    print(table(found))
+    planned = {
+        f"{fleet}/{seed}": partial(measured, fleet, seed)
+        for seed, fleet in itertools.product(options.seeds, FLEETS)
+    }
+    print(table(resumed(options, planned, {})))
 
 
 if __name__ == "__main__":

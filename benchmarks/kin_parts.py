@@ -16,19 +16,17 @@ Each cell is written to --out as soon as it is finished, and a second start resu
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
 
-from benchmarks.default_cut import replaced
 from benchmarks.kin import (
     FLEETS,
     IID,
@@ -42,8 +40,8 @@ from benchmarks.kin import (
     renamed,
     seen,
 )
+from benchmarks.measuring import record_options, resumed, show_tables
 from benchmarks.torch_runs import repeatable
-from covey.shared.files import write_atomically
 from covey.shared.numerics import kinship
 from covey.shared.numerics.votes import Outcome
 from covey.shared.strategies import kin
@@ -225,31 +223,20 @@ def parts(found: Found) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser = record_options(__doc__, OUT, [1, 2, 3])
     parser.add_argument("--fleets", nargs="+", default=list(EVERY), choices=list(EVERY))
     parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
-    parser.add_argument("--out", type=Path, default=OUT)
-    parser.add_argument("--table", action="store_true", help="run nothing, print finished cells")
-    parser.add_argument("--page", type=Path, help="a Markdown page whose tables are replaced")
     options = parser.parse_args()
     repeatable()
-    found: Found = json.loads(options.out.read_text()) if options.out.exists() else {}
-    cells = itertools.product(options.seeds, options.fleets, options.variants)
-    for seed, fleet, variant in [] if options.table else cells:
-        key = f"{fleet}/{variant}/{seed}"
-        if key in found or (fleet in FURTHER and variant not in VOTED):
-            continue
-        found[key] = figures(fleet, variant, seed)
-        print(key, found[key], flush=True)
-        write_atomically(options.out, json.dumps(found, indent=1).encode())
-    made = {"further fleet": judged(found), "without, or with": parts(found)}
-    if options.page is not None:
-        text = options.page.read_text("utf-8")
-        for first, rows in made.items():
-            text = replaced(text, first, rows)
-        write_atomically(options.page, text.encode())
-    print("\n\n".join(made.values()))
+    planned = {
+        f"{fleet}/{variant}/{seed}": partial(figures, fleet, variant, seed)
+        for seed, fleet, variant in itertools.product(
+            options.seeds, options.fleets, options.variants
+        )
+        if fleet not in FURTHER or variant in VOTED
+    }
+    found = resumed(options, planned, {})
+    show_tables(options, {"further fleet": judged(found), "without, or with": parts(found)})
 
 
 if __name__ == "__main__":

@@ -9,14 +9,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import resource
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import psutil
 from rich.console import Console
@@ -32,30 +33,19 @@ Measure = Callable[[], "Cost"]
 Found = dict[str, dict[str, Any]]  # what was measured in each cell, by the cell's key
 
 
-class Keyed(Protocol):
-    """A cell of a table: one run."""
-
-    @property
-    def key(self) -> str:
-        """Its name in the record."""
-
-
-CellT = TypeVar("CellT", bound=Keyed)
-
-
 def record_options(doc: str | None, out: Path, seeds: Sequence[int]) -> argparse.ArgumentParser:
     """The options of a benchmark whose cells are kept."""
     parser = argparse.ArgumentParser(description=(doc or "").split("\n")[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=list(seeds))
     parser.add_argument("--out", type=Path, default=out)
     parser.add_argument("--table", action="store_true", help="run nothing, print finished cells")
+    parser.add_argument("--page", type=Path, help="a Markdown page whose tables are replaced")
     return parser
 
 
 def resumed(
     options: argparse.Namespace,
-    cells: Iterable[CellT],
-    measured: Callable[[CellT], dict[str, Any]],
+    cells: Mapping[str, Callable[[], dict[str, Any]]],
     settings: Mapping[str, Any],
     shown: Callable[[dict[str, Any]], object] = dict,
     indent: int | None = 1,
@@ -64,7 +54,7 @@ def resumed(
 
     Args:
         options: of `record_options`.
-        measured: runs a cell.
+        cells: what measures each cell, by its key in the record.
         settings: what all cells have in common, kept with them.
         shown: what is printed of a finished cell.
         indent: of the file.
@@ -72,14 +62,29 @@ def resumed(
     found: Found = {}
     if options.out.exists():
         found = json.loads(options.out.read_text())["cells"]
-    for cell in [] if options.table else cells:
-        if cell.key in found:
+    for key, measured in ({} if options.table else cells).items():
+        if key in found:
             continue
-        found[cell.key] = measured(cell)
-        print(cell.key, shown(found[cell.key]), flush=True)
+        found[key] = measured()
+        print(key, shown(found[key]), flush=True)
         content = json.dumps({"settings": settings, "cells": found}, indent=indent)
         write_atomically(options.out, content.encode())
     return found
+
+
+def show_tables(options: argparse.Namespace, tables: Mapping[str, str]) -> None:
+    """Print Markdown tables by the name of their first column, and put them into `--page`, which has such tables already."""
+    if options.page is not None:
+        text = options.page.read_text("utf-8")
+        for first, table in tables.items():
+            text = replaced(text, first, table)
+        write_atomically(options.page, text.encode())
+    print("\n\n".join(tables.values()))
+
+
+def replaced(text: str, first: str, made: str) -> str:
+    """The text with another table in place of the one whose first column has the name `first`."""
+    return re.sub(rf"^\| {first} \| .*(?:\n\|.*)*", lambda _: made, text, flags=re.MULTILINE)
 
 
 @dataclass(frozen=True)

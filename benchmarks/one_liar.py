@@ -20,6 +20,7 @@ import json
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -212,10 +213,10 @@ def main() -> None:
     options = parser.parse_args()
     repeatable()
     settings = {"agents": AGENTS, "rounds": ROUNDS, "claim": CLAIM}
-    planned = cells(options.seeds)
-    print(
-        table(resumed(options, planned, lambda cell: measured(cell, options.data_root), settings))
-    )
+    planned = {
+        cell.key: partial(measured, cell, options.data_root) for cell in cells(options.seeds)
+    }
+    print(table(resumed(options, planned, settings)))
 
 
 if __name__ == "__main__":

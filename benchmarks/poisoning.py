@@ -22,7 +22,7 @@ import tempfile
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -231,7 +231,6 @@ def put_into(page: Path, found: dict[str, dict[str, Any]], seeds: Sequence[int])
 def main() -> None:
     parser = record_options(__doc__, OUT, [1])
     parser.add_argument("--data-root", default="../shared/data")
-    parser.add_argument("--page", type=Path, help="a Markdown page whose two tables are replaced")
     options = parser.parse_args()
     repeatable()
     settings = {
@@ -241,8 +240,10 @@ def main() -> None:
         "rounds": ROUNDS,
         "times": TIMES,
     }
-    planned = cells(options.seeds)
-    found = resumed(options, planned, lambda cell: measured(cell, options.data_root), settings)
+    planned = {
+        cell.key: partial(measured, cell, options.data_root) for cell in cells(options.seeds)
+    }
+    found = resumed(options, planned, settings)
     if options.page is not None:
         seeds = {int(key.rpartition(" ")[2]) for key in found}
         put_into(options.page, found, sorted(seeds))

@@ -1,4 +1,4 @@
-"""What local training costs in float32, bfloat16 and float16 (`training.precision`). Prints a line per cell, writes JSON.
+"""What local training costs in float32, bfloat16 and float16 (`training.precision`). Prints a line for each cell, writes JSON.
 
     python -m benchmarks.precision --device cuda --data-root ../shared/data
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -101,12 +102,13 @@ def main() -> None:
     repeatable()
     kind = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
     cells = [Cell(kind, precision, seed) for seed in options.seeds for precision in PRECISIONS]
-    resumed(
+    found = resumed(
         options,
-        cells,
-        lambda cell: measured(cell, options.device, options.data_root),
+        {cell.key: partial(measured, cell, options.device, options.data_root) for cell in cells},
         {"images": IMAGES, "training": TRAINING, "torch": torch.__version__},
     )
+    for key, row in found.items():
+        print(f"{key}: {row}")
 
 
 if __name__ == "__main__":

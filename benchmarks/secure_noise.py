@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,11 @@ def main() -> None:
     cells = [
         Noised(where, noise, seed) for seed in options.seeds for noise in NOISES for where in WHERE
     ]
-    found = resumed(options, cells, lambda cell: measured(cell, options.data_root), {"data": DATA})
+    found = resumed(
+        options,
+        {cell.key: partial(measured, cell, options.data_root) for cell in cells},
+        {"data": DATA},
+    )
     of_coordinator = json.loads(PRIVACY.read_text())
     columns = ("the coordinator", *WHERE)
     print(f"| noise multiplier | epsilon | {' | '.join(columns)} |")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,9 @@ def main() -> None:
         for delay_s in DELAYS
         for sums in ("plain", "secure")
     ]
-    found = resumed(options, cells, measured, {"training_s": TRAINING_S})
+    found = resumed(
+        options, {cell.key: partial(measured, cell) for cell in cells}, {"training_s": TRAINING_S}
+    )
     print(
         "| agents | a message takes | plain round | secure round | ratio |\n|---:|---:|---:|---:|---:|"
     )

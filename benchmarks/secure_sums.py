@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -172,7 +173,11 @@ def main() -> None:
     out = Path("benchmarks/results/secure_sums.json")
     options = record_options(__doc__, out, ()).parse_args()
     cells = [Cell(*case) for case in CASES]
-    found = resumed(options, cells, measured, {"missing": MISSING, "sample": SAMPLE})
+    found = resumed(
+        options,
+        {cell.key: partial(measured, cell) for cell in cells},
+        {"missing": MISSING, "sample": SAMPLE},
+    )
     for key, one in found.items():
         print(
             f"{key}: {one['device_s']:.3g} s at an agent, {one['coordinator_s']:.3g} s at the coordinator "

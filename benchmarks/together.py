@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.measuring import record_options, resumed
+from benchmarks.measuring import Found, record_options, resumed
 from benchmarks.torch_runs import device_options, repeatable
 from covey.agent.data import fit
 from covey.agent.data.partition import client_dataset, fleet_data
@@ -115,13 +115,20 @@ def measured(model: str, agents: int, device: str, times: int, root: Path | None
     return {**found, "ratio": round(float(np.median(ratios)), 2), "largest difference": gap}
 
 
-class Cell(str):
-    """A model on a kind of device."""
-
-    @property
-    def key(self) -> str:
-        """The cell's name in the record."""
-        return str(self)
+def table(found: Found) -> str:
+    """Markdown: a row for each model and device."""
+    lines = [
+        "| model, agents, device | one by one | as one batch | accuracy | as one batch |",
+        "|---|--:|--:|--:|--:|",
+    ]
+    for key, row in found.items():
+        figures = [
+            f"{row[how][figure]:.1f}"
+            for figure in ("agents a second", "accuracy")
+            for how in ("one by one", "batched")
+        ]
+        lines.append(f"| {key.replace('/', ', ')} | {' | '.join(figures)} |")
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -137,17 +144,17 @@ def main() -> None:
     if options.device == "cuda":
         kind = torch.cuda.get_device_name()
 
-    def measure(cell: Cell) -> dict[str, Any]:
-        model = cell.split("/")[0]
-        return measured(model, options.agents, options.device, options.times, options.data_root)
-
-    cells = [Cell(f"{model}/{options.agents}/{kind}") for model in options.models]
-    resumed(
+    found = resumed(
         options,
-        cells,
-        measure,
+        {
+            f"{model}/{options.agents}/{kind}": partial(
+                measured, model, options.agents, options.device, options.times, options.data_root
+            )
+            for model in options.models
+        },
         {"images": IMAGES, "trainings": TRAININGS, "torch": torch.__version__},
     )
+    print(table(found))
 
 
 if __name__ == "__main__":

@@ -21,11 +21,11 @@ from benchmarks.default_cut import (
     judged,
     of,
     people,
-    replaced,
     rules_table,
     scenario,
     table,
 )
+from benchmarks.measuring import replaced
 
 ROOT = Path(__file__).parents[2]
 RECORD = json.loads((ROOT / "benchmarks" / "results" / "default_cut.json").read_text())

@@ -91,5 +91,5 @@ def test_a_setting_has_its_own_data_size_and_share_of_agents() -> None:
 
 
 def test_the_advice_for_a_fleet_is_that_of_the_record() -> None:
-    assert advice_for(Cell("rotated", "advice", 1)) == "groups"
+    assert advice_for(Cell("rotated", "advice", 1)) == {"kind": "groups"}
     assert RECORD["cells"]["rotated/advice/1"] == {"kind": "groups"}

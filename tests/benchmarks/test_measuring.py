@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,29 +77,24 @@ def test_a_tick_of_the_clock_in_a_short_block_is_no_load_beyond_the_whole_machin
     assert load["foreign"] == 1.0
 
 
-@dataclass(frozen=True)
-class Cell:
-    key: str
-
-
 def test_a_record_resumes_after_the_last_finished_cell(tmp_path: Path) -> None:
     options = record_options("A table.", tmp_path / "record.json", [1]).parse_args([])
     ran: list[str] = []
 
-    def measured(cell: Cell) -> dict[str, Any]:
-        if cell.key == "b" and len(ran) == 1:
+    def measured(key: str) -> dict[str, Any]:
+        if key == "b" and len(ran) == 1:
             raise KeyboardInterrupt
-        ran.append(cell.key)
+        ran.append(key)
         return {"figure": len(ran)}
 
-    cells = [Cell("a"), Cell("b"), Cell("c")]
+    cells = {key: partial(measured, key) for key in "abc"}
     with pytest.raises(KeyboardInterrupt):
-        resumed(options, cells, measured, {"agents": 3})
+        resumed(options, cells, {"agents": 3})
     kept = json.loads(options.out.read_text())
     assert kept == {"settings": {"agents": 3}, "cells": {"a": {"figure": 1}}}
     ran.append("resumed")
-    found = resumed(options, cells, measured, {"agents": 3})
+    found = resumed(options, cells, {"agents": 3})
     assert ran == ["a", "resumed", "b", "c"]
     assert found == json.loads(options.out.read_text())["cells"]
     options.table = True
-    assert resumed(options, [Cell("d")], measured, {}) == found
+    assert resumed(options, {"d": partial(measured, "d")}, {}) == found
