@@ -211,16 +211,16 @@ def cells(
 
 
 def table(found: Mapping[str, Mapping[str, float]], model: str, seeds: Sequence[int]) -> str:
-    """Markdown: a row per partition and method."""
+    """Markdown: a row for each partition and method that has finished all seeds."""
     lines = [
         "| partition | method | E-server | E-tuned | E-last | MB an agent |",
         "|---|---|--:|--:|--:|--:|",
     ]
     for partition, method in itertools.product(PARTITIONS, SETTINGS[model].methods):
         keys = [Cell(model, partition, method, seed).key for seed in seeds]
-        rows = [found[key] for key in keys if key in found]
-        if not rows:
+        if any(key not in found for key in keys):
             continue
+        rows = [found[key] for key in keys]
         figures = [mean_and_spread([row[mode] for row in rows]) for mode in MODES]
         size = f"{np.mean([row['mb'] for row in rows]):.2f}"
         lines.append(f"| {' | '.join([partition, method, *figures, size])} |")

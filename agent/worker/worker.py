@@ -346,12 +346,14 @@ def _perform(job: frames.Job, options: Options) -> frames.Job:
 
 def _together(job: frames.Job, options: Options) -> frames.Job:
     """The answers of several jobs, in their order."""
-    prepared(Rules.from_wire(job), options.threads)
-
-    from covey.agent.training.batched import batched
     from covey.agent.training.together import together
 
-    return {"answers": together([partial(answer, one, options) for one in job["jobs"]], batched)}
+    def trained(requests: Sequence[Any]) -> Sequence[Any]:
+        from covey.agent.training.batched import batched  # torch, which the learner has loaded
+
+        return batched(requests)
+
+    return {"answers": together([partial(answer, one, options) for one in job["jobs"]], trained)}
 
 
 class ModelDamaged(Exception):  # noqa: N818 - the service fetches it again

@@ -132,6 +132,7 @@ class Fleet(Section):
     together: int | None = Field(
         None,
         ge=1,
+        le=1000,  # each has a thread
         description="With --in-process: number of agents whose models a worker trains at once, which a GPU does in little more than the time of one. "
         "Figures agree with those of single agents, not bytes. null: one after the other.",
     )
