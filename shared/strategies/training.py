@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from covey.shared.wire.messages import DeviceWish
 
@@ -71,6 +78,14 @@ class Training(BaseModel):
         description="The arithmetic of local SGD. bf16: layers compute in bfloat16 where torch finds it safe, on GPUs and "
         "processors. fp16: the same in float16, on GPUs, with a scaled loss. The model, its gradient and every step stay float32. Evaluation and what travels are float32 in any case.",
     )
+
+    @model_validator(mode="after")
+    def _float16_is_for_gpus(self) -> Self:
+        if self.precision == "fp16" and self.device == "cpu":
+            raise ValueError(
+                "precision fp16 needs a GPU, and device is cpu; set device to auto, or precision to bf16"
+            )
+        return self
 
     @model_serializer(mode="wrap")
     def _without_later_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from covey.agent.data.dataset import dataset
 from covey.agent.light.numpy_learner import NumpyLocal
+from covey.agent.training import compute_device
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import initial
 from covey.agent.training.objective import TaskLoss, in_precision, supervised
@@ -28,14 +29,14 @@ TASK = Task(features=(1, 8, 8), classes=4, model=Model(name="cnn4", options={"fi
 START, LAYOUT = initial(TASK, 1)
 
 
-def local(kind: Any, precision: str, task: Task = TASK) -> Any:
+def local(kind: Any, precision: str, task: Task = TASK, device: str = "cpu") -> Any:
     """A learner on forty samples of four classes that differ in their brightness."""
     draws = generator(1, "samples")
     targets = np.arange(40) % 4
     features = draws.normal(size=(40, 1, 8, 8)) + targets.reshape(-1, 1, 1, 1)
     data = dataset(features.astype(np.float32), targets, source="test")
     training = Training.model_validate(
-        {"epochs": 3, "batch": 8, "lr": 0.05, "precision": precision}
+        {"epochs": 3, "batch": 8, "lr": 0.05, "precision": precision, "device": device}
     )
     layout = initial(task, 1)[1]
     return kind(data, task, layout, training, generator(1, "order"))
@@ -74,9 +75,15 @@ def test_a_step_in_float16_whose_gradient_overflows_is_left_out() -> None:
     np.testing.assert_allclose(steps, [[1e-3] * 2, [2e-3] * 2], rtol=1e-6)
 
 
-def test_float16_needs_a_gpu() -> None:
+def test_a_device_without_a_gpu_refuses_float16(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compute_device, "available", lambda: {"cpu": True})
     with pytest.raises(PublicError, match=r"training\.precision is fp16.*bf16 or fp32"):
-        local(TorchLocal, "fp16").train(START)
+        local(TorchLocal, "fp16", device="auto").train(START)
+
+
+def test_a_scenario_for_processors_refuses_float16() -> None:
+    with pytest.raises(ValidationError, match="set device to auto"):
+        scenes(training={"precision": "fp16"})
 
 
 def test_numpy_refuses_another_precision() -> None:
