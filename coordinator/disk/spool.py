@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -342,7 +343,7 @@ class Spool:
         return step
 
     def _read(self, step: int, client: ClientId) -> tuple[Report, Circumstances]:
-        """The report, and what else was kept with it."""
+        """The report, and what else was kept with it. A lack of descriptors is waited out."""
         kept = self._step(step)
         summed = kept.summed.get(client)
         if summed is not None:
@@ -350,7 +351,7 @@ class Spool:
         written_in = kept.elsewhere.get(client, step)
         file = self._step(written_in).file
         entry = file.entry(client)
-        vectors = file.vectors(client)
+        vectors = self._room.write(partial(file.vectors, client))
         facts = entry.facts()
         seconds = facts.pop("seconds")
         circumstances = Circumstances(seconds, facts.pop("client_state"), facts.pop("device"))

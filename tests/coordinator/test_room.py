@@ -17,8 +17,11 @@ import pytest
 from covey.coordinator.disk import checkpoint
 from covey.coordinator.disk import space as rooms
 from covey.coordinator.disk.array_files import open_arrays
+from covey.coordinator.disk.report_file import ReportFile
 from covey.coordinator.disk.space import DiskFullError, Room
+from covey.coordinator.disk.spool import Spool
 from covey.coordinator.serve.publisher import opened
+from covey.shared.strategies.base import Report
 from tests import clock
 
 
@@ -134,3 +137,20 @@ def test_a_model_is_published_once_a_descriptor_is_there_for_its_file(tmp_path: 
     with clock.run(opened(run, broken)) as file:
         assert file.read() == b"content"
     assert len(said) == 1
+
+
+def test_an_accepted_report_that_no_descriptor_is_left_for_is_waited_for_and_not_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before: "the accepted report of step 1 cannot be read (Too many open files)"."""
+    room, said = Room(tmp_path), list[str]()
+    room.notify = said.append
+    spool = Spool(tmp_path, room)
+    spool.keep(1, "agent-0", Report({"model": np.ones(3, np.float32)}, 5), 1.0)
+    monkeypatch.setattr(ReportFile, "vectors", failing(2, ReportFile.vectors))
+    found, unreadable = spool.readable(1, ["agent-0"])
+    assert unreadable == {}
+    assert [(client, report.vectors["model"].tolist()) for client, report in found] == [
+        ("agent-0", [1, 1, 1])
+    ]
+    assert "descriptor" in said[0]

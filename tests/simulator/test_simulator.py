@@ -91,6 +91,11 @@ def test_a_folder_that_is_put_back_within_a_second_of_a_restart_is_the_newer_run
     assert play(Plan(346269, "fedavg", "patient", 1, False, faults, secure=True)).failure == ""
 
 
+def test_reports_that_no_descriptor_is_left_for_are_not_asked_for_again() -> None:
+    faults = (Fault("restart broker", 2.0, 6.0, 0), Fault("no descriptors", 6.0, 4.0, 0))
+    assert play(Plan(354038, "fedclust", "buffered", 2, False, faults)).failure == ""
+
+
 def test_a_status_that_overtakes_an_older_one_counts_while_both_wait() -> None:
     overtaken = Fault("overtaken", 0.0, 20.0, 0, 0.09748269975260512, "coordinator")
     assert play(Plan(212052, "fedavg", "hasty", 2, True, (overtaken,))).failure == ""
