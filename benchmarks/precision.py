@@ -9,7 +9,6 @@ steps that warm up; memory is the largest that torch has allocated on the card. 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import torch
 
 from benchmarks.measuring import record_options, resumed
-from benchmarks.torch_runs import device_options, repeatable
+from benchmarks.torch_runs import device_option, repeatable
 from covey.agent.data import fit
 from covey.agent.data.partition import client_dataset, fleet_data
 from covey.agent.training.learner import TorchLocal
@@ -30,20 +29,6 @@ OUT = Path(__file__).parent / "results" / "precision.json"
 PRECISIONS = ("fp32", "bf16", "fp16")
 TRAINING: dict[str, Any] = {"epochs": 5, "batch": 64, "lr": 0.02, "momentum": 0.9}
 IMAGES = 4000
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One training."""
-
-    kind: str  # of the card
-    precision: str
-    seed: int
-
-    @property
-    def key(self) -> str:
-        """The cell's name in the record."""
-        return f"{self.kind}/{self.precision}/{self.seed}"
 
 
 def scenario(seed: int) -> Scenario:
@@ -65,17 +50,17 @@ def scenario(seed: int) -> Scenario:
     )
 
 
-def measured(cell: Cell, device: str, root: Path | None) -> dict[str, Any]:
+def measured(precision: str, seed: int, device: str, root: Path | None) -> dict[str, Any]:
     """Seconds, megabytes, loss and accuracy of a training."""
-    scene = scenario(cell.seed)
+    scene = scenario(seed)
     data, split = fleet_data(scene, root)
     own = fit(client_dataset(data, split, 0), scene.task)
-    start, layout = initial(scene.task, cell.seed)
-    settings = {**TRAINING, "device": device, "precision": cell.precision}
+    start, layout = initial(scene.task, seed)
+    settings = {**TRAINING, "device": device, "precision": precision}
     training = Training.model_validate(settings)
 
     def learner() -> TorchLocal:
-        return TorchLocal(own, scene.task, layout, training, generator(cell.seed, "order"))
+        return TorchLocal(own, scene.task, layout, training, generator(seed, "order"))
 
     learner().train(start, steps=5)
     if device == "cuda":
@@ -96,17 +81,20 @@ def measured(cell: Cell, device: str, root: Path | None) -> dict[str, Any]:
 
 def main() -> None:
     parser = record_options(__doc__, OUT, [1, 2, 3])
-    device_options(parser)
+    device_option(parser)
     parser.add_argument("--data-root", type=Path)
     options = parser.parse_args()
     repeatable()
     kind = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
-    cells = [Cell(kind, precision, seed) for seed in options.seeds for precision in PRECISIONS]
-    found = resumed(
-        options,
-        {cell.key: partial(measured, cell, options.device, options.data_root) for cell in cells},
-        {"images": IMAGES, "training": TRAINING, "torch": torch.__version__},
-    )
+    planned = {
+        f"{kind}/{precision}/{seed}": partial(
+            measured, precision, seed, options.device, options.data_root
+        )
+        for seed in options.seeds
+        for precision in PRECISIONS
+    }
+    settings = {"images": IMAGES, "training": TRAINING, "torch": torch.__version__}
+    found = resumed(options, planned, settings)
     for key, row in found.items():
         print(f"{key}: {row}")
 

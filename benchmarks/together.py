@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from benchmarks.measuring import Found, record_options, resumed
-from benchmarks.torch_runs import device_options, repeatable
+from benchmarks.torch_runs import device_option, repeatable
 from covey.agent.data import fit
 from covey.agent.data.partition import client_dataset, fleet_data
 from covey.agent.training.batched import batched
@@ -133,7 +133,7 @@ def table(found: Found) -> str:
 
 def main() -> None:
     parser = record_options(__doc__, OUT, [1])
-    device_options(parser)
+    device_option(parser)
     parser.add_argument("--models", nargs="+", choices=list(TASKS), default=list(TASKS))
     parser.add_argument("--agents", type=int, default=100)
     parser.add_argument("--times", type=int, default=3)

@@ -36,9 +36,14 @@ from tests.kit.local_clients import HeldBackFor, LocalClients
 TIMES = 10.0  # how far a bent step goes, in lengths of the honest one
 
 
+def device_option(parser: argparse.ArgumentParser) -> None:
+    """Where agents train."""
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="that trains")
+
+
 def device_options(parser: argparse.ArgumentParser) -> None:
     """Where agents train, and how many of them at once."""
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="that trains")
+    device_option(parser)
     parser.add_argument("--together", type=int, default=0, help="agents that train at once")
 
 

@@ -133,8 +133,9 @@ def _trained(requests: Sequence[Request]) -> list[TrainingResult]:
         warnings.filterwarnings("ignore", "grad and param do not obey the gradient layout")
         for step in range(steps[0]):
             active = sum(step < own for own in steps)
-            models.keep_first(active)
-            sgd.keep_first(active)
+            if active < len(models.parameters):
+                models.keep_first(active)
+                sgd.keep_first(active)
             models.gradient.zero_()
             own = models.losses(*samples.of_step(step, active))
             losses[step, :active] = own.detach()
@@ -193,10 +194,9 @@ class _Models:
 
     def keep_first(self, count: int) -> None:
         """The others have taken all their steps."""
-        if count < len(self.parameters):
-            self.parameters = self.parameters[:count]
-            self.gradient = self.gradient[:count]
-            self._tie()
+        self.parameters = self.parameters[:count]
+        self.gradient = self.gradient[:count]
+        self._tie()
 
     def losses(self, inputs: Tensor, targets: Tensor, shares: Tensor) -> Tensor:
         """The mean loss (agents,) of each model on its batch."""

@@ -362,6 +362,12 @@ class TorchLocal(DataOfLocal):
         features = None
         if contrast is None and trained is not None and steps is None:
             features = self._frozen_features(start)
+        is_plain = contrast is None and features is None and correction.debias is None
+        if is_together() and is_plain and self._can_be_batched and epochs:
+            rows = padded(self._batching.batches(epochs), self._training.batch)[:steps]
+            return self._trained_with_others(
+                Course(start, correction, trained, velocity, weights, rows)
+            )
         sgd = Sgd(net, self._training, correction, trained, velocity)
         objective = self._objective(contrast)
         gathered = self._gathered
@@ -371,12 +377,6 @@ class TorchLocal(DataOfLocal):
             gathered = partial(self._gathered_of, kept)
             self.frozen_once = len(kept)
         objective = in_precision(objective, self._training.precision, self._device)
-        is_plain = contrast is None and features is None and correction.debias is None
-        if is_together() and is_plain and self._can_be_batched and epochs:
-            rows = padded(self._batching.batches(epochs), self._training.batch)[:steps]
-            return self._trained_with_others(
-                Course(start, correction, trained, velocity, weights, rows)
-            )
         debiased = None
         if correction.debias is not None:
             last = net.module.get_submodule(self._layout.modules[-1])
