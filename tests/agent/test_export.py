@@ -18,6 +18,7 @@ from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import initial
 from covey.shared.errors import UserError
 from covey.shared.numerics.vectors import Layout, Vector
+from covey.shared.scenario.adapters import Adapters
 from covey.shared.scenario.task import Model, Standardise, Task
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import Training
@@ -30,6 +31,9 @@ TASKS = {
     "batch norm, standardised": NORMED.model_copy(update={"scale": 3.0, "standardise": FIXED}),
     "table": TABLE,
     "regression": VALUES,
+    "adapters": NORMED.model_copy(
+        update={"model": NORMED.model.model_copy(update={"adapters": Adapters(rank=2)})}
+    ),
     "with a head": IMAGES.model_copy(update={"model": Model(name="lenet5", options={"head": 2})}),
 }
 
@@ -46,8 +50,9 @@ def saved(folder: Path, task: Task) -> tuple[Path, Vector, Layout]:
 
 def outputs(program: Path, features: Any) -> Any:
     if program.suffix == ".onnx":
-        onnx = pytest.importorskip("onnx.reference", reason="onnx is not installed")
-        return onnx.ReferenceEvaluator(str(program)).run(None, {"features": features})[0]
+        runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+        session = runtime.InferenceSession(str(program), providers=["CPUExecutionProvider"])
+        return session.run(None, {"features": features})[0]
     return torch.export.load(program).module()(torch.from_numpy(features)).detach().numpy()
 
 
