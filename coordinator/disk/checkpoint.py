@@ -23,7 +23,7 @@ from covey.coordinator.disk.array_files import Array, array_digest, open_arrays,
 from covey.coordinator.disk.space import Room
 from covey.shared import json_text
 from covey.shared.errors import UserError
-from covey.shared.files import make_folder, write_atomically
+from covey.shared.files import make_folder, obstacle, write_atomically
 
 S = TypeVar("S")
 Arrays = Mapping[str, Array]  # by name
@@ -178,6 +178,8 @@ class Checkpoint:
             if not is_known and array_digest(array) != name:
                 raise ValueError("its content does not match its name")
         except (OSError, ValueError, KeyError) as error:
+            if isinstance(error, OSError) and obstacle(error, self._room.folder):
+                raise
             raise UserError(
                 f"{path}: this array of the checkpoint is missing or damaged ({error}); nothing was changed. "
                 "Restore the file from a copy, or start again in another folder with --out"

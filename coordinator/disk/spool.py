@@ -17,7 +17,13 @@ from pathlib import Path
 
 from covey.coordinator.disk.report_file import ReportFile
 from covey.coordinator.disk.space import Room
-from covey.shared.files import make_folder, sync_files, sync_folder, write_atomically
+from covey.shared.files import (
+    make_folder,
+    obstacle,
+    sync_files,
+    sync_folder,
+    write_atomically,
+)
 from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import ClientId, Report
 from covey.shared.wire.messages import digest
@@ -224,6 +230,9 @@ class Spool:
         """`who`, after every report of the step was read and compared with its checksum: for a new process.
 
         One that is damaged is removed and named in `damaged`, so that its agent is asked again.
+
+        Raises:
+            OSError: reports cannot be read for the time being, as where a process has no descriptor left.
         """
         file = self._step(step).file
         self.damaged += file.damage
@@ -232,6 +241,8 @@ class Spool:
             try:
                 file.vectors(client)
             except (OSError, ValueError) as error:
+                if isinstance(error, OSError) and obstacle(error, self._room.folder):
+                    raise
                 self.damaged.append(f"{error}; {client} is asked for it again")
                 file.remove(client)
         return self.who(step)
