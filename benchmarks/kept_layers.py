@@ -31,6 +31,7 @@ from covey.agent.data import Dataset, fit
 from covey.agent.data.partition import client_dataset, fleet_data
 from covey.agent.light.numpy_learner import NumpyLocal
 from covey.coordinator.run.run import Run
+from covey.coordinator.view.words import MODE_TITLES
 from covey.shared.client import shuffle
 from covey.shared.errors import PublicError
 from covey.shared.scenario.scenario import Scenario
@@ -82,6 +83,12 @@ class Setting:
     lr: float = 0.1
     agents: int = 20
     partitions: tuple[str, ...] = SKEWED
+    neighbours: int = 0  # for E-knn
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """The modes of evaluation of its table."""
+        return (*MODES, "knn") if self.neighbours else MODES
 
 
 MLP = {"name": "mlp", "options": {"hidden": [64, 32]}}
@@ -89,7 +96,7 @@ SHARED = tuple(method for method in WITHOUT_NORM if method not in OF_CLUSTERS)
 CNN = {"name": "cnn4", "options": {"filters": 8}}
 LENET = {"name": "lenet5"}
 SETTINGS = {
-    "mlp": Setting(MLP, DIGITS, {"data": "digits"}, SHARED, rounds=30),
+    "mlp": Setting(MLP, DIGITS, {"data": "digits"}, SHARED, rounds=30, neighbours=10),
     "cnn4": Setting(
         CNN, DIGITS, {"data": "digits"}, ("local", "fedavg", "fedper", "fedbn"), rounds=15
     ),
@@ -153,6 +160,7 @@ def scenario(cell: Cell) -> Scenario:
             "training": {"epochs": 2, "batch": 10, "lr": setting.lr},
             "strategy": METHODS[cell.method],
             "rounds": {"count": setting.rounds, "participation": 0.5},
+            "evaluation": {"knn": setting.neighbours},
             "fleet": {
                 "agents": setting.agents,
                 "partition": PARTITIONS[cell.partition],
@@ -202,7 +210,7 @@ def figures_of(root: Path | None, cell: Cell) -> dict[str, Any]:
     people = agents_of(cell.model, cell.partition, cell.seed, root)
     with tempfile.TemporaryDirectory() as folder:
         run = Trained(scene, started(scene), people).run(Path(folder))
-        modes = {mode: accuracy(run, mode) for mode in MODES}
+        modes = {mode: accuracy(run, mode) for mode in SETTINGS[cell.model].modes}
         devices = ", ".join(sorted(set(run.facts.devices.values())))
         return {**modes, "mb": megabytes(run, len(people)), "device": devices}
 
@@ -237,10 +245,9 @@ def cells(
 
 def table(found: Mapping[str, Mapping[str, float]], model: str, seeds: Sequence[int]) -> str:
     """Markdown: a row for each partition and method that has run with all seeds."""
-    lines = [
-        "| partition | method | E-server | E-tuned | E-last | MB an agent |",
-        "|---|---|--:|--:|--:|--:|",
-    ]
+    modes = SETTINGS[model].modes
+    head = ("partition", "method", *[MODE_TITLES[mode] for mode in modes], "MB an agent")
+    lines = [f"| {' | '.join(head)} |", "|---|---|" + "--:|" * (len(head) - 2)]
     for partition, method in itertools.product(SETTINGS[model].partitions, SETTINGS[model].methods):
         keys = [Cell(model, partition, method, seed).key for seed in seeds]
         if any(key not in found for key in keys):
@@ -252,7 +259,7 @@ def table(found: Mapping[str, Mapping[str, float]], model: str, seeds: Sequence[
                 f"| {partition} | {method} | diverged with {failed} of {len(rows)} | | | |"
             )
             continue
-        figures = [mean_and_spread([row[mode] for row in rows]) for mode in MODES]
+        figures = [mean_and_spread([row[mode] for row in rows]) for mode in modes]
         size = f"{np.mean([row['mb'] for row in rows]):.2f}"
         lines.append(f"| {' | '.join([partition, method, *figures, size])} |")
     return "\n".join(lines)

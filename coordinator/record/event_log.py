@@ -30,7 +30,8 @@ RESTART = "Restart"  # the kind of a line that is no event
 class Restarted:
     """The coordinator was started again."""
 
-    reported: tuple[ClientId, ...]  # whose reports of the open step it found in its spool
+    step: int  # that was open in its checkpoint; 0: none
+    reported: tuple[ClientId, ...]  # whose reports of this step it found in its spool
     lost: tuple[int, ...] = ()  # orders whose waiting reports, or own files, it did not find
 
 
@@ -51,7 +52,8 @@ def _line_of(arrival: Arrival) -> bytes:
     event = arrival.event
     row: dict[str, Any] = {"at": arrival.at, "event": type(event).__name__}
     if isinstance(event, Restarted):
-        row |= {"event": RESTART, "reported": list(event.reported), "lost": list(event.lost)}
+        reported, lost = list(event.reported), list(event.lost)
+        row |= {"event": RESTART, "step": event.step, "reported": reported, "lost": lost}
     else:
         row |= {name: getattr(event, name) for name in FIELDS if hasattr(event, name)}
     return json.dumps(row, allow_nan=False).encode()
@@ -74,8 +76,9 @@ def _read(path: Path) -> Iterator[Arrival]:
             at = float(row.pop("at"))
             kind = row.pop("event")
             if kind == RESTART:
-                lost = row.get("lost", ())  # older records have none
-                yield Arrival(at, Restarted(tuple(row["reported"]), tuple(lost)))
+                yield Arrival(
+                    at, Restarted(row["step"], tuple(row["reported"]), tuple(row["lost"]))
+                )
             else:
                 yield Arrival(at, KINDS[kind](**row))
         except (ValueError, KeyError, TypeError) as error:

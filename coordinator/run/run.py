@@ -206,7 +206,8 @@ class Run:
         engine, actions = RoundEngine.restore(rules, saved_engine, reported, now, without)
         this = cls(folder, scenario, setup, engine, facts, audit_key)
         if this.log is not None:
-            this.log.add(Arrival(now, Restarted(tuple(reported), tuple(sorted(without)))))
+            restarted = Restarted(number, tuple(reported), tuple(sorted(without)))
+            this.log.add(Arrival(now, restarted))
         this.orders.restore()
         this._keep_waiting()
         this.recorder.note_resume(reported)

@@ -74,7 +74,7 @@ class Replay:
         self.run.samples |= samples
         for place, arrival in enumerate(arrivals):
             if isinstance(arrival.event, Restarted):
-                self._hand_in(arrival.event.reported)
+                self._hand_in(arrival.event)
             self._now = arrival.at
             match arrival.event:
                 case Restarted() as restarted:
@@ -116,22 +116,19 @@ class Replay:
         self._clients.settle(self.run, client, step)
         return effects
 
-    @property
-    def _open_step(self) -> int:
-        step = self.run.engine.step
-        return 0 if step is None else step.number
+    def _hand_in(self, restarted: Restarted) -> None:
+        """Reports that came after the last checkpoint: before the restart, so no deadline is over.
 
-    def _hand_in(self, reported: Sequence[ClientId]) -> None:
-        """Reports of the open step that came after the last checkpoint: before the restart, so no deadline is over."""
-        number = self._open_step
-        for client in reported:
-            if self._is_expected(client, number):
-                self._compute([Arrival(self._now, Reported(client, number))])
-                self._take(self._deliver(client, number))
+        With the last of them their step closes. A coordinator that is killed before that restarts in the same step again.
+        """
+        for client in restarted.reported:
+            if self._is_expected(client, restarted.step):
+                self._compute([Arrival(self._now, Reported(client, restarted.step))])
+                self._take(self._deliver(client, restarted.step))
 
     def _restart(self, restarted: Restarted) -> Sequence[Effect]:
         """The run from its checkpoint, with the reports that its spool had."""
-        before, number = self.run, self._open_step
+        before, number = self.run, restarted.step
         for client in set(before.spool.who(number)) - set(restarted.reported):
             before.spool.discard(number, client)
         self.run, first = Run.resume(

@@ -99,8 +99,14 @@ def label_figures(truth: Flags, probabilities: Float64) -> Figures:
 def _entropies(truth: Flags, probabilities: Float64) -> Float64:
     """The cross-entropy of each sample (n,), the mean over its labels."""
     of_truth = np.where(truth, probabilities, 1 - probabilities)
-    entropies: Float64 = -np.log(np.maximum(of_truth, SMALLEST)).mean(axis=1)
+    entropies: Float64 = -_logs(of_truth).mean(axis=1)
     return entropies
+
+
+def _logs(probabilities: Float64) -> Float64:
+    """Logarithms of what answers gave to the truth. Of a mean of answers, rounding may leave a little more than 1."""
+    logs: Float64 = np.log(np.clip(probabilities, SMALLEST, 1.0))
+    return logs
 
 
 def anomaly_figures(truth: Flags, found: Float64) -> Figures:
@@ -135,7 +141,7 @@ def classification_figures(truth: Classes, probabilities: Float64) -> Figures:
     samples = np.arange(count)
     predicted = probabilities.argmax(axis=1)
     of_true_class = probabilities[samples, truth]
-    cross_entropy = -np.mean(np.log(np.maximum(of_true_class, SMALLEST)))
+    cross_entropy = -np.mean(_logs(of_true_class))
     correct = np.count_nonzero(predicted == truth)
     auc = macro_auc(truth, probabilities)
     return {
@@ -229,8 +235,7 @@ def errors(truth: npt.NDArray[Any], outputs: Float64, measure: str = "") -> Floa
         of_steps = np.abs(distances) if measure == "mae" else distances**2
         return np.asarray(of_steps.mean(axis=1))
     if measure in ("auc", "loss"):
-        entropies: Float64 = -np.log(np.maximum(outputs[np.arange(len(truth)), truth], SMALLEST))
-        return entropies
+        return -_logs(outputs[np.arange(len(truth)), truth])
     wrong: Float64 = (outputs.argmax(axis=1) != truth).astype(np.float64)
     if measure in ("recall", "f1"):
         _, place, counts = np.unique(truth, return_inverse=True, return_counts=True)

@@ -15,6 +15,7 @@ from covey.agent.light.dense_net import layout_of_task
 from covey.agent.light.numpy_learner import NumpyLocal
 from covey.agent.training.learner import TorchLocal
 from covey.coordinator.run.result import result_of
+from covey.shared.numerics.figures import errors, figures_of
 from covey.shared.numerics.neighbours import remembered, share_of_memory
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.task import Task
@@ -104,3 +105,13 @@ def test_the_mode_is_left_out_unless_it_is_asked_for(tmp_path: Path) -> None:
     anomalies = DOCUMENT | {"anomalies": {}, "model": "autoencoder"}
     with pytest.raises(ValidationError, match="usual samples do not have"):
         scenes(anomalies)(evaluation={"knn": 5})
+
+
+@pytest.mark.parametrize("truth", [np.array([1, 1]), np.array([[False, True]] * 2)])
+def test_a_mean_of_answers_that_rounds_to_more_than_one_has_no_negative_loss(
+    truth: np.ndarray[Any, Any],
+) -> None:
+    """Before: a coordinator refused the whole evaluation of an agent whose every answer was certain."""
+    above = np.array([[0.0, np.nextafter(1.0, 2.0)]] * 2)
+    assert figures_of(truth, above)["loss"] == 0
+    assert errors(truth, above, "loss").tolist() == [0, 0]

@@ -96,6 +96,14 @@ def test_reports_that_no_descriptor_is_left_for_are_not_asked_for_again() -> Non
     assert play(Plan(354038, "fedclust", "buffered", 2, False, faults)).failure == ""
 
 
+def test_a_coordinator_that_is_killed_twice_before_a_step_closes_can_be_replayed() -> None:
+    faults = (
+        Fault("cut off coordinator", 2.0, 2.0, 31),
+        Fault("cut off coordinator", 3.0, 2.0, 25),
+    )
+    assert play(Plan(373233, "flux", "buffered", 1, False, faults)).failure == ""
+
+
 def test_a_status_that_overtakes_an_older_one_counts_while_both_wait() -> None:
     overtaken = Fault("overtaken", 0.0, 20.0, 0, 0.09748269975260512, "coordinator")
     assert play(Plan(212052, "fedavg", "hasty", 2, True, (overtaken,))).failure == ""
