@@ -30,7 +30,6 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.measuring import OUT, Row, cost_of, foreign_load, in_turns, show
-from benchmarks.memory import Parrot
 from benchmarks.reports import scenario
 from covey.coordinator.engine.events import Joined
 from covey.coordinator.processes.launch import setup_of
@@ -40,6 +39,7 @@ from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.numerics.exact_sum import ExactMean, ExactSum, weighted_mean
 from covey.shared.numerics.vectors import Layout, Tensor, Vector, mean
 from covey.shared.scenario.scenario import Scenario
+from tests.kit.parrot import Parrot
 from tests.kit.small_run import rules
 
 PARAMETERS = 44_426  # LeNet-5

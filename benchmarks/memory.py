@@ -14,28 +14,16 @@ import contextlib
 import json
 import tempfile
 import time
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 import yaml
 from rich.console import Console
 from rich.table import Table
 
-from covey.shared.mqtt.link import Message, Up, Will
-from covey.shared.mqtt.mqtt_link import MqttLink
-from covey.shared.numerics.vectors import Layout
-from covey.shared.wire.codec import Codec, encode
-from covey.shared.wire.documents import AgentStatus, CoordinatorStatus
-from covey.shared.wire.framing import REPORT_VERSION
-from covey.shared.wire.messages import Encoded, OrderMessage, ReportContent, digest
-from covey.shared.wire.parts import split
-from covey.shared.wire.topics import Topics
+from tests.kit.parrot import Parrot
 from tests.processes import Program, free_port, mosquitto
-
-TOPICS = Topics("default")
 
 
 def scenario(reports: int, hidden: int) -> dict[str, Any]:
@@ -50,81 +38,6 @@ def scenario(reports: int, hidden: int) -> dict[str, Any]:
         "strategy": {"name": "fedavg"},
         "rounds": {"count": 1, "participation": 1.0, "start_agents": reports, "deadline_s": 3600},
     }
-
-
-class Parrot:
-    """An agent that has no data and sends random weights."""
-
-    def __init__(self, name: str, url: str) -> None:
-        self.name = name
-        self.url = url
-
-    async def live(self, gate: asyncio.Semaphore) -> None:
-        """Answer until it is cancelled; `gate` bounds how many parrots report at the same time."""
-        online = AgentStatus(agent=self.name, session="s", online=True, samples=10, test_samples=0)
-        gone = online.model_copy(update={"online": False})
-        will = Will(TOPICS.status(self.name), gone.to_bytes())
-        async with MqttLink(self.url, client_id=self.name, will=will) as link:
-            async for incoming in link.incoming():
-                if isinstance(incoming, Up):
-                    await link.subscribe([TOPICS.coordinator_status, TOPICS.order(self.name)])
-                elif isinstance(incoming, Message) and incoming.topic == TOPICS.coordinator_status:
-                    seen = CoordinatorStatus.from_bytes(incoming.payload)
-                    answer = online.model_copy(
-                        update={"epoch": seen.epoch, "task": seen.task_digest}
-                    )
-                    await link.publish(TOPICS.status(self.name), answer.to_bytes(), retain=True)
-                elif isinstance(incoming, Message):
-                    order = OrderMessage.from_bytes(incoming.payload)
-                    if order.work is not None:
-                        async with gate:
-                            await self.report(link, order)
-
-    async def report(self, link: MqttLink, order: OrderMessage) -> None:
-        """Publish the report for an order, in parts."""
-        assert order.work is not None
-        content = self.content(order)
-        parts = split(
-            BytesIO(content),
-            digest=digest(content),
-            size=len(content),
-            part_bytes=order.work.part_bytes,
-            about=order.step,
-        )
-        for part in parts:
-            payload = part.to_bytes(REPORT_VERSION)
-            await link.publish(TOPICS.report(self.name, part.index), payload)
-
-    def content(self, order: OrderMessage) -> bytes:
-        """A report with random weights, or with nothing to evaluate on."""
-        assert order.work is not None
-        vectors = {}
-        numbers: dict[str, Any] = {}
-        if order.work.phase == "train":
-            vectors["model"] = self.weights(Layout.from_wire(order.work.layout).size)
-        if order.work.phase == "evaluate":
-            # somebody must be evaluated, or the run does not end well
-            numbers["server"] = {"n": 10, "correct": 1, "accuracy": 0.1, "f1": 0.1, "loss": 2.3}
-        report = ReportContent(
-            run=order.run,
-            step=order.step,
-            work=order.work.digest,
-            client=self.name,
-            examples=10,
-            steps=1,
-            loss=1.0,
-            numbers=numbers,
-            seconds=0.0,
-            vectors=vectors,
-        )
-        return report.to_bytes()
-
-    def weights(self, size: int) -> Encoded:
-        """The encoded model of a report: random values, as many as asked for."""
-        rng = np.random.default_rng(abs(hash(self.name)))
-        values = rng.standard_normal(size, np.float32)
-        encoded, _ = encode(values, Codec(), base=None, base_digest=b"", error=None, rng=rng)
-        return encoded
 
 
 def memory(pid: int) -> dict[str, float]:

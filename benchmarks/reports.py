@@ -26,9 +26,9 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.memory import Parrot
 from covey.shared.wire.codec import Codec, encode
 from covey.shared.wire.messages import Encoded
+from tests.kit.parrot import Parrot
 from tests.processes import Program, free_port, mosquitto, until
 
 FLEETS = 2  # processes that play agents

@@ -10,7 +10,6 @@ import contextlib
 import json
 import threading
 from collections.abc import Iterator, Sequence
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +18,15 @@ import numpy as np
 import pytest
 import yaml
 
-from covey.shared.mqtt.link import Message, Up, Will
-from covey.shared.mqtt.mqtt_link import MqttLink
-from covey.shared.numerics.vectors import Layout
 from covey.shared.wire.codec import Codec, encode
-from covey.shared.wire.documents import AgentStatus, CoordinatorStatus
-from covey.shared.wire.messages import OrderMessage, ReportContent, digest
-from covey.shared.wire.parts import split
-from covey.shared.wire.topics import Topics
+from covey.shared.wire.messages import Encoded, OrderMessage
 from tests.attacks.lies import LIES, packed
+from tests.kit.parrot import Parrot
 from tests.kit.scenes import start_file
 from tests.processes import Program, free_port, mosquitto, needs_mosquitto, program, rows, until
 
 pytestmark = [pytest.mark.broker, needs_mosquitto]
 
-TOPICS = Topics("default")
 LIAR = "liar"
 PEOPLE = (LIAR, "one", "three", "two")
 PAUSE_S = 0.05  # between an order and its report
@@ -49,78 +42,25 @@ TOLD = (
 )
 
 
-class Played:
-    """An agent without data. `lies` are told one after another; without any it is honest."""
+class Played(Parrot):
+    """`lies` are told one after another; without any it is honest."""
 
     def __init__(self, name: str, url: str, lies: Sequence[str] = ()) -> None:
-        self.name, self.url, self.lies = name, url, lies
-        self.models: dict[str, dict[int, bytes]] = {}
-        self.done: set[tuple[str, int, int]] = set()
+        super().__init__(name, url, PAUSE_S)
+        self.lies = lies
 
-    async def live(self) -> None:
-        online = AgentStatus(agent=self.name, session="s", online=True, samples=10, test_samples=0)
-        will = Will(
-            TOPICS.status(self.name), online.model_copy(update={"online": False}).to_bytes()
-        )
-        async with MqttLink(self.url, client_id=self.name, will=will) as link:
-            async for incoming in link.incoming():
-                if isinstance(incoming, Up):
-                    await link.subscribe([TOPICS.coordinator_status, TOPICS.order(self.name)])
-                elif isinstance(incoming, Message) and incoming.topic == TOPICS.coordinator_status:
-                    seen = CoordinatorStatus.from_bytes(incoming.payload)
-                    answer = online.model_copy(
-                        update={"epoch": seen.epoch, "task": seen.task_digest}
-                    )
-                    await link.publish(TOPICS.status(self.name), answer.to_bytes(), retain=True)
-                elif isinstance(incoming, Message):
-                    await self.obey(link, OrderMessage.from_bytes(incoming.payload))
-
-    async def obey(self, link: MqttLink, order: OrderMessage) -> None:
-        known = (order.run, order.step, order.again)
-        if order.work is None or known in self.done:
-            return
-        self.done.add(known)
-        await asyncio.sleep(PAUSE_S)
-        content = self.content(order)
-        parts = split(
-            BytesIO(content),
-            digest=digest(content),
-            size=len(content),
-            part_bytes=65536,
-            about=order.step,
-        )
-        for part in parts:
-            await link.publish(TOPICS.report(self.name, part.index), part.to_bytes())
+    def weights(self, size: int) -> Encoded:
+        values, rng = np.full(size, 0.25, np.float32), np.random.default_rng(1)
+        encoded, _ = encode(values, Codec(), base=None, base_digest=b"", error=None, rng=rng)
+        return encoded
 
     def content(self, order: OrderMessage) -> bytes:
-        work = order.work
-        assert work is not None
-        vectors = {}
-        if work.phase == "train":
-            values = np.full(Layout.from_wire(work.layout).size, 0.25, np.float32)
-            rng = np.random.default_rng(1)
-            vectors["model"], _ = encode(
-                values, Codec(), base=None, base_digest=b"", error=None, rng=rng
-            )
-        good = {"n": 4, "correct": 3, "accuracy": 0.75, "f1": 0.7, "loss": 0.6}
-        numbers: dict[str, Any] = {"server": good} if work.phase == "evaluate" else {}
-        report = ReportContent(
-            run=order.run,
-            step=order.step,
-            work=work.digest,
-            client=self.name,
-            examples=10,
-            steps=1,
-            loss=1.0,
-            numbers=numbers,
-            seconds=0.0,
-            vectors=vectors,
-        )
         if not self.lies:
-            return report.to_bytes()
-        bent = LIES[self.lies[order.step % len(self.lies)]].bend(report.model_dump(), order)
+            return super().content(order)
+        lie = LIES[self.lies[order.step % len(self.lies)]]
+        bent = lie.bend(self.report(order).model_dump(), order)
         if bent is None:
-            return report.to_bytes()
+            return super().content(order)
         return bent if isinstance(bent, bytes) else packed(msgpack.packb(bent, use_bin_type=True))
 
 
