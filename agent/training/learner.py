@@ -45,14 +45,7 @@ from covey.shared.errors import PublicError
 from covey.shared.numerics.split import Mask
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.privacy.noise import Noise
-from covey.shared.privacy.settings import (
-    ANOMALIES_UNDER_DP_SGD,
-    AUGMENT_UNDER_DP_SGD,
-    PRECISION_UNDER_DP_SGD,
-    WEIGHTS_UNDER_DP_SGD,
-    Budget,
-    LocalPrivacy,
-)
+from covey.shared.privacy.settings import Budget, LocalPrivacy, unfit_for_dp_sgd
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import (
     Contrast,
@@ -343,14 +336,9 @@ class TorchLocal(DataOfLocal):
                     "privacy.local: this method weighs examples or compares them, which DP-SGD "
                     "cannot do; choose another method, or remove privacy.local"
                 )
-            if self._training.augment != "none":
-                raise PublicError(f"privacy.local: {AUGMENT_UNDER_DP_SGD}")
-            if self._training.weights != "none":
-                raise PublicError(f"privacy.local: {WEIGHTS_UNDER_DP_SGD}")
-            if self._training.precision != "fp32":
-                raise PublicError(f"privacy.local: {PRECISION_UNDER_DP_SGD}")
-            if self._task.anomalies is not None:
-                raise PublicError(f"privacy.local: {ANOMALIES_UNDER_DP_SGD}")
+            finds_anomalies = self._task.anomalies is not None
+            if why := unfit_for_dp_sgd(self._training, finds_anomalies=finds_anomalies):
+                raise PublicError(f"privacy.local: {why}")
             if steps is None:
                 steps = self._private.steps(epochs)
             return self._train_with_dp_sgd(
@@ -381,16 +369,7 @@ class TorchLocal(DataOfLocal):
         if correction.debias is not None:
             last = net.module.get_submodule(self._layout.modules[-1])
             debiased = Debiased(correction.debias, last, self._device)
-
-        def step() -> None:
-            sgd.step()
-            if debiased is not None:
-                debiased.step(self._training.lr)
-
-        scaled = None
-        if self._training.precision == "fp16":
-            leaves = [net.leaf] if debiased is None else [net.leaf, debiased.own]
-            scaled = ScaledSteps(leaves, step, self._device)
+        take = self._step(sgd, debiased)
         losses: list[Tensor] = []
         in_effect = nullcontext() if debiased is None else debiased.applied()
         with net.training(trained), net.seeded(self._rng), in_effect:
@@ -399,13 +378,7 @@ class TorchLocal(DataOfLocal):
                 net.gradient.zero_()
                 loss = objective(inputs, targets, weight)
                 losses.append(loss.detach())
-                if debiased is not None:
-                    loss = loss + debiased.term()
-                if scaled is not None:
-                    scaled.take(loss)
-                    continue
-                loss.backward()  # type: ignore[no-untyped-call]
-                step()
+                take(loss if debiased is None else loss + debiased.term())
         if not losses:
             return TrainingResult(start.copy(), 0, self.loss(start), velocity)
         all_losses = torch.stack(losses).cpu()  # before .double(): not every device has doubles
@@ -414,6 +387,23 @@ class TorchLocal(DataOfLocal):
         self._set_threshold(end)
         own = None if debiased is None else debiased.own.detach().cpu().numpy()
         return TrainingResult(end, len(losses), mean_loss, sgd.velocity, own)
+
+    def _step(self, sgd: Sgd, debiased: Debiased | None) -> Callable[[Tensor], None]:
+        """What takes a step from the loss of a batch."""
+
+        def step() -> None:
+            sgd.step()
+            if debiased is not None:
+                debiased.step(self._training.lr)
+
+        def take(loss: Tensor) -> None:
+            loss.backward()  # type: ignore[no-untyped-call]
+            step()
+
+        if self._training.precision != "fp16":
+            return take
+        leaves = [self._net.leaf] if debiased is None else [self._net.leaf, debiased.own]
+        return ScaledSteps(leaves, step, self._device).take
 
     @property
     def _can_be_batched(self) -> bool:

@@ -16,13 +16,7 @@ from pydantic import Field, ValidationError, model_validator
 from covey.shared.mqtt.shards import shard_of
 from covey.shared.numerics.kinship import MIN_CELL
 from covey.shared.plugins import door
-from covey.shared.privacy.settings import (
-    ANOMALIES_UNDER_DP_SGD,
-    AUGMENT_UNDER_DP_SGD,
-    PRECISION_UNDER_DP_SGD,
-    WEIGHTS_UNDER_DP_SGD,
-    Privacy,
-)
+from covey.shared.privacy.settings import Privacy, unfit_for_dp_sgd
 from covey.shared.scenario import checks
 from covey.shared.scenario.aggregation import Aggregation
 from covey.shared.scenario.checks import check_buffered
@@ -287,14 +281,10 @@ class Scenario(Section):
                 f"training.weights: balanced is for classes, and the task has {self.task.kind}; remove it"
             )
         if self.privacy is not None and self.privacy.local is not None:
-            if augments:
-                raise ValueError(f"privacy.local: {AUGMENT_UNDER_DP_SGD}")
-            if weighs:
-                raise ValueError(f"privacy.local: {WEIGHTS_UNDER_DP_SGD}")
-            if any(training.precision != "fp32" for training in settings):
-                raise ValueError(f"privacy.local: {PRECISION_UNDER_DP_SGD}")
-            if self.task.anomalies is not None:
-                raise ValueError(f"privacy.local: {ANOMALIES_UNDER_DP_SGD}")
+            for training in settings:
+                finds_anomalies = self.task.anomalies is not None
+                if why := unfit_for_dp_sgd(training, finds_anomalies=finds_anomalies):
+                    raise ValueError(f"privacy.local: {why}")
         return self
 
     # -- what follows from several sections ------------------------------------------------------------------------
