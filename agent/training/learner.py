@@ -45,7 +45,7 @@ from covey.shared.errors import PublicError
 from covey.shared.numerics.split import Mask
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.privacy.noise import Noise
-from covey.shared.privacy.settings import Budget, LocalPrivacy, unfit_for_dp_sgd
+from covey.shared.privacy.settings import Budget, LocalPrivacy
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import (
     Contrast,
@@ -54,6 +54,7 @@ from covey.shared.strategies.base import (
     Training,
     TrainingResult,
 )
+from covey.shared.strategies.training import unfit_for_dp_sgd
 from covey.shared.wire.messages import digest
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -28,36 +28,9 @@ from covey.shared.numerics.averages import step_norm
 from covey.shared.numerics.vectors import Vector, release
 from covey.shared.privacy.noise import Noise
 
-if TYPE_CHECKING:
-    from covey.shared.strategies.training import Training
-
 LOCAL = "epsilon"  # in a report's numbers: the epsilon that the agent's DP-SGD has spent so far
 COUNT_NOISE = 2.0  # noise on a count, in multiples of the noise on a sum: see docs/privacy.md
 CERTAIN = 3.0  # standard deviations: a smaller noised count may be that of an empty cluster
-
-
-def unfit_for_dp_sgd(training: Training, *, finds_anomalies: bool) -> str:
-    """What of a training DP-SGD cannot do, with advice; empty if it can do all.
-
-    Args:
-        training: the settings.
-        finds_anomalies: the model has a threshold that agents set.
-    """
-    if training.augment != "none":
-        return "DP-SGD trains on images unchanged; set training.augment to none, or remove privacy.local"
-    if training.weights != "none":
-        return (
-            "DP-SGD bounds what each example adds to a gradient, whatever it weighs; set training.weights to none, "
-            "or remove privacy.local"
-        )
-    if training.precision != "fp32":
-        return "DP-SGD clips gradients in float32; set training.precision to fp32, or remove privacy.local"
-    if finds_anomalies:
-        return (
-            "DP-SGD does not cover the threshold of task.anomalies, which is a quantile of errors; use privacy.client, "
-            "or remove it"
-        )
-    return ""
 
 
 class _Section(BaseModel):

@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError, model_validator
 from covey.shared.mqtt.shards import shard_of
 from covey.shared.numerics.kinship import MIN_CELL
 from covey.shared.plugins import door
-from covey.shared.privacy.settings import Privacy, unfit_for_dp_sgd
+from covey.shared.privacy.settings import Privacy
 from covey.shared.scenario import checks
 from covey.shared.scenario.aggregation import Aggregation
 from covey.shared.scenario.checks import check_buffered
@@ -31,6 +31,7 @@ from covey.shared.scenario.task import IMAGE_AXES, SPLIT, Task
 from covey.shared.scenario.wire import Wire
 from covey.shared.strategies.base import Training
 from covey.shared.strategies.registry import AnyStrategy
+from covey.shared.strategies.training import unfit_for_dp_sgd
 from covey.shared.wire.framing import Name
 
 FILE_KEYS = (

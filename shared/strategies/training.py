@@ -121,3 +121,27 @@ def factor_in(schedule: Schedule, round_: int) -> float:
     """The factor on the learning rate once `round_` rounds are complete; 1.0 before any step."""
     reached = [factor for first, factor in schedule if round_ >= first]
     return reached[-1] if reached else 1.0
+
+
+def unfit_for_dp_sgd(training: Training, *, finds_anomalies: bool) -> str:
+    """What of a training DP-SGD cannot do, with advice; empty if it can do all.
+
+    Args:
+        training: the settings.
+        finds_anomalies: the model has a threshold that agents set.
+    """
+    if training.augment != "none":
+        return "DP-SGD trains on images unchanged; set training.augment to none, or remove privacy.local"
+    if training.weights != "none":
+        return (
+            "DP-SGD bounds what each example adds to a gradient, whatever it weighs; set training.weights to none, "
+            "or remove privacy.local"
+        )
+    if training.precision != "fp32":
+        return "DP-SGD clips gradients in float32; set training.precision to fp32, or remove privacy.local"
+    if finds_anomalies:
+        return (
+            "DP-SGD does not cover the threshold of task.anomalies, which is a quantile of errors; use privacy.client, "
+            "or remove it"
+        )
+    return ""
