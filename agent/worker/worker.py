@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 from covey.agent.kept.privacy_account import DeviceAccount
 from covey.agent.learner_choice import TORCH
 from covey.agent.learning import learner_for, load_learner
-from covey.agent.policy import SIGNATURES, PolicyError, Rules, values_of
+from covey.agent.policy import SIGNATURES, PolicyError, PrivacyDemand, Rules, values_of
 from covey.agent.worker.memory_file import DiskFull, MemoryDamaged, load_memory, save_memory
 from covey.agent.worker.memory_limit import memory_limited
 from covey.agent.worker.process import Options, prepared
@@ -51,7 +51,7 @@ from covey.shared.wire import frames
 if TYPE_CHECKING:
     from covey.agent.worker.sources import Source
     from covey.shared.numerics.vectors import Layout, Vector
-    from covey.shared.strategies.base import ClientState
+    from covey.shared.strategies.base import ClientState, Strategy
     from covey.shared.wire.messages import OrderMessage, ReportContent, Work
 
 Read = Callable[[Path, "Layout"], "Vector"]
@@ -421,19 +421,7 @@ def _work(
         local, held_back, folds = _locals(source, work, layout, client, rules, threads)
     privacy = AgentPrivacy.from_wire(work.privacy)
     demand = rules.policy.privacy
-    if (
-        demand.local_epsilon is not None
-        and work.phase != EVALUATE
-        and strategy.privacy.local is None
-    ):
-        raise PolicyError(
-            f"policy of this device: privacy.local_epsilon: {work.strategy['name']}'s reports hold more than models of DP-SGD"
-        )
-    lacks_noise = work.phase in SIGNATURES and work.phase not in strategy.signature_phases
-    if demand.signatures is not None and lacks_noise:
-        raise PolicyError(
-            f"policy of this device: privacy.signatures: {work.strategy['name']} adds no noise in the phase {work.phase}"
-        )
+    _check_noise(demand, work, strategy)
     # a model that is fine-tuned for an evaluation never leaves the device: it needs no noise
     if privacy.local is not None and work.phase != EVALUATE:
         facet = strategy.privacy.local or Trainings()
@@ -466,6 +454,24 @@ def _work(
     if new is memory:
         return content, b"", kept, frozen_once
     return content, save_memory(memory_out, new, durable=job["durable"]), kept, frozen_once
+
+
+def _check_noise(demand: PrivacyDemand, work: Work, strategy: Strategy[Any]) -> None:
+    """Raise PolicyError where this device demands noise, and the method's reports have none."""
+    method = work.strategy["name"]
+    if (
+        demand.local_epsilon is not None
+        and work.phase != EVALUATE
+        and strategy.privacy.local is None
+    ):
+        raise PolicyError(
+            f"policy of this device: privacy.local_epsilon: {method}'s reports hold more than models of DP-SGD"
+        )
+    lacks_noise = work.phase in SIGNATURES and work.phase not in strategy.signature_phases
+    if demand.signatures is not None and lacks_noise:
+        raise PolicyError(
+            f"policy of this device: privacy.signatures: {method} adds no noise in the phase {work.phase}"
+        )
 
 
 class _Late:
