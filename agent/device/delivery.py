@@ -186,8 +186,8 @@ class Delivery:
         """If the coordinator and we disagree about accepted work, one of us has lost something."""
         if order.accepted > self.accepted and order.accepted != self.undecided:
             return self._lose_memory(order)
-        asks_again = order.work is not None and order.closed < order.step <= self.accepted
-        if order.accepted < self.accepted and asks_again:
+        asks_for_work = order.work is not None and order.closed < order.step
+        if order.accepted < self.accepted and asks_for_work:
             return self._go_back(order)
         return []
 

@@ -203,6 +203,16 @@ def test_a_coordinator_that_was_restored_to_an_earlier_step_has_its_work_done_ag
     assert session.state is WorkState.WORKING
 
 
+def test_a_restored_coordinator_that_asks_for_a_later_step_gets_work_from_before_what_it_lost() -> (
+    None
+):
+    """In buffered rounds each order has a number of its own: the agent's next one may be greater than the lost one."""
+    session = accepted_once(step=3)
+    later = order(4, REF, accepted=0, again=2)
+    assert react(session, e.OrderSeen(later))[0] == e.GoBack(0)
+    assert session.state is WorkState.WORKING
+
+
 def test_a_report_is_sent_after_the_coordinator_went_back_while_another_one_was_being_sent() -> (
     None
 ):

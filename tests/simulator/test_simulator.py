@@ -104,6 +104,16 @@ def test_a_coordinator_that_is_killed_twice_before_a_step_closes_can_be_replayed
     assert play(Plan(373233, "flux", "buffered", 1, False, faults)).failure == ""
 
 
+def test_an_agent_goes_back_to_the_memory_from_before_work_that_a_restored_coordinator_lost() -> (
+    None
+):
+    faults = (
+        Fault("power cut of agent", 6.0, 2.0, 0),
+        Fault("put back folder", 2.845186851983284, 28.244832458357507, 0),
+    )
+    assert play(Plan(380798, "fedrep", "buffered", 1, False, faults)).failure == ""
+
+
 def test_a_status_that_overtakes_an_older_one_counts_while_both_wait() -> None:
     overtaken = Fault("overtaken", 0.0, 20.0, 0, 0.09748269975260512, "coordinator")
     assert play(Plan(212052, "fedavg", "hasty", 2, True, (overtaken,))).failure == ""
