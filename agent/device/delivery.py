@@ -198,7 +198,7 @@ class Delivery:
         return [*actions, LoseMemory(order.accepted, order.again)]
 
     def _go_back(self, order: OrderMessage) -> Actions:
-        """The coordinator lost accepted work: send the kept report again, or do the work again."""
+        """The coordinator lost accepted work: send the kept report again, or work with the memory from before it."""
         actions: Actions = []
         if self.state is KEPT and self._answers(order):
             self._change(Cause.RECALLED)

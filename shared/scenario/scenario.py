@@ -282,8 +282,8 @@ class Scenario(Section):
                 f"training.weights: balanced is for classes, and the task has {self.task.kind}; remove it"
             )
         if self.privacy is not None and self.privacy.local is not None:
+            finds_anomalies = self.task.anomalies is not None
             for training in settings:
-                finds_anomalies = self.task.anomalies is not None
                 if why := unfit_for_dp_sgd(training, finds_anomalies=finds_anomalies):
                     raise ValueError(f"privacy.local: {why}")
         return self
