@@ -20,6 +20,7 @@ BOOK = OUT.with_suffix(".md").read_text("utf-8")
         ("fashion", (1,)),
         ("lenet", (1, 2, 3)),
         ("cifar", (1, 2, 3)),
+        ("writers", (1, 2, 3)),
     ],
 )
 def test_a_table_of_the_book_is_made_from_the_record(model: str, seeds: tuple[int, ...]) -> None:
