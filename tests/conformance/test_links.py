@@ -77,8 +77,9 @@ async def test_a_subscriber_gets_what_is_published(connect: Connect, topic: str,
         assert await b.subscribe([topic, topic + "/more"])
         assert await a.publish(topic, b"one")
         assert await a.publish(topic + "/more", b"two")
-        assert await message(b) == Message(topic, b"one")
-        assert await message(b) == Message(topic + "/more", b"two")
+        # MQTT keeps the order of messages of one topic alone, and NATS has a consumer for each subscription
+        seen = sorted([await message(b), await message(b)], key=lambda one: one.topic)
+        assert seen == [Message(topic, b"one"), Message(topic + "/more", b"two")]
 
 
 async def test_a_wildcard_subscription_gets_new_messages(
