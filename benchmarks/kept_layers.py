@@ -255,9 +255,8 @@ def table(found: Mapping[str, Mapping[str, float]], model: str, seeds: Sequence[
         rows = [found[key] for key in keys]
         failed = sum("failed" in row for row in rows)
         if failed:
-            lines.append(
-                f"| {partition} | {method} | diverged with {failed} of {len(rows)} | | | |"
-            )
+            text = f"diverged with {failed} of {len(rows)} seeds"
+            lines.append(f"| {partition} | {method} | {text} |{' |' * len(modes)}")
             continue
         figures = [mean_and_spread([row[mode] for row in rows]) for mode in modes]
         size = f"{np.mean([row['mb'] for row in rows]):.2f}"

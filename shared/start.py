@@ -1,4 +1,4 @@
-"""How a program starts: Ctrl-C ends it quietly, also while its modules are imported, and all its threads share one heap.
+"""How a program starts: Ctrl-C ends it quietly, also while its modules are imported.
 
 The imports of a program take a few tenths of a second on a small device. Python would answer Ctrl-C with a traceback
 then. This module imports almost nothing, so that a program can install its handler first.
@@ -6,7 +6,6 @@ then. This module imports almost nothing, so that a program can install its hand
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 from importlib import import_module
@@ -16,17 +15,19 @@ INTERRUPTED = 130  # exit code of a program that Ctrl-C stopped
 ARENA_MAX = -8  # M_ARENA_MAX of glibc's malloc.h
 
 
-def run_program(module: str) -> None:
+def run_program(module: str, *, one_heap: bool = False) -> None:
     """Import the module that holds a program, and run its `app`.
 
     Args:
         module: its dotted name, for example "covey.broker.cli.program".
+        one_heap: models pass through many threads of this program: see `share_one_heap`.
     """
     before = signal.getsignal(signal.SIGINT)
     # A shell lets its background programs ignore Ctrl-C: then it stays ignored.
     if before is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end)
-    share_one_heap()
+    if one_heap:
+        share_one_heap()
     try:
         import_module(module).app()
     finally:
@@ -39,6 +40,8 @@ def share_one_heap() -> None:
     glibc gives each thread a heap of its own, and what is free in one is of no use to the others. Reports pass through
     many threads of a coordinator, so it would grow by several models more.
     """
+    import ctypes
+
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(ARENA_MAX, 1)

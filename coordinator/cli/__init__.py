@@ -7,4 +7,4 @@ from covey.shared.start import run_program
 
 def main() -> None:
     """The entry point of the `coordinator` command."""
-    run_program("covey.coordinator.cli.program")
+    run_program("covey.coordinator.cli.program", one_heap=True)
