@@ -23,6 +23,7 @@ from covey.agent.device.events import (
 )
 from covey.agent.device.stalls import STALLS_TO_SHOW, StallTimer, part_topics
 from covey.shared.mqtt.part_window import PartWindow
+from covey.shared.strategies.phase_names import EXCHANGES
 from covey.shared.wire.messages import ModelRef, OrderMessage
 from covey.shared.wire.topics import Topics
 
@@ -198,6 +199,11 @@ class Fetching:
     def _watch_for_stall(self, now: float) -> None:
         if self.state is WorkState.FETCHING:
             self._stall.watch(now, sum(ref.size for ref in self._missing()))
+
+
+def is_exchange(order: OrderMessage) -> bool:
+    """Whether the order asks for a message of a secure sum, not for training."""
+    return order.work is not None and order.work.phase in EXCHANGES
 
 
 def models_of(order: OrderMessage | None) -> list[ModelRef]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.agent.device import events as e
+from covey.agent.device.fetching import is_exchange
 from covey.agent.device.fitting import too_large
 from covey.agent.device.identity import Identity
 from covey.agent.device.keeper import Keeper
@@ -33,7 +34,7 @@ from covey.agent.kept import privacy_account
 from covey.agent.policy import Rules
 from covey.agent.worker.pool import PoolLike, WorkerLost
 from covey.shared.files import obstacle, write_atomically
-from covey.shared.strategies.phase_names import AHEAD, EXCHANGES
+from covey.shared.strategies.phase_names import AHEAD
 from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.messages import OrderMessage, ReportContent, digest
 
@@ -253,7 +254,7 @@ class Performer:
     async def _work(self, order: OrderMessage) -> dict[str, Any]:
         """The worker's answer to an order. If its memory is damaged, the work begins again without it."""
         weight = self._samples
-        if order.work is not None and order.work.phase in EXCHANGES:
+        if is_exchange(order):
             weight = FIRST  # others wait for these messages
         else:
             await self._is_free.wait()

@@ -29,7 +29,7 @@ class Progress:
 
     cluster: int | None
     busy: bool
-    step: int  # of the order that the agent works on; 0 for none
+    step: int  # of the order that it trains or evaluates for; 0 for none
     run: str
     accepted: int
     dropped: dict[str, int]

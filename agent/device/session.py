@@ -58,7 +58,7 @@ from covey.agent.device.events import (
     WorkDone,
     WorkFailed,
 )
-from covey.agent.device.fetching import Fetching, WorkState
+from covey.agent.device.fetching import Fetching, WorkState, is_exchange
 from covey.agent.device.presence import Presence, Progress
 from covey.agent.device.story import Circumstances, Story, StoryLine, sentences
 from covey.agent.policy import DEFAULT_RULES, Rules
@@ -173,10 +173,13 @@ class Session:
 
     @property
     def _progress(self) -> Progress:
+        order = self._fetching.order
+        # the exchanges of a secure sum take less time than others need to read of them
+        training = None if order is None or is_exchange(order) else order
         return Progress(
             cluster=self._order.cluster if self._order is not None else None,
-            busy=self._fetching.order is not None,
-            step=self._fetching.step,
+            busy=training is not None,
+            step=training.step if training is not None else 0,
             run=self._delivery.run,
             accepted=self._delivery.accepted,
             dropped=dict(self.dropped),

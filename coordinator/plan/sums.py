@@ -128,13 +128,13 @@ def with_sums(phase: PhaseCost, sums: SumsPlan, prices: Prices) -> list[PhaseCos
         members=[member] * n,
     )
     row = messages.ListRow(place=n, mask_key=KEY, commitment=KEY, signature=SIGNATURE)
-    answered = messages.UnmaskRow(place=n, vector=KEY, lacking=[], signature=SIGNATURE)
+    answered = messages.UnmaskRow(place=n, signature=SIGNATURE)
     cells = bytes(messages.PAIR_BYTES * (n - 1))
     join = messages.Join(
         terms=KEY, place=n, mask_key=KEY, seed=KEY, cells=cells, signature=SIGNATURE
     )
     head = messages.ReportHead(
-        terms=KEY, listing=KEY, place=n, vector=KEY, lacking=[], signature=SIGNATURE
+        terms=KEY, listing=KEY, place=n, vector=KEY, lacking=[], row=SIGNATURE, signature=SIGNATURE
     )
     answer = messages.Answer(
         unmask=KEY, place=n, keys=bytes(32 * (n - 1)), share=bytes(33), signature=SIGNATURE

@@ -49,6 +49,7 @@ from covey.shared.secure.derivation import (
     signed_of_expelled,
     signed_of_head,
     signed_of_join,
+    signed_of_unmask_row,
     signers_of,
 )
 from covey.shared.secure.messages import (
@@ -380,14 +381,14 @@ class SecureAgent:
                 return self._failed(state, "another masked vector", "one was reported before")
             return self.resumed(state)
         named = name_of_list(own.listing)
-        message = signed_of_head(own.name, named, own.place, digest, own.lacking)
         head = ReportHead(
             terms=own.name,
             listing=named,
             place=own.place,
             vector=digest,
             lacking=own.lacking,
-            signature=self._signed(message),
+            row=self._signed(signed_of_unmask_row(own.name, named, own.place)),
+            signature=self._signed(signed_of_head(own.name, named, own.place, digest, own.lacking)),
         ).to_bytes()
         spent = state.spent + _rho(Terms.from_bytes(own.terms))
         after = own.model_copy(update={"head": head, "seed": b"", "mask_secret": b""})

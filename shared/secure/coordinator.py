@@ -247,7 +247,7 @@ class SecureSum:
         if head.place not in state.listed:
             raise DecodeError("secure sum", f"place {head.place} is not listed")
         signer = state.signers[head.place - 1]
-        if not is_head_signed(signer, self.name, head.listing, row_of_head(head)):
+        if not is_head_signed(signer, head):
             raise DecodeError("secure signature", f"the report of place {head.place}")
         state = replace(state, heads={**state.heads, head.place: head})
         return Step(

@@ -136,6 +136,10 @@ def signed_of_head(
     )
 
 
+def signed_of_unmask_row(terms: bytes, listed: bytes, place: int) -> bytes:
+    return hashed("signed unmask row", terms, listed, number(place))
+
+
 def signed_of_answer(unmask: bytes, place: int, keys: bytes, share: bytes) -> bytes:
     return hashed("signed answer", unmask, number(place), keys, share)
 
@@ -152,9 +156,7 @@ def row_of_join(join: Join) -> ListRow:
 
 def row_of_head(head: ReportHead) -> UnmaskRow:
     """The row of the unmask list with what the others need of a report."""
-    return UnmaskRow(
-        place=head.place, vector=head.vector, lacking=head.lacking, signature=head.signature
-    )
+    return UnmaskRow(place=head.place, signature=head.row)
 
 
 # -- signatures of rows ------------------------------------------------------------------------------------------------
@@ -165,9 +167,15 @@ def is_row_signed(signer: bytes, terms: bytes, row: ListRow) -> bool:
     return is_signed(signer, row.signature, message)
 
 
-def is_head_signed(signer: bytes, terms: bytes, listed: bytes, head: UnmaskRow) -> bool:
-    message = signed_of_head(terms, listed, head.place, head.vector, head.lacking)
-    return is_signed(signer, head.signature, message)
+def is_head_signed(signer: bytes, head: ReportHead) -> bool:
+    """Whether a member signed its report, and the row of the unmask list that tells others of it."""
+    message = signed_of_head(head.terms, head.listing, head.place, head.vector, head.lacking)
+    is_row_signed = is_unmask_row_signed(signer, head.terms, head.listing, row_of_head(head))
+    return is_row_signed and is_signed(signer, head.signature, message)
+
+
+def is_unmask_row_signed(signer: bytes, terms: bytes, listed: bytes, row: UnmaskRow) -> bool:
+    return is_signed(signer, row.signature, signed_of_unmask_row(terms, listed, row.place))
 
 
 def is_answer_signed(signer: bytes, answer: Answer) -> bool:
@@ -246,7 +254,7 @@ def fault_of_unmask(
     if len(places) < least:
         return f"{len(places)} members reported, the terms require {least}"
     for row in unmask.rows:
-        if not is_head_signed(signers[row.place - 1], terms, unmask.listing, row):
+        if not is_unmask_row_signed(signers[row.place - 1], terms, unmask.listing, row):
             return f"member {row.place} did not sign its row"
     return None
 

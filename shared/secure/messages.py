@@ -224,15 +224,14 @@ class ReportHead(Packed):
     place: Place
     vector: Hash  # of the masked vector
     lacking: Places  # dealers whose cells did not open
+    row: Signature  # of the row of the unmask list, which has neither of the two
     signature: Signature
 
 
 class UnmaskRow(Row):
-    """A member whose report is in the sum, as its own signature confirms it."""
+    """A member whose report is in the sum. It signs this once for a list, with the only vector that it sends for it."""
 
     place: Place
-    vector: Hash
-    lacking: Places
     signature: Signature
 
 

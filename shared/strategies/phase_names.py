@@ -19,9 +19,10 @@ EVALUATE = "evaluate"  # clients measure their model
 MOMENTS = "moments"  # clients send sums over their features
 OF_THE_RUN = (EVALUATE, MOMENTS)
 
-# phases of a secure sum in which agents exchange messages and do not train
 # number of an order for boxes: the phase of the method, whose work may begin at once
 AHEAD = "ahead"
+
+# phases of a secure sum in which agents exchange messages and do not train
 BOX, JOIN, UNMASK = EXCHANGES = ("secure-box", "secure-join", "secure-unmask")
 
 # number of an order, whatever its phase: the report has a card too, and the vector of that report

@@ -8,9 +8,10 @@ from covey.agent.device import events as e
 from covey.agent.device.fetching import WorkState
 from covey.agent.device.stalls import FETCHED_BYTES_PER_S, STALL_S
 from covey.shared.mqtt.link import Down, Up
+from covey.shared.strategies.phase_names import EXCHANGES, TRAIN
 from covey.shared.wire.messages import OrderMessage
 from tests.agent.orders import MODEL, PART_BYTES, order, ref, rest, status
-from tests.agent.sessions import PART, REF, SUBSCRIPTIONS, react, reported, up
+from tests.agent.sessions import PART, REF, SUBSCRIPTIONS, react, reported, up, without_status
 
 
 def test_an_order_with_an_unknown_model_fetches_it_then_works_then_reports() -> None:
@@ -27,6 +28,23 @@ def test_an_order_with_an_unknown_model_fetches_it_then_works_then_reports() -> 
     ]
     assert react(session, e.WorkDone(1)) == [e.SendReport(1)]
     assert not session.status.busy
+
+
+@pytest.mark.parametrize(
+    ("phase", "is_told"), [(TRAIN, True), *((phase, False) for phase in EXCHANGES)]
+)
+def test_the_status_tells_of_training_but_not_of_the_exchanges_of_a_sum(
+    phase: str, is_told: bool
+) -> None:
+    session = up(models=[REF.digest])
+    ordered = order(1, REF, phase=phase)
+    begun = session.handle(e.OrderSeen(ordered), 0.0)
+    assert e.StartWork(ordered) in begun
+    assert (session.status.busy, session.status.step) == (is_told, int(is_told))
+    done = session.handle(e.WorkDone(1), 0.0)
+    assert e.SendReport(1) in done
+    for actions in (begun, done):
+        assert (without_status(actions) != actions) == is_told
 
 
 def test_a_model_of_many_parts_is_subscribed_to_part_by_part() -> None:

@@ -145,10 +145,8 @@ class Attempt:
 
     def _made_up(self, named: bytes, place: int) -> UnmaskRow:
         secret = self.members[place - 1].machine.identity.secret
-        signed = de.signed_of_head(self.name, named, place, bytes(32), [])
-        return UnmaskRow(
-            place=place, vector=bytes(32), lacking=[], signature=signature(secret, signed)
-        )
+        signed = de.signed_of_unmask_row(self.name, named, place)
+        return UnmaskRow(place=place, signature=signature(secret, signed))
 
     def gather_answers(self, unmask: bytes, places: Iterable[int] | None = None) -> None:
         """Ask honest members, by default those on the list."""

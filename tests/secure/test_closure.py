@@ -300,7 +300,7 @@ def damaged_vector(kind: type[at.SecureAgent]) -> Server:
 def signatures_unread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rules 2 and 3 without signatures."""
     monkeypatch.setattr(de, "is_row_signed", lambda *_: True)
-    monkeypatch.setattr(de, "is_head_signed", lambda *_: True)
+    monkeypatch.setattr(de, "is_unmask_row_signed", lambda *_: True)
 
 
 def forged_rows(kind: type[at.SecureAgent]) -> Server:
@@ -323,7 +323,7 @@ def forged_rows(kind: type[at.SecureAgent]) -> Server:
         if place in attempt.secrets and server.masked and server.masked[-1].agent != "a01":
             del attempt.secrets[place]
     named = de.name_of_list(listing)
-    made_up = UnmaskRow(place=1, vector=bytes(32), lacking=[], signature=bytes(64))
+    made_up = UnmaskRow(place=1, signature=bytes(64))
     true_rows = [de.row_of_head(attempt.heads[named, place]) for place in (2, 3, 4, 5)]
     unmask = UnmaskList(listing=named, rows=[made_up, *true_rows]).to_bytes()
     attempt.unmasks[unmask] = UnmaskList.from_bytes(unmask)
