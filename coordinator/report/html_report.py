@@ -159,10 +159,11 @@ def _stop(result: Result) -> str:
 
 def _section(title: str, run: Curves, facts: RunFacts) -> Section:
     """The tables of a run, and where it comes from."""
+    classes = html_tables.classes_table(facts, run.result)
     decisions = html_tables.decisions_table(facts.record)
     clusters = html_tables.clusters_table(facts, run.measure)
     sums = html_tables.sums_table(facts.record)
-    tables = [table for table in (decisions, clusters, sums) if table is not None]
+    tables = [table for table in (classes, decisions, clusters, sums) if table is not None]
     tables.append(html_tables.agents_table(facts, run.measure))
     tables.append(html_tables.traffic_table(run.result))
     tables.append(html_tables.incidents_table(facts, run.result))

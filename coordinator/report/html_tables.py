@@ -174,6 +174,20 @@ def _line_of_cluster(cluster: int, agents: Sequence[Row], measure: Measure) -> l
     return line
 
 
+def classes_table(facts: RunFacts, result: Row) -> Table | None:
+    """A line for each class; None for a regression, and where agents sent no cards, which tell how many samples they have."""
+    counts = result["notes"].get("classes")
+    if not counts or len(counts) != len(facts.classes):
+        return None
+    total = sum(samples for samples, _ in counts)
+    rows = [
+        [name, str(samples), f"{100 * samples / total:.1f} %", str(agents)]
+        for name, (samples, agents) in zip(facts.classes, counts, strict=True)
+    ]
+    columns = [Column("class"), *numbers(["training samples", "share", "agents that have some"])]
+    return Table("Classes, as the cards tell", columns, rows)
+
+
 def decisions_table(record: Sequence[Row]) -> Table | None:
     """The findings and decisions of the method, each with its first round; None if its record has none."""
     rounds: dict[str, int] = {}

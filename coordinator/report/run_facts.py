@@ -40,6 +40,7 @@ class RunFacts:
     remarks: Sequence[str]  # about the command
     tested_on: str  # which samples of an agent test
     simulated_faults: str
+    classes: Sequence[str]  # their names; none unless an answer is one of several classes
     record: Sequence[Row]  # rounds.jsonl
     agents: Sequence[Row]  # agents.parquet
     invited: Counter[str]  # orders by agent
@@ -83,6 +84,7 @@ def facts_of(folder: Path) -> RunFacts:
         remarks,
         _tested_on(scenario),
         _faults(scenario),
+        _class_names(scenario),
         record,
         agents,
         invited,
@@ -195,6 +197,13 @@ def _faults(scenario: Scenario | None) -> str:
     if count:
         asked.append(f"{count} entries of the timeline")
     return ", ".join(asked)
+
+
+def _class_names(scenario: Scenario | None) -> Sequence[str]:
+    if scenario is None or scenario.task.kind != "classes":
+        return ()
+    classes = scenario.task.classes
+    return tuple(map(str, range(classes))) if isinstance(classes, int) else classes or ()
 
 
 def _trouble(record: Sequence[Row], roster: Mapping[str, Any]) -> dict[str, str]:

@@ -64,21 +64,20 @@ from covey.shared.strategies.base import (
     trained_report,
 )
 from covey.shared.strategies.bases.cut import (
-    Chances,
     Cut,
     Gate,
+    Tested,
     asked,
     asking,
     cards_of,
     found,
     sampled,
     shift_facts,
-    tested,
     with_card,
+    with_tests,
 )
 from covey.shared.strategies.bases.hard import (
     TO_THE_LAST_GOOD,
-    Clustered,
     Features,
     ManyModels,
     by_membership,
@@ -107,7 +106,7 @@ NEVER_SPLIT = {
 
 
 @dataclass(frozen=True)
-class CflState(Clustered):
+class CflState(Tested):
     """Besides the clusters, the tree of splits, in the order in which they were made.
 
     Split s divides cluster `divided[s]`. One part keeps the cluster's number, the other becomes
@@ -118,9 +117,7 @@ class CflState(Clustered):
     parameters: int = 0  # P
     rounds: int = 0  # rounds of the run
     everybody: bool = True  # does every round invite all agents?
-    asks: bool = False  # agents are asked for cards before the first round
     awaits_cards: bool = False  # they have not been asked yet
-    chances: Chances = ()  # of the tests on cards
     judged: bool = False  # silhouettes have said how many clusters there are
     round: int = 0  # rounds that are complete
 
@@ -304,8 +301,8 @@ class Cfl(ManyModels[CflState]):
 
     def fold(self, state: CflState, phase: Phase, sums: Sums, reports: Reports) -> CflState:
         if phase.name == SIGNATURE:
-            chances = tested(cards_of(sampled(reports)).values())
-            return replace(state, chances=chances, awaits_cards=False)
+            cards = cards_of(sampled(reports)).values()
+            return replace(with_tests(state, cards), awaits_cards=False)
         reporters = [client for client, _ in reports]
         if not state.divided:
             state = joined(state, {client: 0 for client in reporters if client not in state.assign})
@@ -327,7 +324,7 @@ class Cfl(ManyModels[CflState]):
         facts["cross_similarity"] = state.across
         facts["split"] = list(state.divided)
         facts["full_round_next"] = list(state.due)
-        facts.update(shift_facts(state.chances, asks=state.asks, gate=self.gate))
+        facts.update(shift_facts(state, self.gate))
         is_over = 0 < state.rounds <= state.round
         if is_over and not state.divided and len(state.assign) >= 2:
             why = NEVER_SPLIT[self.trigger]

@@ -56,8 +56,8 @@ from covey.shared.strategies.bases.cut import (
     cards_of,
     sampled,
     shift_facts,
-    tested,
     with_card,
+    with_tests,
 )
 from covey.shared.strategies.bases.hard import ManyModels, joined
 from covey.shared.strategies.bases.losses import LARGEST_LOSS, comparable
@@ -133,7 +133,7 @@ class Clove(Numbered, ManyModels[CloveState]):
     def fold(self, state: CloveState, phase: Phase, sums: Sums, reports: Reports) -> CloveState:
         if phase.name == SIGNATURE:
             cards = cards_of(sampled(reports)).values()
-            state = replace(state, chances=tested(cards))
+            state = with_tests(state, cards)
             return self._begun(state, self.count(state.chances, cards))
         if phase.name == CHOOSE:
             losses = {client: report.numbers["losses"] for client, report in reports}
@@ -146,7 +146,7 @@ class Clove(Numbered, ManyModels[CloveState]):
     def shown(self, state: CloveState) -> Shown:
         facts = dict(super().shown(state).notes)
         if self.gate == "cards":
-            facts |= shift_facts(state.chances, asks=state.asks, gate=self.gate)
+            facts |= shift_facts(state, self.gate)
         return Shown(facts)
 
 

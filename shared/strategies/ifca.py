@@ -71,8 +71,8 @@ from covey.shared.strategies.bases.cut import (
     cards_of,
     sampled,
     shift_facts,
-    tested,
     with_card,
+    with_tests,
 )
 from covey.shared.strategies.bases.hard import START, ManyModels, joined
 from covey.shared.strategies.bases.hypotheses import (
@@ -406,7 +406,7 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
     def fold(self, state: Hypotheses, phase: Phase, sums: Sums, reports: Reports) -> Hypotheses:
         if phase.name == SIGNATURE:
             cards = cards_of(sampled(reports)).values()
-            state = replace(state, chances=tested(cards))
+            state = with_tests(state, cards)
             return self._begun(state, self.count(state.chances, cards))
         if phase.name in SEEDING:
             return self._with_one_trunk(self._initial(state).fold(state, phase, reports))
@@ -466,7 +466,7 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
         facts["idle"] = list(state.idle)
         facts["dead"] = dead
         if self.gate == "cards":
-            facts |= shift_facts(state.chances, asks=state.asks, gate=self.gate)
+            facts |= shift_facts(state, self.gate)
         if self.dead_after in state.idle:
             facts["warning"] = (
                 f"no agent chose hypotheses {dead} for {self.dead_after} rounds: "

@@ -70,7 +70,7 @@ from covey.shared.strategies.bases.cut import (
     CARDS_ALONE,
     INPUTS,
     LABELS,
-    Chances,
+    Tested,
     asking,
     bases_of,
     card_distances,
@@ -79,8 +79,8 @@ from covey.shared.strategies.bases.cut import (
     found,
     sampled,
     shift_facts,
-    tested,
     with_card,
+    with_tests,
 )
 from covey.shared.strategies.bases.hard import ManyModels, joined, sizes, unanswered, unassigned
 from covey.shared.strategies.bases.single import sample_term
@@ -108,13 +108,13 @@ ALONE = "alone"  # number of an order to train: the model stays with the agent
 
 
 @dataclass(frozen=True)
-class KinState(Ballot):
+class KinState(Tested, Ballot):
     """Besides the models, what the tests found and what the agents have voted for."""
 
     second: int = 0  # complete rounds before the second vote
     rounds: int = 0  # R
     tested: bool = False
-    chances: Chances = ()
+    asks: bool = True
     agents: int = 0  # that sent a card
     silhouettes: dict[str, float] = field(default_factory=dict)  # of the cuts, on average
 
@@ -291,7 +291,7 @@ class Kin(ManyModels[KinState]):
         notes = {
             "clusters": len(state.models),
             "sizes": sizes(state) if state.basis else [],
-            **shift_facts(state.chances, asks=True, gate="cards"),
+            **shift_facts(state, "cards"),
             "silhouettes": state.silhouettes,
             "votes": state.outcomes,
         }
@@ -350,7 +350,7 @@ def _own_or_group(job: Job, local: Local, client_state: ClientState) -> list[tup
 def _with_cuts(state: KinState, reports: Reports) -> KinState:
     """The state after the tests, with up to two cuts of the fleet."""
     cards = cards_of(sampled(reports))
-    state = replace(state, chances=tested(list(cards.values())), agents=len(reports))
+    state = replace(with_tests(state, cards.values()), agents=len(reports))
     if not state.shift:
         return state
     fleet = Kinship.of(list(cards.values()))

@@ -12,6 +12,7 @@ import pytest
 
 from covey.coordinator.record.records import finished
 from covey.coordinator.report.html_report import drawn, page, write_pictures
+from covey.coordinator.report.html_tables import classes_table
 from covey.coordinator.report.run_facts import facts_of
 from covey.coordinator.report.tables import results
 from covey.coordinator.view import theme
@@ -23,7 +24,7 @@ from covey.shared.numerics.clustering import agglomerative
 from covey.shared.scenario.describe import dump
 from covey.shared.scenario.task import Task
 from tests.coordinator.pages import HOSTILE, PLANTED, as_regression, page_of, read, rename, run
-from tests.kit.small_run import scenario
+from tests.kit.small_run import clients, scenario
 
 
 def names(*folders: Path) -> list[str]:
@@ -41,6 +42,21 @@ def test_curves_show_the_figures_of_the_record(tmp_path: Path) -> None:
     assert one.sizes[-1] == (3, {"0": 4, "1": 4})
     assert sum(one.by_truth().values()) == 8
     assert len(one.by_truth()) == 2  # every group in a cluster of its own
+
+
+def test_classes_are_counted_where_the_cards_tell(tmp_path: Path) -> None:
+    folder = run(tmp_path / "one", "kin")
+    table = classes_table(facts_of(folder), finished(folder))
+    assert table is not None
+    of_agents = [client.targets("train") for client in clients().values()]
+    everybody = np.concatenate(of_agents)
+    for row, name in zip(table.rows, range(4), strict=True):
+        samples = int((everybody == name).sum())
+        holders = sum(name in targets for targets in of_agents)
+        share = f"{100 * samples / len(everybody):.1f} %"
+        assert row == [str(name), str(samples), share, str(holders)]
+    plain = run(tmp_path / "two", "fedavg")
+    assert classes_table(facts_of(plain), finished(plain)) is None
 
 
 def test_runs_are_named_by_method_or_by_the_differing_parts_of_their_paths(tmp_path: Path) -> None:

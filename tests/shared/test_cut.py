@@ -82,6 +82,10 @@ def test_groups_by_label_are_found_behind_the_gate_with_their_evidence(
     assert 0 < facts["silhouette"] <= 1
     assert "silhouette_by_chance" not in facts
     assert "warning_clusters" not in facts
+    labels = [client.y for client in clients.values()]
+    samples = np.bincount(np.concatenate(labels), minlength=len(facts["classes"]))
+    holders = [sum(k in of_agent for of_agent in labels) for k in range(len(samples))]
+    assert facts["classes"] == [list(one) for one in zip(samples, holders, strict=True)]
 
 
 def test_robust_without_a_number_of_clusters_has_the_same_gate_and_cut() -> None:

@@ -23,6 +23,7 @@ from covey.shared.errors import DataError
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies import kin
 from covey.shared.strategies.base import LAST_MODEL, ClientId, Local, Phase, Report, View
+from covey.shared.strategies.bases import cut
 from covey.shared.strategies.bases.vote import outcomes_of
 from covey.shared.strategies.kin import Kin, KinState
 from covey.shared.strategies.reading import folded
@@ -304,7 +305,7 @@ def test_groups_drawn_at_random_are_voted_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Agents that do not differ, in groups all the same: their test is said to have fired."""
-    monkeypatch.setattr(kin, "tested", lambda cards: (0.001, 0.5, 0.5))
+    monkeypatch.setattr(cut, "tested", lambda cards: (0.001, 0.5, 0.5))
     helped = []
     for seed in range(6):
         folder = tmp_path / str(seed)

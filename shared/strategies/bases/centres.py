@@ -96,7 +96,7 @@ class MultiCentre(Numbered, Gated[C], Generic[C]):
             return Shown()
         facts = {**super().shown(state).notes, "J": state.spread, "reseeded": state.reseeded}
         if self.gate == "cards":
-            facts |= shift_facts(state.chances, asks=state.asks, gate=self.gate)
+            facts |= shift_facts(state, self.gate)
         return Shown(facts)
 
     def assign_newcomers(self, state: C, reports: Reports) -> C:

@@ -103,6 +103,7 @@ Gate = Annotated[
 ]
 EVIDENCE = {"silhouette": "silhouette", "rotations": "gap_statistic"}  # its name in the notes
 Chances = tuple[float, ...]  # of labels, style and concept; () where fewer than four cards came
+Classes = tuple[tuple[int, int], ...]  # of each class: training samples, and agents that have some
 
 
 @dataclass(frozen=True)
@@ -240,6 +241,15 @@ def tested(cards: Collection[kinship.Card]) -> Chances:
     return (shifts.labels, shifts.style, shifts.concept)
 
 
+def classes_of(cards: Collection[kinship.Card]) -> Classes:
+    """How many samples the agents have of each class, and how many agents have any."""
+    if not cards:
+        return ()
+    table = np.stack([card.counts.sum(axis=0) for card in cards])  # (N, C)
+    samples, holders = table.sum(axis=0).astype(int), (table > 0).sum(axis=0)
+    return tuple(zip(samples.tolist(), holders.tolist(), strict=True))
+
+
 def found(chances: Chances) -> tuple[str, ...]:
     """The kinds of shift whose test fires."""
     return tuple(
@@ -247,23 +257,38 @@ def found(chances: Chances) -> tuple[str, ...]:
     )
 
 
-def shift_facts(chances: Chances, *, asks: bool, gate: str) -> dict[str, Any]:
-    """What the tests found, for the record.
+@dataclass(frozen=True)
+class Tested(Clustered):
+    """The state of a method behind the gate."""
 
-    Args:
-        chances: of the tests.
-        asks: agents were asked for cards.
-        gate: as the scenario has it; for a scenario with privacy the two differ.
-    """
-    if not asks:
+    asks: bool = False  # agents are asked for cards
+    chances: Chances = ()  # of the tests on the cards
+    classes: Classes = ()  # as the cards tell
+
+
+T = TypeVar("T", bound=Tested)
+
+
+def with_tests(state: T, cards: Collection[kinship.Card]) -> T:
+    """The state with what the cards say."""
+    return replace(state, chances=tested(cards), classes=classes_of(cards))
+
+
+def shift_facts(state: Tested, gate: str) -> dict[str, Any]:
+    """What the cards said, for the record. `gate` is the scenario's: under privacy no card is asked for, whatever it is."""
+    if not state.asks:
         if gate == "cards":
             return {"shift": "not tested: cards are not private, so under privacy none are sent"}
         return {}
-    if not chances:
+    if not state.chances:
         return {"shift": f"not tested: fewer than {LEAST_CARDS} agents sent a card"}
-    kinds = found(chances)
+    kinds = found(state.chances)
     text = f"agents differ in {' and '.join(kinds)}" if kinds else "no shift found: one cluster"
-    return {"shift": text, "shift_chances": dict(zip(kinship.KINDS, chances, strict=True))}
+    return {
+        "shift": text,
+        "shift_chances": dict(zip(kinship.KINDS, state.chances, strict=True)),
+        "classes": [list(one) for one in state.classes],
+    }
 
 
 # a phase of cards alone, and its order
@@ -352,14 +377,6 @@ class Numbered(BaseModel):
 
 
 @dataclass(frozen=True)
-class Tested(Clustered):
-    """The state of a method behind the gate."""
-
-    asks: bool = False  # the clustering phase asks agents for cards
-    chances: Chances = ()
-
-
-@dataclass(frozen=True)
 class Grouped(Tested, Ballot):
     """The state of a method that clusters once: besides the clusters, what they were made from."""
 
@@ -376,7 +393,6 @@ class Grouped(Tested, Ballot):
         return cut_between(self.cut, self.heights, agents)
 
 
-T = TypeVar("T", bound=Tested)
 G = TypeVar("G", bound=Grouped)
 
 
@@ -401,7 +417,7 @@ class Gated(HardClustered[T], Generic[T]):
     def fold(self, state: T, phase: Phase, sums: Sums, reports: Reports) -> T:
         if self._awaits_cards(state) and reports:
             cards = cards_of(sampled(reports)).values()
-            state = self.after_tests(replace(state, chances=tested(cards)), cards)
+            state = self.after_tests(with_tests(state, cards), cards)
         return super().fold(state, phase, sums, reports)
 
     def _awaits_cards(self, state: T) -> bool:
@@ -504,7 +520,7 @@ class ClusteredOnce(Gated[G], Generic[G]):
             name = EVIDENCE[self.cut.choose]
             notes.update(zip((name, f"{name}_by_chance"), state.evidence, strict=False))
         if not self.cut.is_given:
-            notes.update(shift_facts(state.chances, asks=state.asks, gate=self.gate))
+            notes.update(shift_facts(state, self.gate))
         notes.update(useless(state, chosen=not self.cut.is_given))
         if state.outcomes:
             notes |= {"votes": state.outcomes, "decision_1": state.answers[0]}
