@@ -35,7 +35,8 @@ class State:
     before_digest: str = ""  # seal of the file `before` in hex
     before_accepted: int = 0  # newest accepted step before that of the kept report
     confirmed: int = 0  # `again` of the order that reported `accepted`
-    lost: str = ""  # LOST or AHEAD until the next report mentions it; "" for a memory in order
+    lost: str = ""  # LOST or AHEAD until two accepted steps mention it; "" for a memory in order
+    told: bool = False  # one did, but may be accepted with another report, from before the loss
 
     @property
     def kept(self) -> bool:
@@ -68,12 +69,13 @@ class State:
             memory_digest=self.memory_digest,
             confirmed=self.confirmed,
             lost=self.lost,
+            told=self.told,
         )
 
     @property
     def without_memory(self) -> State:
         """The same state after its memory was lost."""
-        return replace(self, memory="", memory_digest="", lost=LOST)
+        return replace(self, memory="", memory_digest="", lost=LOST, told=False)
 
     def committed(self, confirmed: int) -> State:
         """The report in hand was accepted: the memory that came with it becomes the memory.
@@ -90,7 +92,8 @@ class State:
             before_accepted=self.accepted,
             report_memory="",
             report_memory_digest="",
-            lost="",
+            lost="" if self.told else self.lost,
+            told=self.lost != "" and not self.told,
         )
         if not self.report_memory:
             return accepted
@@ -106,7 +109,7 @@ class State:
         if self.kept and accepted >= self.before_accepted:
             return state
         lost = AHEAD if state.memory else state.lost
-        return replace(state.without_report, accepted=accepted, lost=lost)
+        return replace(state.without_report, accepted=accepted, lost=lost, told=False)
 
     def _recalled(self, accepted: int) -> State:
         before = replace(
@@ -117,6 +120,7 @@ class State:
             before="",
             before_digest="",
             before_accepted=0,
+            told=False,
         )
         if not self.report:  # its file was damaged: the work is done again
             return replace(before, step=0)
@@ -126,7 +130,8 @@ class State:
 
     def overtaken(self, accepted: int, confirmed: int) -> State:
         """The coordinator accepted work that this state does not know: the memory is older, or lost."""
-        return replace(self.without_report, accepted=accepted, confirmed=confirmed, lost=LOST)
+        state = self.without_report
+        return replace(state, accepted=accepted, confirmed=confirmed, lost=LOST, told=False)
 
     def checked(self, gone: set[str]) -> State:
         """The state after some of its files turned out to be missing or damaged.

@@ -220,6 +220,19 @@ def test_memory_that_is_set_aside_stays_readable_for_a_person(tmp_path: Path) ->
     assert (tmp_path / "memory-r-1.damaged").read_text() == "memory 1"
 
 
+def test_lost_memory_is_mentioned_until_two_steps_are_accepted(tmp_path: Path) -> None:
+    """The first may have been accepted with a report from before the loss."""
+    with started(tmp_path) as box:
+        box.set_memory_aside()
+        mentioned = []
+        for step in (2, 3, 4):
+            put(box, step)
+            mentioned.append(box.state.lost)
+            box.commit(step)
+            box.drop(step)
+    assert mentioned == [LOST, LOST, ""]
+
+
 def test_a_full_disk_delays_what_is_written_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
