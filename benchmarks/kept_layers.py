@@ -8,6 +8,8 @@
 - lenet, cifar: LeNet-5 on 20 000 images of Fashion-MNIST at 50 agents, and on 8 000 of CIFAR-10 at 40
 - writers: LeNet-5 on the digits of 40 writers of MNIST, 20 census staff and 20 students; nothing else divides them
 
+With LeNet-5 on divisions by label some methods have a second row, with the label prior of each agent (`task.label_prior: on`).
+
 The first two have handwritten digits. 20 agents, with two labels an agent (label skew of 20 %) and with a Dirichlet division of 0.1. E-tuned is
 fine-tuned for one epoch. Traffic counts float32 values of all rounds, both ways, without evaluations. Every cell is written to --out as soon
 as it is finished, and a second start resumes after the last finished cell. `--table` runs nothing.
@@ -63,9 +65,13 @@ METHODS: Mapping[str, dict[str, Any]] = {
     "fedclust": {"name": "fedclust"},
     "clove": {"name": "clove", "n_clusters": 4},
     "fedgwc": {"name": "fedgwc"},
+    "pacfl": {"name": "pacfl"},
 }
 OF_CLUSTERS = ("ifca", "fedclust", "clove", "fedgwc")
-WITHOUT_NORM = tuple(method for method in METHODS if method != "fedbn")
+WITHOUT_NORM = tuple(method for method in METHODS if method not in ("fedbn", "pacfl"))
+PRIOR = ", prior"  # ends the name of a method whose agents compute with their label prior
+WITH_PRIOR = ("local", "fedavg", "ifca", "fedclust", "pacfl")
+BY_LABEL = (*WITHOUT_NORM, "pacfl", *(method + PRIOR for method in WITH_PRIOR))
 DIGITS = {"features": [1, 8, 8], "scale": 1 / 16}
 FASHION = {"features": [1, 28, 28], "scale": 1 / 255}
 COLOURED = {"features": [3, 32, 32], "scale": 1 / 255}
@@ -107,19 +113,13 @@ SETTINGS = {
         LENET,
         FASHION,
         {"data": "fashion-mnist", "limit": 20000},
-        WITHOUT_NORM,
+        BY_LABEL,
         rounds=20,
         lr=0.05,
         agents=50,
     ),
     "cifar": Setting(
-        LENET,
-        COLOURED,
-        {"data": "cifar10", "limit": 8000},
-        WITHOUT_NORM,
-        rounds=20,
-        lr=0.05,
-        agents=40,
+        LENET, COLOURED, {"data": "cifar10", "limit": 8000}, BY_LABEL, rounds=20, lr=0.05, agents=40
     ),
     "writers": Setting(
         LENET,
@@ -152,13 +152,14 @@ class Cell:
 def scenario(cell: Cell) -> Scenario:
     """The scenario that a coordinator would run."""
     setting = SETTINGS[cell.model]
+    prior = "on" if cell.method.endswith(PRIOR) else "auto"
     return Scenario.model_validate(
         {
             "name": "kept_layers",
             "seed": cell.seed,
-            "task": {**setting.task, "classes": 10, "model": setting.model},
+            "task": {**setting.task, "classes": 10, "model": setting.model, "label_prior": prior},
             "training": {"epochs": 2, "batch": 10, "lr": setting.lr},
-            "strategy": METHODS[cell.method],
+            "strategy": METHODS[cell.method.removesuffix(PRIOR)],
             "rounds": {"count": setting.rounds, "participation": 0.5},
             "evaluation": {"knn": setting.neighbours},
             "fleet": {
@@ -270,7 +271,8 @@ def main() -> None:
     parser.add_argument(
         "--partitions", nargs="+", choices=list(PARTITIONS), default=list(PARTITIONS)
     )
-    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
+    methods = list(dict.fromkeys([*METHODS, *BY_LABEL]))
+    parser.add_argument("--methods", nargs="+", choices=methods, default=methods)
     parser.add_argument("--models", nargs="+", choices=list(SETTINGS), default=list(SETTINGS))
     parser.add_argument("--data-root", type=Path, help="the folder of fashion-mnist")
     options = parser.parse_args()
