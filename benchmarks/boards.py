@@ -5,10 +5,11 @@
 Three agents train in the userland and three on this machine, and the same six again all on this machine: with NumPy, and with
 torch. Each group of labels has an agent of both kinds, so that every mean is one over both.
 
-The userland is made if the folder does not exist yet: Debian's packages, and the wheels for aarch64 of `agent-light` and torch. It
-needs Debian, root, indexes of packages, `debootstrap`, `qemu-user-static` and 1 GB of disk; the kernel must know the emulator, which
-that package sees to where systemd runs (`/proc/sys/fs/binfmt_misc/qemu-aarch64`). Agents have a mount namespace of their own, so
-nothing is left when they have ended but the folder, which you remove.
+The userland is made if the folder does not exist yet: a Debian with Python, and in it what the page tells the owner of a board to
+do, with the commands of the page. It needs Debian, root, indexes of packages, `debootstrap`, `qemu-user-static`, 2 GB of disk and
+half an hour; the kernel must know the emulator, which that package sees to where systemd runs
+(`/proc/sys/fs/binfmt_misc/qemu-aarch64`). Programs have a mount namespace of their own, so nothing is left when they have ended but
+the folder, which you remove.
 """
 
 from __future__ import annotations
@@ -59,24 +60,17 @@ SCENARIO = {
     },
 }
 
-PACKAGES = "/opt/covey"  # in the userland
-PYTHON = "3.11"  # of the suite
-GLIBC = (17, 24, 26, 27, 28)  # of the wheels that it can use: manylinux_2_17 and so on
-PLATFORM = [f"--platform=manylinux_2_{minor}_aarch64" for minor in GLIBC]
-PLATFORM += [f"--python-version={PYTHON}"]
-# the newest with a CPU build for aarch64 in pip's own index, and what it imports
-TORCH = (
-    "torch==2.10.0",
-    "filelock",
-    "fsspec",
-    "jinja2",
-    "markupsafe",
-    "networkx",
-    "sympy",
-    "mpmath",
+PACKAGES = "ca-certificates,git,python3-venv"
+CLONE = "root/covey"  # in the userland
+PYTHON = "/opt/covey/bin/python"
+# in the clone, as on docs/boards.md
+INSTALL = (
+    "sed 's/^torch==.*/torch==2.10.0/' constraints.txt > board.txt",
+    "python3 -m venv /opt/covey",
+    "/opt/covey/bin/pip install -c board.txt '.[agent]'",
 )
-UNPACK = 'dpkg-deb --fsys-tarfile "$0" | tar x -C "$1" --keep-directory-symlink'
-# proc and dev are there for these processes alone; the shell becomes chroot, and that the program
+OF_THE_HOST = ("etc/resolv.conf", "etc/ssl/certs/ca-certificates.crt")  # to reach the same indexes
+PATH = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
 ENTER = (
     'mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" && cd / && exec chroot "$0" "$@"'
 )
@@ -88,27 +82,21 @@ class Userland:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def python(self, *words: str) -> list[str]:
-        """A call of Python inside of it, as a command of this machine."""
-        inside = ["env", f"PYTHONPATH={PACKAGES}", "python3", *words]
+    def command(self, *words: str) -> list[str]:
+        """A command inside of it, as one of this machine."""
+        inside = ["env", PATH, "HOME=/root", *words]
         return ["unshare", "--mount", "sh", "-c", ENTER, str(self.folder), *inside]
 
     def make(self) -> None:
-        """Unpack Debian's packages, and what pip finds for aarch64: nothing runs by emulation, which is slow."""
+        """Install Debian, and Covey as its page says."""
         first = ["debootstrap", "--foreign", "--arch=arm64", "--variant=minbase"]
-        run([*first, "--include=python3", SUITE, self.folder])
-        for package in sorted(self.folder.glob("var/cache/apt/archives/*.deb")):
-            run(["sh", "-c", UNPACK, package, self.folder])
-        names = self.folder / "usr/share/base-passwd/passwd.master"
-        shutil.copy(names, self.folder / "etc/passwd")
-        pip = [sys.executable, "-m", "pip", "--quiet"]
-        with tempfile.TemporaryDirectory() as folder:
-            run([*pip, "wheel", "--no-deps", "--no-build-isolation", f"--wheel-dir={folder}", ROOT])
-            (covey,) = Path(folder).glob("covey-*.whl")
-            install = [*pip, "install", "--only-binary=:all:", *PLATFORM]
-            install += [f"--target={self.folder}{PACKAGES}"]
-            run([*install, f"--constraint={ROOT / 'constraints.txt'}", f"{covey}[agent-light]"])
-            run([*install, "--no-deps", *TORCH])  # pip would add CUDA, which torch wants on x86
+        run([*first, f"--include={PACKAGES}", SUITE, self.folder])
+        run(self.command("/debootstrap/debootstrap", "--second-stage"))
+        for file in OF_THE_HOST:
+            shutil.copy(Path("/") / file, self.folder / file)
+        run(["git", "clone", "--quiet", ROOT, self.folder / CLONE])
+        for line in INSTALL:
+            run(self.command("sh", "-c", f"cd /{CLONE} && {line}"))
 
 
 def run(command: Sequence[str | Path]) -> None:
@@ -158,7 +146,7 @@ def run_of(learner: str, userland: Userland | None, folder: Path) -> None:
             start = ["start", f"--id=device-{number}", f"--data={seen}/data.npz"]
             start += [f"--state={seen}/state", *options]
             if userland is not None and emulated:
-                command = userland.python("-m", "covey.agent.cli", *start)
+                command = userland.command(PYTHON, "-m", "covey.agent.cli", *start)
             else:
                 command = [sys.executable, "-m", "covey.agent.cli", *start]
             living.callback(shutil.rmtree, home)
