@@ -5,8 +5,8 @@
 Three agents train in the userland and three on this machine, and the same six again all on this machine: with NumPy, and with
 torch. Each group of labels has an agent of both kinds, so that every mean is one over both.
 
-The userland is made if the folder does not exist yet: a Debian with Python, and in it what the page tells the owner of a board to
-do, with the commands of the page. It needs Debian, root, indexes of packages, `debootstrap`, `qemu-user-static`, 2 GB of disk and
+The userland is made if the folder does not exist yet: a Debian with Python, and in it Covey, installed with
+the commands of docs/boards.md. It needs Debian, root, indexes of packages, `debootstrap`, `qemu-user-static`, 2 GB of disk and
 half an hour; the kernel must know the emulator, which that package sees to where systemd runs
 (`/proc/sys/fs/binfmt_misc/qemu-aarch64`). Programs have a mount namespace of their own, so nothing is left when they have ended but
 the folder, which you remove.
@@ -63,7 +63,7 @@ SCENARIO = {
 PACKAGES = "ca-certificates,git,python3-venv"
 CLONE = "root/covey"  # in the userland
 PYTHON = "/opt/covey/bin/python"
-# in the clone, as on docs/boards.md
+# in the clone, with the commands of docs/boards.md
 INSTALL = (
     "sed 's/^torch==.*/torch==2.10.0/' constraints.txt > board.txt",
     "python3 -m venv /opt/covey",
@@ -88,7 +88,7 @@ class Userland:
         return ["unshare", "--mount", "sh", "-c", ENTER, str(self.folder), *inside]
 
     def make(self) -> None:
-        """Install Debian, and Covey as its page says."""
+        """Install Debian, and in it Covey."""
         first = ["debootstrap", "--foreign", "--arch=arm64", "--variant=minbase"]
         run([*first, f"--include={PACKAGES}", SUITE, self.folder])
         run(self.command("/debootstrap/debootstrap", "--second-stage"))

@@ -168,7 +168,7 @@ def is_row_signed(signer: bytes, terms: bytes, row: ListRow) -> bool:
 
 
 def is_head_signed(signer: bytes, head: ReportHead) -> bool:
-    """Whether a member signed its report, and the row of the unmask list that tells others of it."""
+    """Whether a member signed its report, and the row of the unmask list by which others know of it."""
     message = signed_of_head(head.terms, head.listing, head.place, head.vector, head.lacking)
     is_row_signed = is_unmask_row_signed(signer, head.terms, head.listing, row_of_head(head))
     return is_row_signed and is_signed(signer, head.signature, message)

@@ -31,20 +31,18 @@ def test_an_order_with_an_unknown_model_fetches_it_then_works_then_reports() -> 
 
 
 @pytest.mark.parametrize(
-    ("phase", "is_told"), [(TRAIN, True), *((phase, False) for phase in EXCHANGES)]
+    ("phase", "is_shown"), [(TRAIN, True), *((phase, False) for phase in EXCHANGES)]
 )
-def test_the_status_tells_of_training_but_not_of_the_exchanges_of_a_sum(
-    phase: str, is_told: bool
-) -> None:
+def test_the_status_has_training_but_not_the_exchanges_of_a_sum(phase: str, is_shown: bool) -> None:
     session = up(models=[REF.digest])
     ordered = order(1, REF, phase=phase)
     begun = session.handle(e.OrderSeen(ordered), 0.0)
     assert e.StartWork(ordered) in begun
-    assert (session.status.busy, session.status.step) == (is_told, int(is_told))
+    assert (session.status.busy, session.status.step) == (is_shown, int(is_shown))
     done = session.handle(e.WorkDone(1), 0.0)
     assert e.SendReport(1) in done
     for actions in (begun, done):
-        assert (without_status(actions) != actions) == is_told
+        assert (without_status(actions) != actions) == is_shown
 
 
 def test_a_model_of_many_parts_is_subscribed_to_part_by_part() -> None:
