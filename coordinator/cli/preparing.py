@@ -224,6 +224,10 @@ def advise(
             show_default=False,
         ),
     ] = None,
+    svg: Annotated[
+        Path | None,
+        typer.Option(help="write the distances of the cards as a picture", show_default=False),
+    ] = None,
     data_root: DataRoot = None,
     allow: Allow = None,
     as_json: Json = False,
@@ -256,12 +260,14 @@ def advise(
         brokers=tuple(several_brokers(connection, None)),
     )
     if sources:
-        found = command.advise_files(sources, loaded, options, rounds)
+        found = command.advise_files(sources, loaded, options, rounds=rounds, picture=svg)
     else:
         assert loaded is not None  # noqa: S101 - checked above
-        found = command.advise(loaded, options, ignore, rounds=rounds)
+        found = command.advise(loaded, options, ignore, rounds=rounds, picture=svg)
     if found is None:
         raise stopped("nothing was found out")
+    if svg is not None and found.picture is None:
+        _warn(f"{svg} is not written: no test found a shift, or there are too many agents to draw")
     if as_json:
         print(json_text.dumps(found.to_json()))
         return

@@ -19,11 +19,15 @@ from covey.coordinator.commands import init, run
 from covey.coordinator.record import records
 from covey.coordinator.record.notices import Observer, ignore
 from covey.coordinator.record.records import Row
+from covey.coordinator.report.cluster_pictures import proximity_map
+from covey.coordinator.report.curves import curves, proximity_of
 from covey.coordinator.run.options import Options
 from covey.coordinator.simulate import driver
 from covey.coordinator.view.lines import phase_line
+from covey.coordinator.view.svg import document
 from covey.coordinator.view.table import Column, Table
 from covey.shared.errors import UserError
+from covey.shared.files import write_atomically
 from covey.shared.numerics.kinship import KINDS, LEVEL
 from covey.shared.scenario.load import from_mapping
 from covey.shared.scenario.scenario import Scenario
@@ -46,6 +50,7 @@ class Advice:
     groups: tuple[tuple[str, ...], ...] = ()  # members of the groups of the first cut
     silhouette: float | None = None
     votes: tuple[str, ...] = ()
+    picture: str | None = None  # the file with the distances of the cards; None: nothing was drawn
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -139,7 +144,12 @@ def planned(scenario: Scenario, rounds: int | None) -> Scenario:
 
 
 def advise(
-    scenario: Scenario, options: Options, observer: Observer, *, rounds: int | None = None
+    scenario: Scenario,
+    options: Options,
+    observer: Observer,
+    *,
+    rounds: int | None = None,
+    picture: Path | None = None,
 ) -> Advice | None:
     """Ask the fleet of a scenario for cards; None where the operator stopped it.
 
@@ -148,35 +158,42 @@ def advise(
         options: of the run, whose folder is a temporary one.
         observer: gets the notices of the run.
         rounds: of a short run with votes after the cards; None: cards alone.
+        picture: a file for the distances of the cards, as SVG, where a test finds a shift among at most `kin.MOST_DRAWN` agents.
 
     Raises:
         UserError: the run cannot start, or was given up.
     """
-    cards = _ran(planned(scenario, None), options, observer)
+    cards = _ran(planned(scenario, None), options, observer, is_drawn=picture is not None)
     if cards is None:
         return None
-    phases, assignment = cards
-    tested = next(row for row in phases if row["phase"] == SIGNATURE)
-    found = advice(tested["notes"], len(tested["reported"]), _grouped(assignment))
+    tested = next(row for row in cards.phases if row["phase"] == SIGNATURE)
+    found = advice(tested["notes"], len(tested["reported"]), _grouped(cards.assignment))
+    if picture is not None and cards.picture:
+        write_atomically(picture, cards.picture.encode())
+        found = replace(found, picture=str(picture))
     if rounds is None:
         return found
     tried = _ran(planned(scenario, rounds), options, observer)
     if tried is None:
         return None
-    trained = [row for row in tried[0] if row["ends_round"]]
+    trained = [row for row in tried.phases if row["ends_round"]]
     return replace(found, votes=phase_line(trained[-1]).decisions[1:])
 
 
 def advise_files(
-    sources: Sequence[str], scenario: Scenario | None, options: Options, rounds: int | None = None
+    sources: Sequence[str],
+    scenario: Scenario | None,
+    options: Options,
+    *,
+    rounds: int | None = None,
+    picture: Path | None = None,
 ) -> Advice | None:
     """The advice for devices whose data is here: one agent each, in process.
 
     Args:
         sources: data of one device each, as for `agent start --data`.
         scenario: its task counts; None: as `coordinator init` proposes it.
-        options: as `advise` takes them.
-        rounds: as `advise` takes them.
+        options, rounds, picture: as `advise` takes them. The picture numbers the devices in the order of `sources`.
 
     Raises:
         UserError: as `advise`, or the data does not go together.
@@ -192,7 +209,8 @@ def advise_files(
             (Path(folder) / f"{number:05}{data.suffix}").symlink_to(data)
         rule = {"name": "by_group", "split": "time"}
         fleet = {"agents": len(sources), "data": folder, "partition": rule}
-        found = advise(from_mapping({**content, "fleet": fleet}), options, ignore, rounds=rounds)
+        whole = from_mapping({**content, "fleet": fleet})
+        found = advise(whole, options, ignore, rounds=rounds, picture=picture)
     if found is None:
         return None
     named = {agent_name(number, len(sources)): source for number, source in enumerate(sources)}
@@ -200,10 +218,19 @@ def advise_files(
     return replace(found, groups=groups)
 
 
+@dataclass(frozen=True)
+class Ran:
+    """A run, as read before its folder is removed."""
+
+    phases: Sequence[Row]
+    assignment: Mapping[str, int]  # the group of each agent at the end
+    picture: str  # SVG; empty: nothing to draw
+
+
 def _ran(
-    plan: Scenario, options: Options, observer: Observer
-) -> tuple[list[Row], Mapping[str, int]] | None:
-    """The lines of a run's phases, and the group of each agent at its end; None where it was stopped."""
+    plan: Scenario, options: Options, observer: Observer, *, is_drawn: bool = False
+) -> Ran | None:
+    """A run; None where it was stopped."""
     with tempfile.TemporaryDirectory(prefix="covey-advise-") as folder:
         here = replace(options, folder=Path(folder) / "run")
         result: Mapping[str, Any] | None
@@ -214,7 +241,17 @@ def _ran(
         if result is None:
             return None
         phases = [row for row in records.lines(here.folder) if row["event"] == "phase"]
-    return phases, result["assignment"]
+        picture = _picture(here.folder, plan, result) if is_drawn else ""
+    return Ran(phases, result["assignment"], picture)
+
+
+def _picture(folder: Path, plan: Scenario, result: Mapping[str, Any]) -> str:
+    """The distances of the cards; empty where the run keeps none."""
+    proximity = proximity_of(folder, plan)
+    if proximity is None:
+        return ""
+    [curve] = curves([folder], [result], detailed=False)
+    return document(proximity_map(curve, proximity))
 
 
 def _grouped(assignment: Mapping[str, int]) -> tuple[tuple[str, ...], ...]:

@@ -152,7 +152,8 @@ def _curves(label: str, result: Mapping[str, Any], folder: Path, *, detailed: bo
         models = sketches.read(folder, record)
         if file.exists():
             scenario = load(file)
-            proximity = proximity_of(folder, scenario)
+            if scenario.strategy.signature_phases:
+                proximity = proximity_of(folder, scenario)
             cut = _cut(result, figure, scenario)
     return Curves(
         label,
@@ -174,7 +175,7 @@ def proximity_of(folder: Path, scenario: Scenario) -> Proximity | None:
     """What the clusters were made from, out of the newest checkpoint. Raises UserError if that is damaged."""
     checkpoint = Checkpoint(folder / "checkpoint")
     strategy = scenario.strategy
-    if not strategy.signature_phases or not checkpoint.exists():
+    if not checkpoint.exists():
         return None
     state: Any = checkpoint.state(type(strategy.init(launch.started(folder, scenario))))
     return strategy.shown(state).proximity()

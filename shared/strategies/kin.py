@@ -54,6 +54,7 @@ from covey.shared.strategies.base import (
     Order,
     Phase,
     PrivacyFacet,
+    Proximity,
     Report,
     Reports,
     Sealed,
@@ -70,12 +71,14 @@ from covey.shared.strategies.bases.cut import (
     CARDS_ALONE,
     INPUTS,
     LABELS,
+    OF_CARDS,
     Tested,
     asking,
     bases_of,
     card_distances,
     card_labels,
     cards_of,
+    cut_distances,
     found,
     sampled,
     shift_facts,
@@ -102,6 +105,7 @@ from covey.shared.strategies.bases.vote import (
 )
 
 VOTERS = 6  # agents; fewer have no first vote
+MOST_DRAWN = 200  # agents, whose distances a run that stops after the cards keeps for a picture
 
 OWN_OR_GROUP = "own"  # the question of the second vote
 ALONE = "alone"  # number of an order to train: the model stays with the agent
@@ -117,6 +121,7 @@ class KinState(Tested, Ballot):
     asks: bool = True
     agents: int = 0  # that sent a card
     silhouettes: dict[str, float] = field(default_factory=dict)  # of the cuts, on average
+    distances: dict[ClientId, dict[ClientId, float]] = field(default_factory=dict)  # for a picture
 
     # until the first vote: the group of each agent in either cut, and of the groups what newcomers
     # are compared with, as fields of a `Kinship`; afterwards only that of the cut that stands
@@ -153,7 +158,16 @@ class KinState(Tested, Ballot):
 class Kin(ManyModels[KinState]):
     """Which shift, which groups, and whether they help: asked in this order."""
 
-    client_fields = ("assign", "asked", "inputs", "labels", "shares", "reporters", "owners")
+    client_fields = (
+        "assign",
+        "asked",
+        "inputs",
+        "labels",
+        "distances",
+        "shares",
+        "reporters",
+        "owners",
+    )
 
     sealed: ClassVar[Sealed | None] = Sealed(
         (SIGNATURE, ENTRY, VOTE), lambda state, least: _with_large_parts(state, least)
@@ -263,7 +277,10 @@ class Kin(ManyModels[KinState]):
     def fold(self, state: KinState, phase: Phase, sums: Sums, reports: Reports) -> KinState:
         if phase.name == SIGNATURE:
             after = _with_cuts(replace(state, tested=True), reports)
-            return _standing(after, next(iter(after.proposed), "")) if self.stop else after
+            if not self.stop:
+                return after
+            standing = _standing(after, next(iter(after.proposed), ""))
+            return replace(standing, distances=_distances(after, reports))
         if phase.name == ENTRY:
             return _with_newcomers(state, phase, reports)
         if phase.name == VOTE:
@@ -297,7 +314,7 @@ class Kin(ManyModels[KinState]):
         }
         sentences = (_shift_sentence(state), *state.answers)
         notes |= {f"decision_{number}": text for number, text in enumerate(sentences, 1)}
-        return Shown(notes)
+        return Shown(notes, proximity=lambda: _proximity(state))
 
     def refuses(self, settings: Settings) -> str:
         if isinstance(settings, Average) and settings.single:
@@ -358,6 +375,25 @@ def _with_cuts(state: KinState, reports: Reports) -> KinState:
     for basis in bases_of(state.chances):
         state = _proposed(state, basis, fleet, cards, others)
     return state
+
+
+def _distances(state: KinState, reports: Reports) -> dict[ClientId, dict[ClientId, float]]:
+    """Between all agents, as the first cut has them; none where no test fires, or of more agents than a picture shows."""
+    cards = cards_of(sampled(reports))
+    if not state.shift or len(cards) > MOST_DRAWN:
+        return {}
+    fleet = Kinship.of(list(cards.values()))
+    rows = cut_distances(fleet, bases_of(state.chances)[0], state.chances).tolist()
+    return {one: dict(zip(cards, row, strict=True)) for one, row in zip(cards, rows, strict=True)}
+
+
+def _proximity(state: KinState) -> Proximity | None:
+    if not state.distances:
+        return None
+    rows = [[*row.values()] for row in state.distances.values()]
+    return Proximity(
+        tuple(state.distances), np.array(rows), OF_CARDS.linkage, "distance of the cards"
+    )
 
 
 def _proposed(

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -19,6 +20,7 @@ from covey.coordinator.record import records
 from covey.coordinator.run.run import Run
 from covey.shared.errors import UserError
 from covey.shared.scenario.scenario import Scenario
+from covey.shared.strategies.reading import forgotten
 from tests import clock
 from tests.kit.small_fleet import PATIENT, Fleet, Numpy
 from tests.kit.small_run import rules, scenario
@@ -71,6 +73,21 @@ def test_a_run_that_stops_after_the_cards_trains_and_tests_nothing_and_has_the_g
         assert run.facts.evaluation == {}
 
 
+def test_the_distances_of_the_cards_are_drawn_and_forget_an_agent(tmp_path: Path) -> None:
+    run = complete(tmp_path / "differ", swapped, planned(scenario("ifca"), None))
+    proximity = run.strategy.shown(run.state).proximity()
+    assert proximity is not None
+    assert proximity.clients == tuple(run.state.assign)
+    groups = np.array([*run.state.assign.values()])
+    inside = groups[:, None] == groups
+    assert proximity.distances[inside].max() < proximity.distances[~inside].min()
+    after = forgotten(run.strategy, run.state, "agent-3")
+    assert "agent-3" not in repr(after.distances)
+    assert len(after.distances["agent-0"]) == len(groups) - 1
+    alike = complete(tmp_path / "alike", even, planned(scenario("ifca"), None))
+    assert alike.strategy.shown(alike.state).proximity() is None
+
+
 def test_over_a_broker_agents_send_a_card_each_and_nothing_else(tmp_path: Path) -> None:
     plan = planned(scenario("fedavg"), None)
     fleet_of = people(swapped)
@@ -115,6 +132,8 @@ def test_the_command_prints_sentence_tests_and_groups_in_eighty_columns(
     assert "0.0005" in shown.output
     assert "and 88 more" in shown.output
     assert max(map(len, shown.output.splitlines())) <= 80
+    drawn = CliRunner().invoke(app, [*command, "--svg", "cards.svg"])
+    assert "warning: cards.svg is not written: no test found a shift" in drawn.output
     listed = json.loads(CliRunner().invoke(app, [*command, "--json"]).output)
     assert (listed["kind"], len(listed["groups"][0])) == ("groups", 100)
 

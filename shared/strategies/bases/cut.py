@@ -313,10 +313,15 @@ def card_distances(fleet: kinship.Kinship, basis: str, chances: Chances) -> Matr
     return fleet.by_inputs(found(chances)) if basis == INPUTS else fleet.by_labels()
 
 
+def cut_distances(fleet: kinship.Kinship, basis: str, chances: Chances) -> Matrix:
+    """The distances (n, n) of the rows of a fit, as they are cut."""
+    distances: Matrix = np.sqrt(kinship.within_reach(card_distances(fleet, basis, chances)))
+    return distances
+
+
 def card_labels(fleet: kinship.Kinship, basis: str, chances: Chances) -> tuple[Labels, float]:
     """The group (n,) of each row of a fit, and the mean silhouette; all 0 where there is one."""
-    squares = kinship.within_reach(card_distances(fleet, basis, chances))
-    tree, evidence = OF_CARDS.tree(np.sqrt(squares), chances)
+    tree, evidence = OF_CARDS.tree(cut_distances(fleet, basis, chances), chances)
     return tree.labels, evidence[0] if evidence else 0.0
 
 
