@@ -5,11 +5,10 @@
 Three agents train in the userland and three on this machine, and the same six again all on this machine: with NumPy, and with
 torch. Each group of labels has an agent of both kinds, so that every mean is one over both.
 
-The userland is made if the folder does not exist yet: a Debian with Python, and in it Covey, installed with
-the commands of docs/boards.md. It needs Debian, root, indexes of packages, `debootstrap`, `qemu-user-static`, 2 GB of disk and
-half an hour; the kernel must know the emulator, which that package sees to where systemd runs
-(`/proc/sys/fs/binfmt_misc/qemu-aarch64`). Programs have a mount namespace of their own, so nothing is left when they have ended but
-the folder, which you remove.
+The userland is made if the folder does not exist yet: a Debian with Python, and in it Covey, installed with the commands of
+docs/boards.md. It needs Debian, root, indexes of packages, `debootstrap`, `qemu-user-static`, 2 GB of disk and half an hour; the
+kernel must know the emulator, which that package sees to where systemd runs (`/proc/sys/fs/binfmt_misc/qemu-aarch64`). Programs
+have a mount namespace of their own, so nothing is left when they have ended but the folder, which you remove.
 """
 
 from __future__ import annotations

@@ -175,7 +175,7 @@ def _line_of_cluster(cluster: int, agents: Sequence[Row], measure: Measure) -> l
 
 
 def classes_table(facts: RunFacts, result: Row) -> Table | None:
-    """A line for each class; None for a regression, and where agents sent no cards, which tell how many samples they have."""
+    """A line for each class; None for a regression, and where agents sent no cards, which have these counts."""
     counts = result["notes"].get("classes")
     if not counts or len(counts) != len(facts.classes):
         return None
@@ -185,7 +185,7 @@ def classes_table(facts: RunFacts, result: Row) -> Table | None:
         for name, (samples, agents) in zip(facts.classes, counts, strict=True)
     ]
     columns = [Column("class"), *numbers(["training samples", "share", "agents that have some"])]
-    return Table("Classes, as the cards tell", columns, rows)
+    return Table("Classes, from the cards", columns, rows)
 
 
 def decisions_table(record: Sequence[Row]) -> Table | None:

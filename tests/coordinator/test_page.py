@@ -44,7 +44,7 @@ def test_curves_show_the_figures_of_the_record(tmp_path: Path) -> None:
     assert len(one.by_truth()) == 2  # every group in a cluster of its own
 
 
-def test_classes_are_counted_where_the_cards_tell(tmp_path: Path) -> None:
+def test_classes_are_counted_from_the_cards(tmp_path: Path) -> None:
     folder = run(tmp_path / "one", "kin")
     table = classes_table(facts_of(folder), finished(folder))
     assert table is not None

@@ -263,19 +263,19 @@ class Tested(Clustered):
 
     asks: bool = False  # agents are asked for cards
     chances: Chances = ()  # of the tests on the cards
-    classes: Classes = ()  # as the cards tell
+    classes: Classes = ()  # from the cards
 
 
 T = TypeVar("T", bound=Tested)
 
 
 def with_tests(state: T, cards: Collection[kinship.Card]) -> T:
-    """The state with what the cards say."""
+    """The state with what the cards show."""
     return replace(state, chances=tested(cards), classes=classes_of(cards))
 
 
 def shift_facts(state: Tested, gate: str) -> dict[str, Any]:
-    """What the cards said, for the record. `gate` is the scenario's: under privacy no card is asked for, whatever it is."""
+    """What the cards have shown, for the record. `gate` is the scenario's: under privacy no card is asked for, whatever it is."""
     if not state.asks:
         if gate == "cards":
             return {"shift": "not tested: cards are not private, so under privacy none are sent"}
