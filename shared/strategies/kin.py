@@ -105,7 +105,7 @@ from covey.shared.strategies.bases.vote import (
 )
 
 VOTERS = 6  # agents; fewer have no first vote
-MOST_DRAWN = 200  # agents, whose distances a run that stops after the cards keeps for a picture
+MOST_DRAWN = 200  # agents; of more no distances are kept for a picture
 
 OWN_OR_GROUP = "own"  # the question of the second vote
 ALONE = "alone"  # number of an order to train: the model stays with the agent
