@@ -276,11 +276,8 @@ class Kin(ManyModels[KinState]):
 
     def fold(self, state: KinState, phase: Phase, sums: Sums, reports: Reports) -> KinState:
         if phase.name == SIGNATURE:
-            after = _with_cuts(replace(state, tested=True), reports)
-            if not self.stop:
-                return after
-            standing = _standing(after, next(iter(after.proposed), ""))
-            return replace(standing, distances=_distances(after, reports))
+            after = _with_cuts(replace(state, tested=True), reports, is_drawn=bool(self.stop))
+            return _standing(after, next(iter(after.proposed), "")) if self.stop else after
         if phase.name == ENTRY:
             return _with_newcomers(state, phase, reports)
         if phase.name == VOTE:
@@ -364,27 +361,22 @@ def _own_or_group(job: Job, local: Local, client_state: ClientState) -> list[tup
 # -- cuts and votes of the fleet ----------------------------------------------------------------------
 
 
-def _with_cuts(state: KinState, reports: Reports) -> KinState:
-    """The state after the tests, with up to two cuts of the fleet."""
+def _with_cuts(state: KinState, reports: Reports, *, is_drawn: bool) -> KinState:
+    """The state after the tests, with up to two cuts of the fleet, and the distances of the first if they are drawn."""
     cards = cards_of(sampled(reports))
     state = replace(with_tests(state, cards.values()), agents=len(reports))
     if not state.shift:
         return state
     fleet = Kinship.of(list(cards.values()))
     others = {client: card for client, card in cards_of(reports).items() if client not in cards}
-    for basis in bases_of(state.chances):
+    bases = bases_of(state.chances)
+    if is_drawn and len(cards) <= MOST_DRAWN:
+        rows = cut_distances(fleet, bases[0], state.chances).tolist()
+        between = [dict(zip(cards, row, strict=True)) for row in rows]
+        state = replace(state, distances=dict(zip(cards, between, strict=True)))
+    for basis in bases:
         state = _proposed(state, basis, fleet, cards, others)
     return state
-
-
-def _distances(state: KinState, reports: Reports) -> dict[ClientId, dict[ClientId, float]]:
-    """Between all agents, as the first cut has them; none where no test fires, or of more agents than a picture shows."""
-    cards = cards_of(sampled(reports))
-    if not state.shift or len(cards) > MOST_DRAWN:
-        return {}
-    fleet = Kinship.of(list(cards.values()))
-    rows = cut_distances(fleet, bases_of(state.chances)[0], state.chances).tolist()
-    return {one: dict(zip(cards, row, strict=True)) for one, row in zip(cards, rows, strict=True)}
 
 
 def _proximity(state: KinState) -> Proximity | None:

@@ -11,6 +11,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from tests.e2e.conftest import coordinator, finish
+from tests.e2e.test_devices import NUMPY, start
 from tests.processes import (
     Program,
     free_port,
@@ -35,19 +36,17 @@ def devices(folder: Path, port: int, federations: Sequence[str]) -> Iterator[Non
     """Agents that belong to all of these federations, each with its share of the digits."""
     x, y = load_digits(return_X_y=True)
     first, *others = federations
-    command = ["covey.agent.cli", "start", "--broker", f"mqtt://127.0.0.1:{port}"]
-    command += ["--learner", "numpy", "--threads", "1", "--federation", first]
+    options = [*NUMPY, "--threads", "1", "--federation", first]
     for other in others:
-        command += ["--also", other]
+        options += ["--also", other]
     with ExitStack() as living:
         for number in range(AGENTS):
-            home = folder / f"device-{number}"
-            home.mkdir()
-            data = home / "digits.npz"
+            name = f"device-{number}"
+            data = folder / f"{name}.npz"
             part = slice(number, None, AGENTS)
             np.savez(data, x=x[part].reshape(-1, 1, 8, 8).astype(np.float32), y=y[part])
-            own = ["--id", f"device-{number}", "--data", str(data), "--state", str(home / "state")]
-            living.enter_context(program(*command, *own, log=home / "log"))
+            command = start(folder, name, data, port, *options)
+            living.enter_context(program(*command, log=folder / f"{name}.log"))
         yield
 
 
