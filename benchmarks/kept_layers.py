@@ -45,6 +45,7 @@ OUT = Path(__file__).parent / "results" / "kept_layers.json"
 MODES = ("server", "tuned", "last")
 PARTITIONS: Mapping[str, Any] = {
     "skew20": {"name": "label_skew", "share": 0.2},
+    "skew30": {"name": "label_skew", "share": 0.3},
     "dirichlet01": {"name": "dirichlet", "alpha": 0.1, "test": "proportional"},
     "writers": {"name": "by_group", "min_samples": 60, "populations": {"hsf0": 20, "hsf4": 20}},
 }
@@ -117,6 +118,7 @@ SETTINGS = {
         rounds=20,
         lr=0.05,
         agents=50,
+        partitions=("skew20", "skew30", "dirichlet01"),
     ),
     "cifar": Setting(
         LENET, COLOURED, {"data": "cifar10", "limit": 8000}, BY_LABEL, rounds=20, lr=0.05, agents=40

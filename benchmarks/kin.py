@@ -1,22 +1,13 @@
-"""Kin next to simple methods on fleets of digits. Prints a table, writes JSON.
+"""Kin next to simple methods on fleets of digits and of real data. Prints tables, writes JSON.
 
     python -m benchmarks.kin [--seeds 1 2 3] [--fleets even rotated] [--methods kin fedavg]
 
     python -m benchmarks.kin --setting few --fleets even "two labels" --data-root ../shared/data
 
-1 797 images of 8 x 8 pixels, 20 agents, a network of 64 hidden units, 15 rounds of two epochs, all agents in each round.
-Macro averages over agents of E-server and of E-tuned (one epoch more at home).
+    python -m benchmarks.kin --setting natural --data-root ../shared/data
 
-Two other settings have images of Fashion-MNIST: *few* 40 agents with a tenth of them in each of 30 rounds, *lenet* 12 agents with
-LeNet-5 and 9 rounds.
-
-- even: equal shares. log-normal: the same with unequal numbers of samples (sigma 0.7).
-- two labels, dirichlet 0.1, dirichlet 0.3: skewed labels. label groups: four groups with labels of their own.
-- upside down: every second agent's images. rotated: four angles.
-- swaps: three groups, of which two exchange the names of four digits each. unequal swaps: of log-normal sizes.
-- skewed swaps, skewed rotation: both on labels from Dirichlet 0.3.
-- three labels, dirichlet 1, unequal rotation, and sensor gain (half of the brightness at every second agent) were added when
-  all rules stood.
+`benchmarks.kin_fleets` describes the fleets and settings. Macro averages over agents of E-server and of E-tuned (one epoch more at
+home): accuracy, or R2 of a regression.
 
 The methods are Kin and seven simple ones: Local, FedAvg, FedAvg whose last third is local, FedClust and IFCA with 2, 3 and 4
 clusters; every other setting has its default in a simulated fleet. Kin has a second row without the sums of classes with fewer
@@ -30,7 +21,7 @@ from __future__ import annotations
 import itertools
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -38,20 +29,27 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.stats import t as students
 
-from benchmarks.default_cut import DIGITS, FEWEST, IMAGES, PLAIN, SIGMA, kept_shares, sizes_of
+from benchmarks.default_cut import FEWEST, PLAIN, SIGMA, kept_shares, sizes_of
+from benchmarks.kin_fleets import FLEETS, NATURAL, SETTINGS, Fleet, Setting
 from benchmarks.measuring import record_options, resumed, show_tables
 from benchmarks.torch_runs import TorchClients, device_options, repeatable, started
 from covey.agent.data import Dataset, fit
 from covey.agent.data.dataset import hold_back, take
-from covey.agent.data.partition import client_dataset, fleet_data
+from covey.agent.data.partition import Split, client_dataset, fleet_data, partition
+from covey.agent.data.survey import DataSurvey
 from covey.agent.light.numpy_learner import NumpyLocal
 from covey.coordinator.commands.advise import advice, planned
+from covey.coordinator.run.run import Run
 from covey.shared.client import shuffle
+from covey.shared.numerics.measures import derived
 from covey.shared.numerics.metrics import adjusted_rand
+from covey.shared.scenario.fleet_statistics import resolved
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name
-from covey.shared.strategies.base import HOLD_BACK, VOTE, ClientId, Local, Training
+from covey.shared.seeds import generator
+from covey.shared.strategies.base import HOLD_BACK, MOMENTS, VOTE, ClientId, Local, Training
 from covey.shared.wire.messages import OrderMessage
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -71,8 +69,19 @@ SEVEN = tuple(method for method in METHODS if method not in KINS)
 TASKS: dict[str, dict[str, Any]] = {
     "kin, cells of 5": {"min_cell": 5},  # that of other fleets
     "fedavg, prior": {"label_prior": "on"},
+    "local, prior": {"label_prior": "on"},
 }
 METHODS |= {"fedavg, prior": METHODS["fedavg"]}
+# further rows; those that need a number of clusters have that of their cut or of the cards
+OTHERS: dict[str, dict[str, Any]] = {
+    "local, prior": METHODS["local"],
+    "ditto": {"name": "ditto"},
+    "pacfl": {"name": "pacfl"},
+    "cfl": {"name": "cfl"},
+    "fesem, cards": {"name": "fesem"},
+    "flux": {"name": "flux"},
+    "feroma": {"name": "feroma"},
+}
 # methods that need a number of clusters, with their usual one and with that of the cards; a vote; FLUX and Feroma
 GATED: dict[str, dict[str, Any]] = {
     "ifca 2": METHODS["ifca 2"],
@@ -86,92 +95,10 @@ GATED: dict[str, dict[str, Any]] = {
     "flux": {"name": "flux"},
     "feroma": {"name": "feroma"},
 }
-EVERY = {**METHODS, **GATED}
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What the runs of a table have in common."""
-
-    task: Mapping[str, Any]
-    data: str
-    agents: int
-    rounds: int
-    participation: float = 1.0
-    limit: int | None = None  # images
-    torch: bool = False  # agents train with torch
-
-
-LENET = {**IMAGES, "model": {"name": "lenet5"}}
-SETTINGS = {
-    "digits": Setting(DIGITS, "digits", agents=20, rounds=15),
-    "few": Setting(IMAGES, "fashion-mnist", 40, 30, participation=0.1, limit=4800),
-    "lenet": Setting(LENET, "fashion-mnist", agents=12, rounds=9, limit=1440, torch=True),
-}
-SWAPS = [list(range(10)), [1, 0, 3, 2, 4, 5, 6, 7, 8, 9], [0, 1, 2, 3, 4, 5, 7, 6, 9, 8]]
+EVERY = {**METHODS, **OTHERS, **GATED}
 MODES = {"tuned": "E-tuned", "server": "E-server"}
 OUT = Path(__file__).parent / "results" / "kin.json"
 Found = dict[str, dict[str, Any]]  # the figures of each cell by its key
-Images = npt.NDArray[np.floating[Any]]
-Change = Callable[[Dataset, int], Dataset]  # from an agent's data and its group
-
-
-@dataclass(frozen=True)
-class Fleet:
-    """How a fleet differs from one of equal shares."""
-
-    partition: Mapping[str, Any]
-    groups: int = 1  # agents take turns
-    change: Change | None = None  # an agent's data as its group has them, from those of the others
-    unequal: bool = False  # numbers of samples are log-normal
-
-
-def renamed(*names: list[int]) -> Change:
-    """Each group calls the digits by names of its own."""
-
-    def change(own: Dataset, group: int) -> Dataset:
-        of_group = np.array(names[group])
-        return replace(own, targets=of_group[own.targets], test_targets=of_group[own.test_targets])
-
-    return change
-
-
-def seen(view: Callable[[Images], Images], first: int = 1) -> Change:
-    """Groups from `first` on see the images (n, 1, 8, 8) in another way."""
-
-    def change(own: Dataset, group: int) -> Dataset:
-        if group < first:
-            return own
-        features, test_features = (
-            np.ascontiguousarray(view(images), np.float32)
-            for images in (own.features, own.test_features)
-        )
-        return replace(own, features=features, test_features=test_features)
-
-    return change
-
-
-TURNED = seen(lambda images: images[..., ::-1, ::-1])
-IID = {"name": "iid"}
-SKEWED = {"name": "dirichlet", "alpha": 0.3, "test": "proportional"}
-FLEETS = {
-    "even": Fleet(IID),
-    "log-normal": Fleet(IID, unequal=True),
-    "two labels": Fleet({"name": "label_skew", "share": 0.2}),
-    "dirichlet 0.1": Fleet({**SKEWED, "alpha": 0.1}),
-    "dirichlet 0.3": Fleet(SKEWED),
-    "label groups": Fleet({"name": "grouped_labels", "groups": 4}),
-    "upside down": Fleet({"name": "rotation", "groups": 2}),
-    "rotated": Fleet({"name": "rotation", "groups": 4}),
-    "swaps": Fleet(IID, 3, renamed(*SWAPS)),
-    "unequal swaps": Fleet(IID, 3, renamed(*SWAPS), unequal=True),
-    "skewed swaps": Fleet(SKEWED, 3, renamed(*SWAPS)),
-    "skewed rotation": Fleet(SKEWED, 2, TURNED),
-    "three labels": Fleet({"name": "label_skew", "share": 0.3}),
-    "dirichlet 1": Fleet({**SKEWED, "alpha": 1.0}),
-    "unequal rotation": Fleet({"name": "rotation", "groups": 4}, unequal=True),
-    "sensor gain": Fleet(IID, 2, seen(lambda images: images / 2)),
-}
 
 
 @dataclass(frozen=True)
@@ -189,9 +116,24 @@ class Cell:
         return f"{self.fleet}/{self.method}/{self.seed}"
 
 
+def fleet_of(name: str) -> Fleet:
+    return FLEETS.get(name) or NATURAL[name]
+
+
+def setting_of(cell: Cell) -> Setting:
+    """That of its fleet, or else of its table."""
+    return fleet_of(cell.fleet).own or SETTINGS[cell.setting]
+
+
+def suits(fleet: str, method: str) -> bool:
+    """Whether the method can run: a regression has no label prior."""
+    own = fleet_of(fleet).own
+    return own is None or "classes" in own.task or "label_prior" not in TASKS.get(method, {})
+
+
 def scenario(cell: Cell) -> Scenario:
     """The scenario that a coordinator would run."""
-    common = SETTINGS[cell.setting]
+    common = setting_of(cell)
     is_last_third = cell.method == "local last third"
     first = round(2 * common.rounds / 3)
     last_third = (common.rounds - first) * PLAIN["epochs"]
@@ -200,7 +142,7 @@ def scenario(cell: Cell) -> Scenario:
             "name": "kin",
             "seed": cell.seed,
             "task": {**common.task, **TASKS.get(cell.method, {})},
-            "training": PLAIN,
+            "training": {**PLAIN, "lr": common.lr},
             "strategy": EVERY[cell.method],
             "rounds": {
                 "count": first if is_last_third else common.rounds,
@@ -211,7 +153,7 @@ def scenario(cell: Cell) -> Scenario:
                 "agents": common.agents,
                 "data": common.data,
                 "limit": common.limit,
-                "partition": FLEETS[cell.fleet].partition,
+                "partition": fleet_of(cell.fleet).partition,
             },
         }
     )
@@ -222,10 +164,11 @@ def people(
     fleet: str, seed: int, setting: str = "digits", data_root: Path | None = None
 ) -> tuple[dict[ClientId, Dataset], tuple[int, ...]]:
     """Each agent's data and true group (nothing if there is one), the same for all methods of a seed."""
-    kind = FLEETS[fleet]
-    agents = SETTINGS[setting].agents
-    scene = scenario(Cell(fleet, "fedavg", seed, setting))
-    data, split = fleet_data(scene, data_root)
+    kind = fleet_of(fleet)
+    cell = Cell(fleet, "fedavg", seed, setting)
+    agents = setting_of(cell).agents
+    scene = scenario(cell)
+    data, split = _divided(scene, kind, data_root)
     kept = kept_shares(SIGMA if kind.unequal else 0.0, agents, seed)
     owned = {}
     for index in range(agents):
@@ -241,12 +184,33 @@ def people(
     return owned, tuple(truth) if len(set(truth)) > 1 else ()
 
 
+def _divided(scene: Scenario, kind: Fleet, data_root: Path | None) -> tuple[Dataset, Split]:
+    """All data of a fleet, and who holds what."""
+    if kind.make is None:
+        return fleet_data(scene, data_root)
+    assert scene.fleet is not None
+    assert not isinstance(scene.fleet.partition, str)
+    data = kind.make(scene.seed, data_root)
+    split = partition(
+        scene.fleet.partition,
+        data.targets,
+        scene.fleet.agents,
+        generator(scene.seed, "partition"),
+        groups=data.groups,
+        populations=data.populations,
+        overlap=data.overlap,
+    )
+    return data, split
+
+
 class Voters(TorchClients):
     """Agents with the learner `numpy`, which hold samples back where their order asks for it."""
 
     torch = False
 
     def trainer(self, data: Dataset, client: ClientId, order: OrderMessage) -> Local:  # type: ignore[override]
+        if order.work is not None and order.work.phase == MOMENTS:
+            return DataSurvey(data, self.scene.task)  # type: ignore[return-value]
         if self.torch:
             learner: Local = super().trainer(data, client, order)
             return learner
@@ -254,7 +218,8 @@ class Voters(TorchClients):
         assert work is not None
         training = Training.model_validate(work.training)
         rng = shuffle(work, client)
-        return NumpyLocal(data, self.scene.task, self.setup.layout, training, rng, work.scaling)
+        task = resolved(self.scene.task, work.scaling)
+        return NumpyLocal(data, task, self.setup.layout, training, rng, work.scaling)
 
     def data(self, client: ClientId, order: OrderMessage) -> Dataset:
         rest, _ = self._halves(client, order)
@@ -278,23 +243,29 @@ class Voters(TorchClients):
 
 
 def measured(cell: Cell, data_root: Path | None = None) -> dict[str, Any]:
-    """E-server and E-tuned as macro averages over agents, the sizes of the clusters, ARI, and what Kin decided."""
+    """E-server and E-tuned: the mean over agents and over the worst tenth of them; MB an agent, the sizes of the clusters, ARI,
+    and what Kin decided."""
     owned, truth = people(cell.fleet, cell.seed, cell.setting, data_root)
     scene = scenario(cell)
     clients = Voters(scene, started(scene), owned)
-    clients.torch = SETTINGS[cell.setting].torch
+    clients.torch = setting_of(cell).torch
     clients.held_back_for = clients.held
     began = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
         run = clients.run(Path(folder))
-    evaluation = list(run.facts.evaluation.values())
-    tuned = [figures["tuned"]["accuracy"] for figures in evaluation]
-    served = [figures["server"]["accuracy"] for figures in evaluation]
+        megabytes = _megabytes(run)
+    modes = {
+        mode: np.array([_shown(own[mode]) for own in run.facts.evaluation.values()])
+        for mode in MODES
+    }
+    if cell.method == "local last third":
+        modes["server"] = modes["tuned"]
     clusters = run.strategy.assignment(run.state)
     labels = [clusters.get(name, -1) for name in owned]
     figures: dict[str, Any] = {
-        "server": float(np.mean(tuned if cell.method == "local last third" else served)),
-        "tuned": float(np.mean(tuned)),
+        **{mode: float(values.mean()) for mode, values in modes.items()},
+        "decile": {mode: _worst_decile(values) for mode, values in modes.items()},
+        "mb": megabytes / len(owned),
         "sizes": sizes_of(labels) if clusters else [],
         "ari": adjusted_rand(labels, list(truth)) if truth and clusters else None,
         "seconds": round(time.process_time() - began, 1),
@@ -310,12 +281,30 @@ def measured(cell: Cell, data_root: Path | None = None) -> dict[str, Any]:
     return figures
 
 
+def _shown(figures: Mapping[str, float]) -> float:
+    """The accuracy of an agent, or its R2."""
+    return figures["accuracy"] if "accuracy" in figures else derived(figures)["r2"]
+
+
+def _worst_decile(values: npt.NDArray[np.float64]) -> float:
+    """The mean over the tenth of the agents (n,), one at least, that have least."""
+    return float(np.sort(values)[: max(len(values) // 10, 1)].mean())
+
+
+def _megabytes(run: Run) -> float:
+    """Of models and cards in all rounds, both ways, without evaluations."""
+    traffic = run.traffic
+    values = traffic["up_vectors"] + traffic["down_vectors"] - traffic["evaluation_vectors"]
+    return 4e-6 * values
+
+
 def cells(
     fleets: list[str], methods: list[str], seeds: list[int], setting: str = "digits"
 ) -> Iterator[Cell]:
     """All cells of the first seed come before any of the second."""
     for seed, fleet, method in itertools.product(seeds, fleets, methods):
-        yield Cell(fleet, method, seed, setting)
+        if method == ADVICE or suits(fleet, method):
+            yield Cell(fleet, method, seed, setting)
 
 
 def of(found: Found, fleet: str, method: str, key: str) -> list[Any]:
@@ -352,36 +341,90 @@ def table(found: Found, mode: str) -> str:
     return "\n".join(lines)
 
 
-def brief(found: Found, setting: str) -> str:
-    """Markdown: a row per fleet with E-server / E-tuned of each method of another setting, and what Kin decided."""
-    methods = [method for method in METHODS if any(f"/{method}/" in key for key in found)]
+def brief(found: Found, title: str, methods: Sequence[str] = tuple(METHODS)) -> str:
+    """Markdown: a row per fleet with E-server / E-tuned of each method that has run, and what Kin decided if it is one of them."""
+    methods = [method for method in methods if any(f"/{method}/" in key for key in found)]
+    kins = [method for method in methods if method in KINS][:1]
+    head = " | ".join([*methods, *("Kin's groups (ARI)" for _ in kins)])
     lines = [
-        f"| {setting}, E-server / E-tuned | {' | '.join(methods)} | Kin's groups (ARI) |",
-        "|---|" + "---:|" * len(methods) + "---|",
+        f"| {title}, E-server / E-tuned | {head} |",
+        "|---|" + "---:|" * len(methods) + "---|" * len(kins),
     ]
-    for fleet in whole(found, tuple(methods)):
+    for fleet in whole(found, methods):
         row = [
             " / ".join(f"{percent(found, fleet, method, mode):.1f}" for mode in ("server", "tuned"))
+            if suits(fleet, method)
+            else ""
             for method in methods
         ]
-        lines.append(f"| {fleet} | {' | '.join(row)} | {decisions(found, fleet, methods[0])} |")
+        row += [decisions(found, fleet, method) for method in kins]
+        lines.append(f"| {fleet} | {' | '.join(row)} |")
     return "\n".join(lines)
 
 
-def whole(found: Found, methods: tuple[str, ...] = tuple(METHODS)) -> list[str]:
-    """The fleets of which all methods have finished the same seeds."""
-    return [
-        fleet
-        for fleet in FLEETS
-        if of(found, fleet, methods[0], "tuned")
-        and len({len(of(found, fleet, method, "tuned")) for method in methods}) == 1
+def whole(found: Found, methods: Sequence[str] = tuple(METHODS)) -> list[str]:
+    """The fleets of which all methods that suit them have finished the same seeds."""
+    finished = {
+        fleet: {
+            len(of(found, fleet, method, "tuned")) for method in methods if suits(fleet, method)
+        }
+        for fleet in (*FLEETS, *NATURAL)
+    }
+    return [fleet for fleet, counts in finished.items() if len(counts) == 1 and 0 not in counts]
+
+
+def paired(found: Found, title: str) -> str:
+    """Markdown: how far Kin is from the best of the seven, seed by seed, with 95 % intervals; its worst decile, traffic and tests."""
+    lines = [
+        f"| {title}: Kin to the best of the seven | seeds | E-server | E-tuned | worst decile, E-server: Kin | that best | "
+        "MB an agent: Kin | FedAvg | smallest chance of a test | z of the votes |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---|---|",
     ]
+    for fleet in whole(found):
+        seeds = len(of(found, fleet, "kin", "server"))
+        best = best_of_seven(found, fleet, "server")
+        deciles = [
+            f"{100 * np.mean([one['server'] for one in of(found, fleet, method, 'decile')]):.1f}"
+            for method in ("kin", best)
+        ]
+        sizes = [f"{np.mean(of(found, fleet, method, 'mb')):.2f}" for method in ("kin", "fedavg")]
+        row = [
+            str(seeds),
+            *[_interval(found, fleet, mode) for mode in ("server", "tuned")],
+            *deciles,
+            *sizes,
+            "; ".join(f"{min(chances):.4f}" for chances in of(found, fleet, "kin", "chances")),
+            "; ".join(_votes(votes) for votes in of(found, fleet, "kin", "votes")),
+        ]
+        lines.append(f"| {fleet}: {best} | {' | '.join(row)} |")
+    return "\n".join(lines)
+
+
+def _interval(found: Found, fleet: str, mode: str) -> str:
+    """The mean of the paired differences over seeds, and half of its 95 % interval (Student's t)."""
+    best = best_of_seven(found, fleet, mode)
+    apart = 100 * np.subtract(of(found, fleet, "kin", mode), of(found, fleet, best, mode))
+    text = f"{apart.mean():+.1f}"
+    if len(apart) < 2:
+        return text
+    half = students.ppf(0.975, len(apart) - 1) * apart.std(ddof=1) / np.sqrt(len(apart))
+    return f"{text} ± {half:.1f}"
+
+
+def _votes(votes: Mapping[str, Mapping[str, float]]) -> str:
+    """The outcomes of the votes of one run."""
+    return ", ".join(f"{name} {vote['z']:.1f}" for name, vote in votes.items()) or "none"
+
+
+def best_of_seven(found: Found, fleet: str, mode: str) -> str:
+    """The best of the seven simple methods in the mean over seeds."""
+    return max(SEVEN, key=lambda method: percent(found, fleet, method, mode))
 
 
 def margin(found: Found, fleet: str, method: str, mode: str) -> float:
     """Points above the best of the seven simple methods."""
-    best = max(percent(found, fleet, other, mode) for other in SEVEN)
-    return percent(found, fleet, method, mode) - best
+    best = best_of_seven(found, fleet, mode)
+    return percent(found, fleet, method, mode) - percent(found, fleet, best, mode)
 
 
 def decisions(found: Found, fleet: str, method: str) -> str:
@@ -460,9 +503,9 @@ def advised(found: Found) -> str:
     return "\n".join([*lines, f"| all | | | | | {wrong} of {total} |"])
 
 
-def advice_for(cell: Cell) -> dict[str, str]:
+def advice_for(cell: Cell, data_root: Path | None = None) -> dict[str, str]:
     """The kind of advice from the cards of a fleet."""
-    owned, _ = people(cell.fleet, cell.seed)
+    owned, _ = people(cell.fleet, cell.seed, cell.setting, data_root)
     scene = planned(scenario(replace(cell, method="kin")), None)
     with tempfile.TemporaryDirectory() as folder:
         run = Voters(scene, started(scene), owned).run(Path(folder))
@@ -471,15 +514,20 @@ def advice_for(cell: Cell) -> dict[str, str]:
     return {"kind": advice(notes, len(owned), groups).kind}
 
 
-def summary(found: Found, mode: str) -> str:
+def summary(found: Found, mode: str, title: str = "the best of the seven") -> str:
     """Markdown: a row per method, over the fleets whose cells are finished."""
-    fleets = whole(found)
     lines = [
-        f"| {MODES[mode]}, to the best of the seven | mean | worst | behind by > 0.5 | ahead by > 0.5 |",
+        f"| {MODES[mode]}, to {title} | mean | worst | behind by > 0.5 | ahead by > 0.5 |",
         "|---|---:|---:|---:|---:|",
     ]
-    for method in METHODS:
-        margins = [margin(found, fleet, method, mode) for fleet in fleets]
+    for method in (*METHODS, *OTHERS):
+        margins = [
+            margin(found, fleet, method, mode)
+            for fleet in whole(found)
+            if (method in METHODS and suits(fleet, method)) or of(found, fleet, method, mode)
+        ]
+        if method in OTHERS and not margins:
+            continue
         behind = sum(one < -0.5 for one in margins)
         ahead = sum(one > 0.5 for one in margins)
         worst = min(margins, default=0.0)
@@ -497,31 +545,52 @@ def outputs(setting: str) -> Path:
 
 def main() -> None:
     parser = record_options(__doc__, OUT, [1, 2, 3, 4, 5])
-    parser.add_argument("--fleets", nargs="+", default=list(FLEETS), choices=list(FLEETS))
+    parser.add_argument("--fleets", nargs="+", choices=[*FLEETS, *NATURAL])
     parser.add_argument("--methods", nargs="+", default=[*EVERY, ADVICE], choices=[*EVERY, ADVICE])
-    parser.add_argument("--setting", default="digits", choices=list(SETTINGS))
+    parser.add_argument("--setting", default="digits", choices=[*SETTINGS, "natural"])
     parser.add_argument("--data-root", type=Path, default=Path("../shared/data"))
     device_options(parser)
     options = parser.parse_args()
     repeatable(options)
     if options.out == OUT:
         options.out = outputs(options.setting)
-    common = SETTINGS[options.setting]
+    fleets = options.fleets or list(NATURAL if options.setting == "natural" else FLEETS)
     planned = {
-        cell.key: partial(advice_for, cell)
+        cell.key: partial(advice_for, cell, options.data_root)
         if cell.method == ADVICE
         else partial(measured, cell, options.data_root)
-        for cell in cells(options.fleets, options.methods, options.seeds, options.setting)
+        for cell in cells(fleets, options.methods, options.seeds, options.setting)
     }
-    found = resumed(options, planned, {"rounds": common.rounds, "agents": common.agents})
-    if options.setting != "digits":
-        tables = {f"{options.setting}, E-server / E-tuned": brief(found, options.setting)}
-    else:
-        tables = {"E-server": gated(found), "fleet": advised(found)}
-        for mode, name in MODES.items():
-            tables[f"{name} on"] = table(found, mode)
-            tables[f"{name}, to the best of the seven"] = summary(found, mode)
-    show_tables(options, tables)
+    found = resumed(options, planned, described(options.setting))
+    show_tables(options, tables_of(found, options.setting))
+
+
+def described(setting: str) -> dict[str, Any]:
+    """What a record names besides its cells."""
+    if setting == "natural":
+        return {
+            fleet: [kind.own.rounds, kind.own.agents] for fleet, kind in NATURAL.items() if kind.own
+        }
+    common = SETTINGS[setting]
+    return {"rounds": common.rounds, "agents": common.agents}
+
+
+def tables_of(found: Found, setting: str) -> dict[str, str]:
+    """All tables of a record, by the name of their first column."""
+    further = f"{setting}, further rows"
+    tables = {
+        f"{setting}, E-server / E-tuned": brief(found, setting),
+        f"{further}, E-server / E-tuned": brief(found, further, list(OTHERS)),
+        f"{setting}: Kin to the best of the seven": paired(found, setting),
+    }
+    if setting != "digits":
+        return tables
+    del tables["digits, E-server / E-tuned"]
+    tables |= {"E-server": gated(found), "fleet": advised(found)}
+    for mode, name in MODES.items():
+        tables[f"{name} on"] = table(found, mode)
+        tables[f"{name}, to the best of the seven"] = summary(found, mode)
+    return tables
 
 
 if __name__ == "__main__":

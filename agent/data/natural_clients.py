@@ -167,7 +167,7 @@ def _held_back(
 def _held_back_in_time(cfg: ByGroup, own: Indices, targets: Array) -> tuple[Indices, Indices]:
     """The end of each activity is held back: the end of a whole recording would often be an activity unseen in training."""
     runs = [own]
-    has_classes = targets.dtype.kind != "f"
+    has_classes = targets.dtype.kind != "f" and targets.ndim == 1
     if has_classes:
         labels = targets[own]
         runs = [own[labels == label] for label in np.unique(labels)]
