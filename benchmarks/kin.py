@@ -308,11 +308,11 @@ def cells(
 
 
 def of(found: Found, fleet: str, method: str, key: str) -> list[Any]:
-    """A figure of all finished seeds, in order."""
+    """A figure of all finished seeds that have it, in order."""
     return [
         figures[key]
         for name, figures in sorted(found.items())
-        if name.rsplit("/", 1)[0] == f"{fleet}/{method}"
+        if name.rsplit("/", 1)[0] == f"{fleet}/{method}" and key in figures
     ]
 
 
@@ -376,28 +376,32 @@ def whole(found: Found, methods: Sequence[str] = tuple(METHODS)) -> list[str]:
 def paired(found: Found, title: str) -> str:
     """Markdown: how far Kin is from the best of the seven, seed by seed, with 95 % intervals; its worst decile, traffic and tests."""
     lines = [
-        f"| {title}: Kin to the best of the seven | seeds | E-server | E-tuned | worst decile, E-server: Kin | that best | "
-        "MB an agent: Kin | FedAvg | smallest chance of a test | z of the votes |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---|---|",
+        f"| {title}: Kin to the best of the seven | seeds | E-server | E-tuned | worst tenth as served: Kin | that best | MB an agent: "
+        "Kin | FedAvg | chance of the clearest shift | z of the votes |",
+        "|---|---:|---|---|---:|---:|---:|---:|---|---|",
     ]
     for fleet in whole(found):
-        seeds = len(of(found, fleet, "kin", "server"))
         best = best_of_seven(found, fleet, "server")
-        deciles = [
-            f"{100 * np.mean([one['server'] for one in of(found, fleet, method, 'decile')]):.1f}"
-            for method in ("kin", best)
-        ]
-        sizes = [f"{np.mean(of(found, fleet, method, 'mb')):.2f}" for method in ("kin", "fedavg")]
         row = [
-            str(seeds),
+            str(len(of(found, fleet, "kin", "server"))),
             *[_interval(found, fleet, mode) for mode in ("server", "tuned")],
-            *deciles,
-            *sizes,
+            *[_worst_tenth(found, fleet, method) for method in ("kin", best)],
+            *[_traffic(found, fleet, method) for method in ("kin", "fedavg")],
             "; ".join(f"{min(chances):.4f}" for chances in of(found, fleet, "kin", "chances")),
             "; ".join(_votes(votes) for votes in of(found, fleet, "kin", "votes")),
         ]
         lines.append(f"| {fleet}: {best} | {' | '.join(row)} |")
     return "\n".join(lines)
+
+
+def _worst_tenth(found: Found, fleet: str, method: str) -> str:
+    deciles = [decile["server"] for decile in of(found, fleet, method, "decile")]
+    return f"{100 * np.mean(deciles):.1f}" if deciles else ""
+
+
+def _traffic(found: Found, fleet: str, method: str) -> str:
+    sizes = of(found, fleet, method, "mb")
+    return f"{np.mean(sizes):.2f}" if sizes else ""
 
 
 def _interval(found: Found, fleet: str, mode: str) -> str:
@@ -476,10 +480,10 @@ ADVICE = "advice"  # in place of a method: what `coordinator advise` finds out
 WRONG = 2.0  # points behind the best kind
 
 
-def advised(found: Found) -> str:
+def advised(found: Found, title: str = "fleet") -> str:
     """Markdown: the advice of `coordinator advise` for each fleet, seed by seed, next to what training showed (E-server)."""
     lines = [
-        f"| fleet | advice | {' | '.join(ANSWERS)} | wrong |",
+        f"| {title} | advice | {' | '.join(ANSWERS)} | wrong |",
         "|---|---|" + "---:|" * len(ANSWERS) + "---|",
     ]
     total = wrong = 0
@@ -514,27 +518,24 @@ def advice_for(cell: Cell, data_root: Path | None = None) -> dict[str, str]:
     return {"kind": advice(notes, len(owned), groups).kind}
 
 
-def summary(found: Found, mode: str, title: str = "the best of the seven") -> str:
+def summary(found: Found, mode: str, title: str = "") -> str:
     """Markdown: a row per method, over the fleets whose cells are finished."""
     lines = [
-        f"| {MODES[mode]}, to {title} | mean | worst | behind by > 0.5 | ahead by > 0.5 |",
+        f"| {title}{MODES[mode]}, to the best of the seven | mean | worst | behind by > 0.5 | ahead by > 0.5 |",
         "|---|---:|---:|---:|---:|",
     ]
     for method in (*METHODS, *OTHERS):
         margins = [
             margin(found, fleet, method, mode)
             for fleet in whole(found)
-            if (method in METHODS and suits(fleet, method)) or of(found, fleet, method, mode)
+            if of(found, fleet, method, mode)
         ]
-        if method in OTHERS and not margins:
+        if not margins:
             continue
         behind = sum(one < -0.5 for one in margins)
         ahead = sum(one > 0.5 for one in margins)
-        worst = min(margins, default=0.0)
-        mean = sum(margins) / max(len(margins), 1)
-        lines.append(
-            f"| {method} | {mean:+.2f} | {worst:+.1f} | {behind} of {len(margins)} | {ahead} |"
-        )
+        figures = f"{np.mean(margins):+.2f} | {min(margins):+.1f}"
+        lines.append(f"| {method} | {figures} | {behind} of {len(margins)} | {ahead} |")
     return "\n".join(lines)
 
 
@@ -577,19 +578,21 @@ def described(setting: str) -> dict[str, Any]:
 
 def tables_of(found: Found, setting: str) -> dict[str, str]:
     """All tables of a record, by the name of their first column."""
-    further = f"{setting}, further rows"
-    tables = {
-        f"{setting}, E-server / E-tuned": brief(found, setting),
-        f"{further}, E-server / E-tuned": brief(found, further, list(OTHERS)),
-        f"{setting}: Kin to the best of the seven": paired(found, setting),
-    }
+    tables = {f"{setting}: Kin to the best of the seven": paired(found, setting)}
+    if any(f"/{method}/" in key for key in found for method in OTHERS):
+        further = f"{setting}, further rows"
+        tables[f"{further}, E-server / E-tuned"] = brief(found, further, list(OTHERS))
+    if any(f"/{ADVICE}/" in key for key in found):
+        asked = "fleet" if setting == "digits" else f"{setting} fleet"
+        tables[asked] = advised(found, asked)
+    prefix = "" if setting == "digits" else f"{setting}, "
+    for mode, name in MODES.items():
+        tables[f"{prefix}{name}, to the best of the seven"] = summary(found, mode, prefix)
     if setting != "digits":
-        return tables
-    del tables["digits, E-server / E-tuned"]
-    tables |= {"E-server": gated(found), "fleet": advised(found)}
+        return {**tables, f"{setting}, E-server / E-tuned": brief(found, setting)}
+    tables["E-server"] = gated(found)
     for mode, name in MODES.items():
         tables[f"{name} on"] = table(found, mode)
-        tables[f"{name}, to the best of the seven"] = summary(found, mode)
     return tables
 
 

@@ -27,19 +27,8 @@ from unittest import mock
 
 import numpy as np
 
-from benchmarks.kin import (
-    FLEETS,
-    IID,
-    TASKS,
-    TURNED,
-    Cell,
-    Fleet,
-    Found,
-    Images,
-    measured,
-    renamed,
-    seen,
-)
+from benchmarks.kin import TASKS, Cell, Found, measured
+from benchmarks.kin_fleets import FLEETS, IID, TURNED, Fleet, Images, renamed, seen
 from benchmarks.measuring import record_options, resumed, show_tables
 from benchmarks.torch_runs import repeatable
 from covey.shared.numerics import kinship

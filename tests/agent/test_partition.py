@@ -325,6 +325,15 @@ def test_by_group_in_time_order_holds_back_the_end_of_each_class() -> None:
     assert split.test(0).tolist() == [8, 9, 18, 19]
 
 
+def test_by_group_in_time_order_holds_back_the_end_of_all_samples_with_several_labels() -> None:
+    """A sample has no one class by which the ends could be found."""
+    labels = np.random.default_rng(0).integers(0, 2, (20, 3))
+    split = partition(
+        ByGroup(split="time"), labels, 2, np.random.default_rng(0), groups=np.repeat([0, 1], 10)
+    )
+    assert sorted(split.test_idx.tolist()) == [8, 9, 18, 19]
+
+
 def test_by_group_leaves_out_windows_that_share_rows_with_a_tested_one() -> None:
     """Windows 8, 9, 18 and 19 of each client test. Two share rows with window 8 and with window 10, which is of the next class."""
     split = grouped(ByGroup(split="time"), 10, overlap=2)

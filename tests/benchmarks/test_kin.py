@@ -4,38 +4,39 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from benchmarks.kin import (
     EVERY,
-    FLEETS,
-    MODES,
     SEVEN,
     Cell,
     advice_for,
-    advised,
-    brief,
     cells,
-    gated,
     measured,
     outputs,
+    paired,
     people,
     scenario,
-    summary,
-    table,
+    suits,
+    tables_of,
 )
+from benchmarks.kin_fleets import FLEETS, NATURAL, SETTINGS
 
 ROOT = Path(__file__).parents[2]
 RECORD = json.loads((ROOT / "benchmarks" / "results" / "kin.json").read_text())
 PAGE = "".join(
-    (ROOT / page).read_text("utf-8") for page in ("docs/kin.md", "benchmarks/results/kin.md")
+    (ROOT / page).read_text("utf-8")
+    for page in ("docs/kin.md", "docs/choosing-k.md", "benchmarks/results/kin.md")
 )
 
 
 def test_every_fleet_and_method_is_a_scenario() -> None:
-    listed = list(cells(list(FLEETS), list(EVERY), [1]))
-    assert len({cell.key for cell in listed}) == len(FLEETS) * len(EVERY)
+    listed = list(cells([*FLEETS, *NATURAL], list(EVERY), [1]))
+    possible = sum(suits(fleet, method) for fleet in (*FLEETS, *NATURAL) for method in EVERY)
+    assert len({cell.key for cell in listed}) == possible
+    assert possible == (len(FLEETS) + len(NATURAL)) * len(EVERY) - 4  # priors of two regressions
     assert all(scenario(cell).strategy.name for cell in listed)
     assert len(SEVEN) == 7
 
@@ -68,15 +69,31 @@ def test_a_cell_has_what_the_tables_show() -> None:
     assert 0.5 < figures["server"] < 1
 
 
-def test_the_page_shows_the_figures_of_the_record() -> None:
-    for mode in MODES:
-        assert table(RECORD["cells"], mode) in PAGE
-        assert summary(RECORD["cells"], mode) in PAGE
-    assert advised(RECORD["cells"]) in PAGE
-    for setting in ("few", "lenet"):
-        cells_of = json.loads(outputs(setting).read_text())["cells"]
-        assert brief(cells_of, setting) in PAGE
-    assert gated(RECORD["cells"]) in (ROOT / "docs" / "choosing-k.md").read_text("utf-8")
+def test_the_page_shows_the_figures_of_the_records() -> None:
+    for setting in (*SETTINGS, "natural"):
+        for name, table in tables_of(cells_of(setting), setting).items():
+            assert len(table.splitlines()) > 2, (setting, name)
+            assert table in PAGE, (setting, name)
+
+
+def cells_of(setting: str) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = json.loads(outputs(setting).read_text())["cells"]
+    return found
+
+
+def test_a_difference_to_the_best_has_the_interval_of_its_pairs() -> None:
+    """Kin is 1, 2 and 3 points ahead: the mean is 2, the standard deviation 1, and t(0.975, 2) = 4.303."""
+    plain = {"tuned": 0.5, "server": 0.5, "decile": {"server": 0.4}, "mb": 2.0}
+    found = {
+        f"even/{method}/{seed}": dict(plain)
+        for method in (*SEVEN, "kin, cells of 5", "fedavg, prior")
+        for seed in (1, 2, 3)
+    }
+    for seed in (1, 2, 3):
+        ahead = {"server": 0.5 + seed / 100, "chances": [1, 0.0005, 1], "votes": {}}
+        found[f"even/kin/{seed}"] = plain | ahead
+    row = paired(found, "x").splitlines()[-1]
+    assert "| 3 | +2.0 ± 2.5 | +0.0 ± 0.0 | 40.0 | 40.0 | 2.00 | 2.00 |" in row
 
 
 def test_a_setting_has_its_own_data_size_and_share_of_agents() -> None:

@@ -8,7 +8,8 @@ from unittest import mock
 
 import numpy as np
 
-from benchmarks.kin import FLEETS, people
+from benchmarks.kin import people
+from benchmarks.kin_fleets import FLEETS
 from benchmarks.kin_parts import FURTHER, NO_CUT, figures, judged
 
 ROOT = Path(__file__).parents[2]
