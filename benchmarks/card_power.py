@@ -1,9 +1,10 @@
 """How often each test on cards fires without a shift and with shifts of growing strength, and how often random groups win a vote.
 
-    python -m benchmarks.card_power [--agents 4 8 20]
+    python -m benchmarks.card_power [--agents 4 8 20] [--svg docs/_static/power.svg]
 
 Agents have 100 samples on average of ten Gaussian classes in 64 dimensions, whose noise has deviation 1 in each; their numbers
-of samples are equal, log-normal (sigma 1) or 1:10. Every second agent differs by
+of samples are equal, log-normal (sigma 1) or 1:10. In two more rows each has 30 or 10 samples, and its card the sums of all
+classes (`task.min_cell: 1`). Every second agent differs by
 
 - labels: a share of its samples that comes from half of the classes only.
 - style: a vector of this length, added to all its inputs.
@@ -28,11 +29,15 @@ from benchmarks.false_alarms import CLASSES, VALUES, counts_of
 from benchmarks.kin import Cell, measured
 from benchmarks.measuring import record_options, resumed, show_tables
 from benchmarks.torch_runs import repeatable
+from covey.coordinator.view import plots
+from covey.coordinator.view.axes import from_zero
+from covey.coordinator.view.svg import Drawing, document
 from covey.shared.numerics import kinship
 from covey.shared.strategies import kin
 
 OUT = Path(__file__).parent / "results" / "card_power.json"
-SIZES = ("equal", "log-normal 1", "1:10")
+FEW = {"30 each": 30, "10 each": 10}
+SIZES = ("equal", "log-normal 1", "1:10", *FEW)
 NULL = {4: 200, 8: 200, 20: 200, 100: 50, 1000: 10}  # fleets without a shift, by agents
 POWER = {4: 40, 8: 40, 20: 40, 100: 10, 1000: 3}
 STRENGTHS = {"labels": (0.1, 0.2, 0.4), "style": (0.25, 0.5, 1.0), "concept": (0.1, 0.25, 0.5)}
@@ -48,7 +53,9 @@ def shifts(kind: str, strength: float, sizes: str, agents: int, seed: int) -> ki
     away = draw.standard_normal(VALUES)
     away /= np.linalg.norm(away)
     cards = []
-    for agent, count in enumerate(counts_of(sizes, agents, draw)):
+    counts = [FEW[sizes]] * agents if sizes in FEW else counts_of(sizes, agents, draw)
+    min_cell = 1 if sizes in FEW else kinship.MIN_CELL
+    for agent, count in enumerate(counts):
         labels = draw.integers(0, CLASSES, count)
         changed = draw.random(count) < (strength if agent % 2 else 0.0)
         if kind == "labels":
@@ -58,7 +65,8 @@ def shifts(kind: str, strength: float, sizes: str, agents: int, seed: int) -> ki
             inputs += strength * away
         if kind == "concept":
             labels = np.where(changed & (labels < 2), 1 - labels, labels)
-        cards.append(kinship.card([inputs], labels, CLASSES, np.arange(count), seed, agent))
+        units = np.arange(count)
+        cards.append(kinship.card([inputs], labels, CLASSES, units, seed, agent, min_cell))
     return kinship.shifts(cards, seed)
 
 
@@ -125,6 +133,23 @@ def power(found: Found) -> str:
     return "\n".join(lines)
 
 
+def picture(found: Found) -> Drawing:
+    """A panel for each shift: the share of fleets in which its test fires over its strength, a line per number of agents."""
+    share = from_zero([100.0], "fleets in %")
+    panels = []
+    for kind, strengths in STRENGTHS.items():
+        series = []
+        for number, agents in enumerate(POWER):
+            keys = [(0.0, f"none/0/equal/{agents}")]
+            keys += [(one, f"{kind}/{one:g}/equal/{agents}") for one in strengths]
+            points = [
+                (strength, 100 * found[key][kind] / found[key]["fleets"]) for strength, key in keys
+            ]
+            series.append(plots.Series(f"{agents} agents", number, points))
+        panels.append(plots.lines(kind, series, from_zero(strengths, "strength"), share))
+    return Drawing(panels, plots.legend_of(series))
+
+
 def votes(found: Found) -> str:
     """Markdown: how often random groups win."""
     lines = ["| random groups of | fleets | win the first vote |", "|---|---:|---:|"]
@@ -136,6 +161,7 @@ def votes(found: Found) -> str:
 
 def main() -> None:
     parser = record_options(__doc__, OUT, ())
+    parser.add_argument("--svg", type=Path, help="where the curves are drawn")
     parser.add_argument("--agents", type=int, nargs="+", default=list(NULL), choices=list(NULL))
     options = parser.parse_args()
     repeatable()
@@ -147,6 +173,8 @@ def main() -> None:
     found = resumed(options, planned, {})
     tables = {"agents": alarms(found), "shift": power(found), "random groups of": votes(found)}
     show_tables(options, tables)
+    if options.svg is not None:
+        options.svg.write_text(document(picture(found)), "utf-8")
 
 
 def random_cuts(fleet: str) -> dict[str, int]:

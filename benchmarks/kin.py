@@ -343,7 +343,7 @@ def table(found: Found, mode: str) -> str:
 
 def brief(found: Found, title: str, methods: Sequence[str] = tuple(METHODS)) -> str:
     """Markdown: a row per fleet with E-server / E-tuned of each method that has run, and what Kin decided if it is one of them."""
-    methods = [method for method in methods if any(f"/{method}/" in key for key in found)]
+    methods = _ran(found, methods)
     kins = [method for method in methods if method in KINS][:1]
     head = " | ".join([*methods, *("Kin's groups (ARI)" for _ in kins)])
     lines = [
@@ -363,14 +363,20 @@ def brief(found: Found, title: str, methods: Sequence[str] = tuple(METHODS)) -> 
 
 
 def whole(found: Found, methods: Sequence[str] = tuple(METHODS)) -> list[str]:
-    """The fleets of which all methods that suit them have finished the same seeds."""
+    """The fleets of which all methods that have run and suit them have finished the same seeds."""
     finished = {
         fleet: {
-            len(of(found, fleet, method, "tuned")) for method in methods if suits(fleet, method)
+            len(of(found, fleet, method, "tuned"))
+            for method in _ran(found, methods)
+            if suits(fleet, method)
         }
         for fleet in (*FLEETS, *NATURAL)
     }
     return [fleet for fleet, counts in finished.items() if len(counts) == 1 and 0 not in counts]
+
+
+def _ran(found: Found, methods: Sequence[str]) -> list[str]:
+    return [method for method in methods if any(f"/{method}/" in key for key in found)]
 
 
 def paired(found: Found, title: str) -> str:
@@ -579,10 +585,10 @@ def described(setting: str) -> dict[str, Any]:
 def tables_of(found: Found, setting: str) -> dict[str, str]:
     """All tables of a record, by the name of their first column."""
     tables = {f"{setting}: Kin to the best of the seven": paired(found, setting)}
-    if any(f"/{method}/" in key for key in found for method in OTHERS):
+    if _ran(found, list(OTHERS)):
         further = f"{setting}, further rows"
         tables[f"{further}, E-server / E-tuned"] = brief(found, further, list(OTHERS))
-    if any(f"/{ADVICE}/" in key for key in found):
+    if _ran(found, [ADVICE]):
         asked = "fleet" if setting == "digits" else f"{setting} fleet"
         tables[asked] = advised(found, asked)
     prefix = "" if setting == "digits" else f"{setting}, "

@@ -2,7 +2,7 @@
 
 Most are 20 agents with handwritten digits, 1 797 images of 8 x 8 pixels, a network of 64 hidden units, and 15 rounds of two epochs with
 all agents in each. Two other settings have images of Fashion-MNIST: *few* 40 agents with a tenth of them in each of 30 rounds,
-*lenet* 12 agents with LeNet-5 and 9 rounds.
+*lenet* 12 agents with LeNet-5 and 9 rounds, *longer* the same with 30.
 
 - even: equal shares. log-normal: the same with unequal numbers of samples (sigma 0.7).
 - two labels, dirichlet 0.1, dirichlet 0.3: skewed labels. label groups: four groups with labels of their own.
@@ -178,6 +178,7 @@ SETTINGS = {
     "digits": Setting(DIGITS, "digits", agents=20, rounds=15),
     "few": Setting(IMAGES, "fashion-mnist", 40, 30, participation=0.1, limit=4800),
     "lenet": Setting(LENET, "fashion-mnist", agents=12, rounds=9, limit=1440, torch=True),
+    "longer": Setting(LENET, "fashion-mnist", agents=12, rounds=30, limit=1440, torch=True),
 }
 WRITING = Setting(IMAGES, "mnist-writer", agents=24, rounds=15)
 PEOPLE = Setting(

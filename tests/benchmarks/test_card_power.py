@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from benchmarks.card_power import alarms, power, shifts, votes
+from benchmarks.card_power import alarms, picture, power, shifts, votes
+from covey.coordinator.view.svg import document
 
 ROOT = Path(__file__).parents[2]
 RECORD = json.loads((ROOT / "benchmarks" / "results" / "card_power.json").read_text())["cells"]
@@ -22,3 +23,13 @@ def test_each_shift_is_found_by_the_test_of_its_kind() -> None:
 def test_the_page_shows_the_figures_of_the_record() -> None:
     for made in (alarms(RECORD), power(RECORD), votes(RECORD)):
         assert made in PAGE
+
+
+def test_the_curves_are_those_of_the_record() -> None:
+    drawn = (ROOT / "docs" / "_static" / "power.svg").read_text("utf-8")
+    assert drawn == document(picture(RECORD))
+
+
+def test_cards_of_few_samples_have_the_sums_of_all_classes() -> None:
+    """A card of ten samples in ten classes would have none with five."""
+    assert shifts("style", 4.0, "10 each", 20, 1).style < 0.01
