@@ -11,9 +11,11 @@ home): accuracy, or R2 of a regression.
 
 The methods are Kin and seven simple ones: Local, FedAvg, FedAvg whose last third is local, FedClust and IFCA with 2, 3 and 4
 clusters; every other setting has its default in a simulated fleet. Kin has a second row without the sums of classes with fewer
-than five samples (`task.min_cell: 5`, the default of real fleets), and FedAvg one with the label prior. Each cell is written
-to --out as soon as it is finished, and a second start resumes after the last finished cell. `--table` runs nothing and prints the finished cells; `--page` replaces the tables in a Markdown page
-that has them already.
+than five samples (`task.min_cell: 5`, the default of real fleets), and FedAvg one with the label prior. Further rows are Local
+with the prior, Ditto, PACFL, CFL, FeSEM, FLUX and Feroma.
+
+Each cell is written to --out as soon as it is finished, and a second start resumes after the last finished cell. `--table` runs
+nothing and prints the finished cells; `--page` replaces the tables in a Markdown page that has them already.
 """
 
 from __future__ import annotations
@@ -87,13 +89,13 @@ GATED: dict[str, dict[str, Any]] = {
     "ifca 2": METHODS["ifca 2"],
     "ifca, cards": {"name": "ifca"},
     "fesem 2": {"name": "fesem", "n_clusters": 2},
-    "fesem, cards": {"name": "fesem"},
+    "fesem, cards": OTHERS["fesem, cards"],
     "fesem_ma 3": {"name": "fesem_ma", "n_clusters": 3},
     "fesem_ma, cards": {"name": "fesem_ma"},
     "fedclust": METHODS["fedclust"],
     "fedclust, vote": {"name": "fedclust", "vote": "auto"},
-    "flux": {"name": "flux"},
-    "feroma": {"name": "feroma"},
+    "flux": OTHERS["flux"],
+    "feroma": OTHERS["feroma"],
 }
 EVERY = {**METHODS, **OTHERS, **GATED}
 MODES = {"tuned": "E-tuned", "server": "E-server"}

@@ -123,13 +123,16 @@ class Trainer(Local, ABC):
         last_velocity = v.astype(np.float32) if t.momentum else None
         return TrainingResult(end, len(losses), mean_loss, last_velocity)
 
-    def card(self, seed: int, client: str, min_cell: int) -> kinship.Card:
+    def card(
+        self, seed: int, client: str, min_cell: int, blocks: int | None = None
+    ) -> kinship.Card:
         """Each sample is a unit; targets of a regression are one class."""
         targets = self.targets("train")
         labels = np.zeros(len(targets), np.int64) if targets.dtype.kind == "f" else targets
         units = np.arange(len(labels))
         classes = getattr(self, "classes", kinship.LEVELS)
-        return kinship.card([self.inputs()], labels, classes, units, seed, client, min_cell)
+        pieces = [self.inputs()]
+        return kinship.card(pieces, labels, classes, units, seed, client, min_cell, blocks)
 
     def memberships(self, model: Vector, clusters: int) -> npt.NDArray[np.int64]:
         """Samples per cluster, by a fixed head that cuts the targets into ranges of equal width: (clusters,)."""

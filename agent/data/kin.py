@@ -70,6 +70,7 @@ def card_of(
     seed: int,
     client: str,
     min_cell: int,
+    blocks: int | None = None,
 ) -> kinship.Card:
     """The card of an agent.
 
@@ -83,6 +84,7 @@ def card_of(
         seed: of the run.
         client: the agent.
         min_cell: the fewest samples of a class whose sums are in it.
+        blocks: of the card; None: as many as one that is sent.
     """
     classes = task.outputs if task.kind == "classes" else kinship.LEVELS
     labels = values
@@ -92,4 +94,4 @@ def card_of(
         if scale is not None:
             means = values if values.ndim == 1 else values.mean(axis=1)
             labels = kinship.tenths((means - scale.mean) / scale.std)
-    return kinship.card(inputs, labels, classes, units, seed, client, min_cell)
+    return kinship.card(inputs, labels, classes, units, seed, client, min_cell, blocks)

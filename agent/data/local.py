@@ -107,11 +107,12 @@ class DataOfLocal(ABC):
         """Class indices (n,) int64, values (n,) float32 in the units of the data, labels (n, labels) or anomalies (n,) bool."""
         return self._samples[split].values
 
-    def card(self, seed: int, client: str, min_cell: int) -> Card:
+    def card(self, seed: int, client: str, min_cell: int, blocks: int | None = None) -> Card:
         """The summary of the training samples by which a fleet is tested for shifts."""
         samples = self._samples["train"]
         pieces = (self._scaled_rows(raw) for raw in chunks(samples.features, CHUNK))
-        return card_of(pieces, samples.values, self._units(), self._task, seed, client, min_cell)
+        units = self._units()
+        return card_of(pieces, samples.values, units, self._task, seed, client, min_cell, blocks)
 
     def batches(self, epochs: int | None = None) -> Iterator[list[SampleIndices]]:
         """For each epoch the rows of its mini-batches, in a fresh order; the short last batch is kept."""

@@ -96,11 +96,14 @@ class ConstantClient:
     def targets(self, split: DataSplit) -> npt.NDArray[Any]:
         return np.zeros(EXAMPLES, np.int64)
 
-    def card(self, seed: int, client: str, min_cell: int) -> kinship.Card:
+    def card(
+        self, seed: int, client: str, min_cell: int, blocks: int | None = None
+    ) -> kinship.Card:
         units = np.arange(EXAMPLES)
         labels = self.targets("train")
         classes = self._outputs if self._outputs > 1 else kinship.LEVELS
-        return kinship.card([self.inputs()], labels, classes, units, seed, client, min_cell)
+        pieces = [self.inputs()]
+        return kinship.card(pieces, labels, classes, units, seed, client, min_cell, blocks)
 
     def _constant(self) -> Vector:
         """The model: a view of one number, which takes no memory."""

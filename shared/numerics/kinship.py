@@ -39,6 +39,10 @@ SWEEPS = 50
 RIDGE = 1.0
 FLIPS = 1999
 LEVEL = 0.01
+OWN_BLOCKS = (
+    16  # of a card that an agent keeps for itself: two cards of four blocks are too few to compare
+)
+CHANGED = 0.001  # the level at which an agent finds its own data changed
 MOST_CLASSES = 50
 LEVELS = 10  # classes of a regression
 KINDS = ("labels", "style", "concept")  # of shifts
@@ -55,7 +59,9 @@ class Card:
     Counts are complete. Sums are zero for classes with fewer than `min_cell` samples of the agent.
     """
 
-    counts: Matrix  # n (4, C): samples by block and class
+    counts: (
+        Matrix  # n (4, C): samples by block and class; `OWN_BLOCKS` where it stays with the agent
+    )
     sums: Matrix  # S (4, C, p): sums of the projected inputs
     squares: Matrix  # q (C,): sums of their squared norms; zeros where they were not sent
 
@@ -90,6 +96,7 @@ def card(
     seed: int,
     client: Key,
     min_cell: int = MIN_CELL,
+    blocks: int | None = None,
 ) -> Card:
     """The card of one agent.
 
@@ -102,10 +109,12 @@ def card(
         seed: of the run, which all agents share.
         client: the agent.
         min_cell: the fewest samples of a class whose sums are in the card.
+        blocks: of the card; None: `BLOCKS`.
     """
+    blocks = blocks or BLOCKS
     classes = min(classes, MOST_CLASSES)
-    cells = dealt(units, seed, client) * classes + labels % classes
-    every_cell = np.arange(BLOCKS * classes)
+    cells = dealt(units, seed, client, blocks) * classes + labels % classes
+    every_cell = np.arange(blocks * classes)
     sums = np.zeros((len(every_cell), PROJECTED))
     norms = np.zeros(len(every_cell))
     row = 0
@@ -116,9 +125,9 @@ def card(
         norms += own @ (projected**2).sum(axis=1)
         row += len(piece)
     counts = np.bincount(cells, minlength=len(every_cell)).astype(np.float64)
-    table = counts.reshape(BLOCKS, classes)
-    by_cell = sums.reshape(BLOCKS, classes, PROJECTED)
-    squares = norms.reshape(BLOCKS, classes).sum(axis=0)
+    table = counts.reshape(blocks, classes)
+    by_cell = sums.reshape(blocks, classes, PROJECTED)
+    squares = norms.reshape(blocks, classes).sum(axis=0)
     hidden = table.sum(axis=0) < min_cell
     by_cell[:, hidden] = 0.0
     squares[hidden] = 0.0
@@ -161,7 +170,9 @@ def unpacked(
     return Card(table, sums, np.where((sums != 0).any(axis=(0, 2)), norms, 0.0))
 
 
-def dealt(units: npt.NDArray[np.generic], seed: int, client: Key) -> npt.NDArray[np.int64]:
+def dealt(
+    units: npt.NDArray[np.generic], seed: int, client: Key, count: int | None = None
+) -> npt.NDArray[np.int64]:
     """The block (n,) of each sample: units are dealt in random order, in turn.
 
     Args:
@@ -170,10 +181,11 @@ def dealt(units: npt.NDArray[np.generic], seed: int, client: Key) -> npt.NDArray
             without any shift. With a single unit the agent has no say in the tests.
         seed: of the run.
         client: the agent.
+        count: of the blocks; None: `BLOCKS`.
     """
     names, of_sample = np.unique(units, return_inverse=True)
     place = generator(seed, "kin-blocks", client).permutation(len(names))
-    blocks: npt.NDArray[np.int64] = place[of_sample] % BLOCKS
+    blocks: npt.NDArray[np.int64] = place[of_sample] % (count or BLOCKS)
     return blocks
 
 
@@ -190,13 +202,14 @@ def shifts(cards: Sequence[Card], seed: int = 0, *, flips: int = FLIPS) -> Shift
     sent = counts * (sums != 0).any(axis=(1, 3))[:, None]
     styles = []
     concepts = []
-    for block in range(BLOCKS):
+    blocks = counts.shape[1]
+    for block in range(blocks):
         n = sent[:, block]
         _, style, concept = fitted(n, sums[:, block])
         styles.append(style)
         concepts.append((np.sqrt(n)[..., None] * concept).reshape(len(cards), -1))
     draw = generator(seed, "kin-flips")
-    signs = (draw.integers(0, 2, (flips, len(cards), BLOCKS)) * 2 - 1).astype(np.float64)
+    signs = (draw.integers(0, 2, (flips, len(cards), blocks)) * 2 - 1).astype(np.float64)
     samples = sent.sum(axis=(1, 2))
     return Shifts(
         labels=_chance_of_agreement(
@@ -205,6 +218,24 @@ def shifts(cards: Sequence[Card], seed: int = 0, *, flips: int = FLIPS) -> Shift
         style=_chance_of_agreement(np.stack(styles, axis=1), samples, signs),
         concept=_chance_of_agreement(np.stack(concepts, axis=1), np.ones(len(cards)), signs),
     )
+
+
+def has_changed(before: Card, now: Card, seed: int) -> bool:
+    """Whether the data of an agent differ from those of its earlier card, in labels, style or concept.
+
+    The three tests compare the two cards as those of two agents.
+
+    Args:
+        before: with `OWN_BLOCKS`.
+        now: likewise.
+        seed: of the draws.
+    """
+    if before.counts.shape != now.counts.shape:
+        return True
+    if np.array_equal(before.sums, now.sums) and np.array_equal(before.counts, now.counts):
+        return False
+    found = shifts([before, now], seed)
+    return min(found.labels, found.style, found.concept) < CHANGED
 
 
 def _sent(counts: Matrix, sums: Matrix) -> Matrix:
@@ -261,7 +292,7 @@ def _chance_of_agreement(vectors: Matrix, weights: Matrix, signs: Matrix) -> flo
         signs: -1 or 1 (flips, N, 4).
     """
     products = np.einsum("nbm,ncm->nbc", vectors, vectors) * weights[:, None, None]
-    own_blocks = np.arange(BLOCKS)
+    own_blocks = np.arange(vectors.shape[1])
     products[:, own_blocks, own_blocks] = 0.0
     agreement = products.sum()
     if agreement <= 0:

@@ -530,7 +530,7 @@ class Local(Protocol):
     def targets(self, split: DataSplit) -> npt.NDArray[Any]:
         """Class indices (n,) int64, or values (n,) float32 for a regression task."""
 
-    def card(self, seed: int, client: ClientId, min_cell: int) -> Card:
+    def card(self, seed: int, client: ClientId, min_cell: int, blocks: int | None = None) -> Card:
         """The summary of the training samples by which a fleet is tested for shifts.
 
         It is made of the samples as the model gets them.
@@ -539,6 +539,7 @@ class Local(Protocol):
             seed: of the run.
             client: the agent.
             min_cell: the fewest samples of a class whose sums are in it.
+            blocks: of the card; None: as many as one that is sent.
         """
 
 

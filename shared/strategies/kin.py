@@ -14,7 +14,8 @@ Method. The project's own; docs/kin.md has its idea, its formulas and what it is
    that it went into, at once and after an epoch more? Then each finishes alone, and its last third
    is local. Now all samples train.
 
-A newcomer sends its card in phase `entry` and joins the group that is nearest to it.
+A newcomer sends its card in phase `entry` and joins the group that is nearest to it. So does an
+agent whose data have changed since its card, which it finds out for itself: it keeps a finer one.
 
 Limits. A fleet of fewer than four agents is not tested. With fewer than six a cut of inputs needs
 no vote, and one of labels has none. Of more than a thousand cards a sample is tested and cut, and
@@ -29,13 +30,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import Field
 
 from covey.shared.errors import DataError
 from covey.shared.numerics.averages import Average
-from covey.shared.numerics.kinship import Card, Kinship
+from covey.shared.numerics.kinship import OWN_BLOCKS, Card, Kinship, has_changed
 from covey.shared.numerics.vectors import Vector
 from covey.shared.numerics.votes import LEAST, difference
+from covey.shared.sentences import some
 from covey.shared.strategies.base import (
     ENTRY,
     HOLD_BACK,
@@ -48,6 +51,7 @@ from covey.shared.strategies.base import (
     Buffering,
     ClientId,
     ClientState,
+    Expected,
     Job,
     Local,
     Mixture,
@@ -108,7 +112,13 @@ VOTERS = 6  # agents; fewer have no first vote
 MOST_DRAWN = 200  # agents; of more no distances are kept for a picture
 
 OWN_OR_GROUP = "own"  # the question of the second vote
-ALONE = "alone"  # number of an order to train: the model stays with the agent
+# numbers of orders to train and of their reports
+ALONE = "alone"  # the model stays with the agent
+WATCH = "watch"  # the agent looks whether its data have changed
+CHANGED = "changed"  # they have
+
+REST = 5  # rounds after which an agent may have changed again; with less a liar would keep a fleet busy
+KEPT_COUNTS, KEPT_SUMS = "card_counts", "card_sums"  # of the card that stays with the agent
 
 
 @dataclass(frozen=True)
@@ -133,6 +143,8 @@ class KinState(Tested, Ballot):
     basis: str = ""  # the cut that stands; empty: none
     finishes_alone: bool = False
     owners: tuple[ClientId, ...] = ()  # agents that have a model of their own
+    # complete rounds when an agent last left its group because its data had changed
+    changed: dict[ClientId, int] = field(default_factory=dict)
 
     @property
     def shift(self) -> tuple[str, ...]:
@@ -167,6 +179,7 @@ class Kin(ManyModels[KinState]):
         "shares",
         "reporters",
         "owners",
+        "changed",
     )
 
     sealed: ClassVar[Sealed | None] = Sealed(
@@ -216,7 +229,10 @@ class Kin(ManyModels[KinState]):
         if newcomers:
             entry = Phase(ENTRY, newcomers, ends_round=False, may_be_empty=True)
             return asking(entry, squares=True)
-        return Phase(sizes={} if state.finishes_alone else {MODEL: state.start.size})
+        if state.finishes_alone:
+            return Phase()
+        numbers = {CHANGED: Expected(most=1.0, whole=True, required=False)} if state.basis else {}
+        return Phase(sizes={MODEL: state.start.size}, numbers=numbers)
 
     def order(self, state: KinState, phase: Phase, client: ClientId) -> Order:
         if phase.name in (SIGNATURE, ENTRY):
@@ -228,6 +244,8 @@ class Kin(ManyModels[KinState]):
             return _with(order, {QUESTION: OWN_OR_GROUP, HOLD_BACK: 1})
         if state.finishes_alone:
             return _with(order, {ALONE: 1})
+        if state.basis:
+            order = _with(order, {WATCH: 1})
         return _with(order, {HOLD_BACK: 1}) if state.votes_follow else order
 
     def model(self, state: KinState, key: str) -> Vector:
@@ -243,14 +261,16 @@ class Kin(ManyModels[KinState]):
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         if job.phase in (SIGNATURE, ENTRY):
-            return with_card(Report({}, local.examples), job, local), client_state
+            report = with_card(Report({}, local.examples), job, local)
+            return report, {**client_state, **_own_card(job, local)}
         if job.phase == VOTE:
             if job.numbers[QUESTION] == GROUP_OR_ALL:
                 return ballot(group_or_all(job, local, client_state), local), client_state
             return ballot(_own_or_group(job, local, client_state), local), client_state
         [(_, start)] = self.personal(job, local, client_state)
         if ALONE not in job.numbers:
-            return trained_report(local.train(start), local), client_state
+            numbers = {CHANGED: 1} if _has_changed(job, local, client_state) else {}
+            return trained_report(local.train(start), local, numbers), client_state
         result = local.train(start, at_home=True)
         report = Report({}, local.examples, steps=result.steps, loss=result.loss)
         return report, {**client_state, LAST_MODEL: result.end}
@@ -290,7 +310,8 @@ class Kin(ManyModels[KinState]):
             owners = {*state.owners, *[client for client, _ in reports]}
             return replace(after, owners=tuple(sorted(owners)))
         models = [sums.mean(str(k), otherwise=model) for k, model in enumerate(state.models)]
-        members = [client for client, _ in reports if not state.basis or client in state.assign]
+        after = _without_changed(after, reports)
+        members = [client for client, _ in reports if not state.basis or client in after.assign]
         reporters = tuple(members) if state.votes_follow else ()
         return _asking(replace(after, models=tuple(models), reporters=reporters))
 
@@ -331,6 +352,44 @@ class Kin(ManyModels[KinState]):
 
 def _with(order: Order, numbers: Mapping[str, Any]) -> Order:
     return replace(order, numbers={**order.numbers, **numbers})
+
+
+# -- an agent whose data change -----------------------------------------------------------------------
+
+
+def _own_card(job: Job, local: Local) -> dict[str, npt.NDArray[np.float32]]:
+    """The card that the agent keeps: of more blocks, and with the sums of single samples."""
+    card = local.card(job.seed, job.client, 1, OWN_BLOCKS)
+    return {KEPT_COUNTS: card.counts.astype(np.float32), KEPT_SUMS: card.sums.astype(np.float32)}
+
+
+def _has_changed(job: Job, local: Local, client_state: ClientState) -> bool:
+    """Whether the training samples differ from those of the agent's card; never without a card."""
+    if WATCH not in job.numbers or KEPT_COUNTS not in client_state:
+        return False
+    return has_changed(_card_in(client_state), _card_in(_own_card(job, local)), job.seed)
+
+
+def _card_in(kept: ClientState) -> Card:
+    counts, sums = (kept[name].astype(np.float64) for name in (KEPT_COUNTS, KEPT_SUMS))
+    return Card(counts, sums, np.zeros(counts.shape[1]))
+
+
+def _without_changed(state: KinState, reports: Reports) -> KinState:
+    """The state in which agents whose data have changed have no group, until they send a new card."""
+    gone = {
+        client: state.done
+        for client, report in reports
+        if report.numbers.get(CHANGED)
+        and client in state.assign
+        and state.done >= state.changed.get(client, -REST) + REST
+    }
+    if not gone:
+        return state
+    assign = {client: k for client, k in state.assign.items() if client not in gone}
+    answer = f"after round {state.done}: the data of {some(sorted(gone))} have changed; new cards are asked for"
+    changed = dict(sorted({**state.changed, **gone}.items()))
+    return replace(state, assign=assign, changed=changed, answers=(*state.answers, answer))
 
 
 # -- the votes of one agent ---------------------------------------------------------------------------

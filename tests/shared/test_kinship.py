@@ -266,6 +266,49 @@ def test_noise_leaves_distances_between_groups_unbiased(kind: str) -> None:
     assert apart(40, corrected=False) > 1.3 * truth
 
 
+@pytest.mark.parametrize("samples", [30, 120])
+def test_other_samples_of_the_same_kind_are_no_change(samples: int) -> None:
+    draws = range(100)
+    fired = sum(
+        kinship.has_changed(own_card(seed, samples), own_card(seed + 1000, samples), seed)
+        for seed in draws
+    )
+    assert fired <= 2
+
+
+@pytest.mark.parametrize("kind", kinship.KINDS)
+def test_an_agent_finds_each_kind_of_change_in_its_own_data(kind: str) -> None:
+    found = [
+        kinship.has_changed(own_card(seed), own_card(seed + 1000, kind=kind), seed)
+        for seed in range(10)
+    ]
+    assert sum(found) >= 9
+
+
+def test_equal_data_and_a_part_of_them_are_no_change() -> None:
+    whole = own_card(3)
+    assert not kinship.has_changed(whole, own_card(3), 0)
+    assert not kinship.has_changed(whole, own_card(3, samples=180), 0)
+
+
+def test_data_with_another_number_of_classes_are_a_change() -> None:
+    before, after = own_card(3), own_card(3)
+    fewer = kinship.Card(after.counts[:, :3], after.sums[:, :3], after.squares[:3])
+    assert kinship.has_changed(before, fewer, 0)
+
+
+def own_card(seed: int, samples: int = 200, kind: str = "") -> kinship.Card:
+    """A card that stays with its agent, of four classes in eight dimensions."""
+    draw = np.random.default_rng(seed)
+    labels = draw.integers(0, 2 if kind == "labels" else 4, samples)
+    inputs = 3 * np.eye(4, 8)[labels] + draw.standard_normal((samples, 8))
+    inputs += kind == "style"
+    if kind == "concept":
+        labels = np.array([1, 0, 2, 3])[labels]
+    units = np.arange(samples)
+    return kinship.card([inputs], labels, 4, units, 0, "a", 1, kinship.OWN_BLOCKS)
+
+
 def test_a_cut_of_the_distances_finds_groups_of_unequal_agents() -> None:
     def swapped(agent: int, inputs: Array, labels: npt.NDArray[np.int64]) -> Agent:
         swap = [np.arange(5), np.array([1, 0, 2, 3, 4]), np.array([0, 1, 3, 2, 4])][agent % 3]

@@ -234,6 +234,68 @@ def _two_groups() -> dict[str, Any]:
     }
 
 
+def test_an_agent_whose_data_change_sends_a_new_card_and_joins_the_group_that_is_nearest(
+    tmp_path: Path,
+) -> None:
+    """Of nine rounds groups stand from the fourth on; before the sixth agent-2 gets the data of the other group."""
+    run = _with_a_change(tmp_path)
+    assert run.state.changed == {"agent-2": 6}
+    assert run.state.assign["agent-2"] == 1
+    assert [*run.state.assign.values()] == [0, 1, 1, 1, 0, 1, 0, 1]
+    assert phases(tmp_path) == ["signature", "vote", "vote", "entry"]
+    voters = [row["invited"] for row in records.lines(tmp_path) if row.get("phase") == "vote"]
+    assert "agent-2" not in voters[1], "its last model is that of other data"
+    assert "after round 6: the data of agent-2 have changed; new cards are asked for" in sentences(
+        tmp_path
+    )
+
+
+def test_without_groups_no_agent_looks_whether_its_data_have_changed(tmp_path: Path) -> None:
+    run = _with_a_change(tmp_path, even, other=swapped)
+    assert not run.state.changed
+    assert phases(tmp_path) == ["signature"]
+
+
+def _with_a_change(
+    folder: Path, labelling: Labelling = swapped, other: Labelling | None = None
+) -> Run:
+    """A run in whose sixth round agent-2 has other samples, named as by agent-1 or by another rule."""
+    rule = other or labelling
+    changed = people(lambda agent: rule(1), more=50)
+    before, after = local_for(people(labelling)), local_for(changed)
+
+    def local(client: ClientId, order: OrderMessage) -> Local:
+        assert order.work is not None
+        has_changed = client == "agent-2" and order.work.round >= 5
+        found: Local = (after if has_changed else before)(client, order)
+        return found
+
+    return complete(folder, labelling, scene(9), local=local)
+
+
+def test_a_liar_whose_data_change_in_every_round_is_asked_for_a_card_in_every_fifth() -> None:
+    state = KinState(
+        flat(0, 0),
+        (flat(5, 5), flat(-5, -5)),
+        tested=True,
+        basis="inputs",
+        assign={"liar": 0},
+        rounds=99,
+        done=20,
+    )
+    strategy = Kin()
+    report = Report({"model": flat(1, 1)}, 10, {"changed": 1})
+    left = []
+    for _ in range(12):
+        phase = strategy.plan(state, View(state.done, 99, 0, ("liar",)))
+        assert phase.name == "train"
+        state = folded(strategy, state, phase, [("liar", report)])
+        if "liar" not in state.assign:
+            left.append(state.done)
+            state = replace(state, assign={"liar": 0})
+    assert left == [21, 26, 31]
+
+
 def test_each_decision_is_a_row_of_the_report_and_an_event_of_the_dashboard(tmp_path: Path) -> None:
     complete(tmp_path, swapped, scene())
     lines = list(records.lines(tmp_path))
