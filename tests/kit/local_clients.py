@@ -38,6 +38,8 @@ class LocalClients:
 
     def report(self, run: Run, client: ClientId, order: OrderMessage) -> bytes:
         """Train on this client's data."""
+        # a coordinator that was killed may have accepted the last report, and the client not know of it
+        self.settle(run, client, run.facts.accepted.get(client, 0))
         return self.work(run, client, order).to_bytes()
 
     def work(self, run: Run, client: ClientId, order: OrderMessage) -> ReportContent:

@@ -31,7 +31,7 @@ from covey.shared.wire.messages import OrderMessage
 from tests import clock, drive
 from tests.bowl import Bowl, Softmax, bowl_layout, flat, softmax_client
 from tests.kit import small_run
-from tests.kit.local_clients import LocalClients
+from tests.kit.local_clients import LocalClients, LocalFor
 from tests.kit.small_fleet import PATIENT, Fleet, Numpy
 from tests.kit.small_run import fingerprint, local_for, rules, samples_of, scenario, setup
 from tests.shared import planted
@@ -260,7 +260,10 @@ def _with_a_change(
     folder: Path, labelling: Labelling = swapped, other: Labelling | None = None
 ) -> Run:
     """A run in whose sixth round agent-2 has other samples, named as by agent-1 or by another rule."""
-    rule = other or labelling
+    return complete(folder, labelling, scene(9), local=_changing(labelling, other or labelling))
+
+
+def _changing(labelling: Labelling, rule: Labelling) -> LocalFor:
     changed = people(lambda agent: rule(1), more=50)
     before, after = local_for(people(labelling)), local_for(changed)
 
@@ -270,7 +273,7 @@ def _with_a_change(
         found: Local = (after if has_changed else before)(client, order)
         return found
 
-    return complete(folder, labelling, scene(9), local=local)
+    return local
 
 
 def test_a_liar_whose_data_change_in_every_round_is_asked_for_a_card_in_every_fifth() -> None:
@@ -500,14 +503,29 @@ class KilledError(Exception):
     pass
 
 
-@pytest.mark.parametrize("at", range(2, 22, 3))
+@pytest.mark.parametrize("at", range(2, 12))
 def test_a_kill_at_any_checkpoint_changes_neither_a_vote_nor_a_byte(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
-    plan = scene()
+    _kill(tmp_path, monkeypatch, at, scene(), local_for(people(swapped)))
+
+
+@pytest.mark.parametrize("at", range(8, 14))
+def test_a_kill_while_an_agent_changes_its_group_changes_no_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    run = _kill(tmp_path, monkeypatch, at, scene(9), _changing(swapped, swapped))
+    assert run.state.changed == {"agent-2": 6}
+    assert run.state.assign["agent-2"] == 1
+
+
+def _kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, plan: Scenario, local: LocalFor
+) -> Run:
+    """A run that is killed at a checkpoint and resumed, with the bytes of one that is not."""
     samples = samples_of(people(swapped))
-    whole = complete(tmp_path / "whole", swapped, plan)
-    first = driver(tmp_path / "killed", swapped, plan)
+    whole = complete(tmp_path / "whole", swapped, plan, local=local)
+    first = driver(tmp_path / "killed", swapped, plan, local=local)
     save, saves = Run._save, 0
 
     def dies(run: Run) -> None:
@@ -518,16 +536,16 @@ def test_a_kill_at_any_checkpoint_changes_neither_a_vote_nor_a_byte(
         save(run)
 
     monkeypatch.setattr(Run, "_save", dies)
-    try:
-        run = first.complete(samples)
-    except KilledError:
-        monkeypatch.undo()
-        first.run, effects = Run.resume(
-            tmp_path / "killed", plan, setup(plan), rules(plan, start_agents=8), 0.0
-        )
-        run = first.complete(samples, [*effects, *first.run.desired()])
+    with pytest.raises(KilledError):
+        first.complete(samples)
+    monkeypatch.undo()
+    first.run, effects = Run.resume(
+        tmp_path / "killed", plan, setup(plan), rules(plan, start_agents=8), 0.0
+    )
+    run = first.complete(samples, [*effects, *first.run.desired()])
     assert fingerprint(run) == fingerprint(whole)
     assert json.dumps(run.state.outcomes) == json.dumps(whole.state.outcomes)
+    return run
 
 
 def test_settings_that_a_vote_cannot_work_with_are_refused_with_a_reason() -> None:
