@@ -39,9 +39,7 @@ SWEEPS = 50
 RIDGE = 1.0
 FLIPS = 1999
 LEVEL = 0.01
-OWN_BLOCKS = (
-    16  # of a card that an agent keeps for itself: two cards of four blocks are too few to compare
-)
+OWN_BLOCKS = 16  # of a card that stays with its agent; of four blocks two cards show nothing
 CHANGED = 0.001  # the level at which an agent finds its own data changed
 MOST_CLASSES = 50
 LEVELS = 10  # classes of a regression
@@ -59,9 +57,7 @@ class Card:
     Counts are complete. Sums are zero for classes with fewer than `min_cell` samples of the agent.
     """
 
-    counts: (
-        Matrix  # n (4, C): samples by block and class; `OWN_BLOCKS` where it stays with the agent
-    )
+    counts: Matrix  # n (4, C): samples by block and class; (16, C) where it stays with the agent
     sums: Matrix  # S (4, C, p): sums of the projected inputs
     squares: Matrix  # q (C,): sums of their squared norms; zeros where they were not sent
 
