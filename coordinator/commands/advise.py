@@ -29,6 +29,7 @@ from covey.coordinator.view.table import Column, Table
 from covey.shared.errors import UserError
 from covey.shared.files import write_atomically
 from covey.shared.numerics.kinship import KINDS, LEVEL
+from covey.shared.numerics.measures import Kind
 from covey.shared.scenario.load import from_mapping
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name
@@ -78,16 +79,29 @@ class Advice:
         return Table("Groups", columns, rows)
 
 
-def advice(notes: Mapping[str, Any], agents: int, groups: Sequence[Sequence[str]] = ()) -> Advice:
+# what helps if labels differ, or targets of a regression, by the kind of task
+FOR_LABELS: Mapping[Kind, str] = {
+    "classes": "set task.label_prior: on",
+    "values": "keep the bias of the last layer on each device (task.keep)",
+}
+
+
+def advice(
+    notes: Mapping[str, Any],
+    agents: int,
+    groups: Sequence[Sequence[str]] = (),
+    kind: Kind = "classes",
+) -> Advice:
     """The advice from what the record has of Kin.
 
     Args:
         notes: as `Kin.shown` makes them after the tests.
         agents: the number that sent a card.
         groups: the members of each group of the first cut; empty where there is none.
+        kind: of the task.
     """
     chances = notes.get("shift_chances", {})
-    shifts = [kind for kind in KINDS if chances.get(kind, 1.0) < LEVEL]
+    shifts = [shift for shift in KINDS if chances.get(shift, 1.0) < LEVEL]
     silhouette = next(iter(notes["silhouettes"].values()), None)
     found = Advice(
         "one model", "", agents, chances, tuple(tuple(names) for names in groups), silhouette
@@ -105,18 +119,20 @@ def advice(notes: Mapping[str, Any], agents: int, groups: Sequence[Sequence[str]
         )
     verb = "differs" if shifts in (["style"], ["concept"]) else "differ"
     differ = f"{' and '.join(shifts)} {verb} between agents"
+    remedy = FOR_LABELS.get(kind, "") if "labels" in shifts else ""
     if silhouette is not None and silhouette >= CLEAR:
+        other = f"; or try one model: {remedy}" if remedy else ""
         return replace(
             found,
             kind="groups",
             sentence=f"cluster: {differ}, and they fall into {counted(len(groups), 'group')}; take kin, whose agents vote on "
-            "it, or fedclust or ifca, which ask for the cards too",
+            f"it, or fedclust or ifca, which ask for the cards too{other}",
         )
     return replace(
         found,
         kind="own models",
-        sentence=f"personalise rather than cluster: {differ}, but they hardly fall into groups; let agents finish at home, "
-        "or take kin, whose agents vote on it",
+        sentence=f"personalise rather than cluster: {differ}, but they hardly fall into groups; "
+        f"{remedy and f'{remedy}, '}let agents finish at home, or take kin, whose agents vote on it",
     )
 
 
@@ -167,7 +183,8 @@ def advise(
     if cards is None:
         return None
     tested = next(row for row in cards.phases if row["phase"] == SIGNATURE)
-    found = advice(tested["notes"], len(tested["reported"]), _grouped(cards.assignment))
+    groups = _grouped(cards.assignment)
+    found = advice(tested["notes"], len(tested["reported"]), groups, scenario.task.kind)
     if picture is not None and cards.picture:
         write_atomically(picture, cards.picture.encode())
         found = replace(found, picture=str(picture))

@@ -19,6 +19,7 @@ from covey.coordinator.commands.advise import Advice, advice, planned
 from covey.coordinator.record import records
 from covey.coordinator.run.run import Run
 from covey.shared.errors import UserError
+from covey.shared.numerics.measures import Kind
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.reading import forgotten
 from tests import clock
@@ -59,6 +60,28 @@ def test_the_advice_follows_from_the_tests_and_from_how_clear_the_groups_are(
     given = advice(found, 4, GROUPS)
     assert given.kind == kind
     assert sentence in given.sentence
+
+
+@pytest.mark.parametrize(
+    ("silhouette", "kind", "sentence"),
+    [
+        (
+            0.3,
+            "classes",
+            "groups; set task.label_prior: on, let agents finish at home, or take kin",
+        ),
+        (0.3, "values", "groups; keep the bias of the last layer on each device (task.keep), let"),
+        (0.3, "labels", "groups; let agents finish at home, or take kin"),
+        (0.8, "classes", "for the cards too; or try one model: set task.label_prior: on"),
+        (0.8, "values", "or try one model: keep the bias of the last layer on each device"),
+    ],
+)
+def test_where_labels_differ_the_advice_names_what_helps_without_groups(
+    silhouette: float, kind: Kind, sentence: str
+) -> None:
+    assert sentence in advice(notes(silhouette, labels=0.001), 4, GROUPS, kind).sentence
+    other = advice(notes(silhouette, style=0.001), 4, GROUPS, kind).sentence
+    assert "task." not in other
 
 
 def test_a_run_that_stops_after_the_cards_trains_and_tests_nothing_and_has_the_groups(
