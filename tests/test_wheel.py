@@ -30,8 +30,15 @@ FOREIGN = "raise ImportError('this package belongs to somebody else')\n"
 
 
 def python(*arguments: str, folder: Path = ROOT) -> None:
+    # with the path of a checkout pip would find Covey installed already
+    surroundings = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
-        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, check=False
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=surroundings,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
