@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measuring import mean_and_spread, record_options, resumed
-from benchmarks.torch_runs import TorchClients, device_options, repeatable, started
+from benchmarks.torch_runs import TorchClients, device_options, megabytes, repeatable, started
 from covey.agent.data import Dataset, fit
 from covey.agent.data.partition import client_dataset, fleet_data
 from covey.agent.light.numpy_learner import NumpyLocal
@@ -226,13 +226,6 @@ def accuracy(run: Run, mode: str) -> float:
         if mode in figures and figures[mode]["n"]
     ]
     return round(100 * float(np.mean(shares)), 3)
-
-
-def megabytes(run: Run, agents: int) -> float:
-    """Of all rounds, per agent."""
-    traffic = run.traffic
-    values = traffic["up_vectors"] + traffic["down_vectors"] - traffic["evaluation_vectors"]
-    return round(4e-6 * values / agents, 4)
 
 
 def cells(

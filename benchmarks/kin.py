@@ -36,21 +36,19 @@ from scipy.stats import t as students
 from benchmarks.default_cut import FEWEST, PLAIN, SIGMA, kept_shares, sizes_of
 from benchmarks.kin_fleets import FLEETS, NATURAL, SETTINGS, Fleet, Setting
 from benchmarks.measuring import record_options, resumed, show_tables
-from benchmarks.torch_runs import TorchClients, device_options, repeatable, started
+from benchmarks.torch_runs import TorchClients, device_options, megabytes, repeatable, started
 from covey.agent.data import Dataset, fit
 from covey.agent.data.dataset import hold_back, take
-from covey.agent.data.partition import Split, client_dataset, fleet_data, partition
+from covey.agent.data.partition import Split, client_dataset, divided, fleet_data
 from covey.agent.data.survey import DataSurvey
 from covey.agent.light.numpy_learner import NumpyLocal
 from covey.coordinator.commands.advise import advice, planned
-from covey.coordinator.run.run import Run
 from covey.shared.client import shuffle
 from covey.shared.numerics.measures import derived
 from covey.shared.numerics.metrics import adjusted_rand
 from covey.shared.scenario.fleet_statistics import resolved
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name
-from covey.shared.seeds import generator
 from covey.shared.strategies.base import HOLD_BACK, MOMENTS, VOTE, ClientId, Local, Training
 from covey.shared.wire.messages import OrderMessage
 
@@ -193,16 +191,7 @@ def _divided(scene: Scenario, kind: Fleet, data_root: Path | None) -> tuple[Data
     assert scene.fleet is not None
     assert not isinstance(scene.fleet.partition, str)
     data = kind.make(scene.seed, data_root)
-    split = partition(
-        scene.fleet.partition,
-        data.targets,
-        scene.fleet.agents,
-        generator(scene.seed, "partition"),
-        groups=data.groups,
-        populations=data.populations,
-        overlap=data.overlap,
-    )
-    return data, split
+    return data, divided(data, scene.fleet.partition, scene.fleet, scene.seed)
 
 
 class Voters(TorchClients):
@@ -255,7 +244,7 @@ def measured(cell: Cell, data_root: Path | None = None) -> dict[str, Any]:
     began = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
         run = clients.run(Path(folder))
-        megabytes = _megabytes(run)
+        traffic = megabytes(run, len(owned))
     modes = {
         mode: np.array([_shown(own[mode]) for own in run.facts.evaluation.values()])
         for mode in MODES
@@ -267,7 +256,7 @@ def measured(cell: Cell, data_root: Path | None = None) -> dict[str, Any]:
     figures: dict[str, Any] = {
         **{mode: float(values.mean()) for mode, values in modes.items()},
         "decile": {mode: _worst_decile(values) for mode, values in modes.items()},
-        "mb": megabytes / len(owned),
+        "mb": traffic,
         "sizes": sizes_of(labels) if clusters else [],
         "ari": adjusted_rand(labels, list(truth)) if truth and clusters else None,
         "seconds": round(time.process_time() - began, 1),
@@ -291,13 +280,6 @@ def _shown(figures: Mapping[str, float]) -> float:
 def _worst_decile(values: npt.NDArray[np.float64]) -> float:
     """The mean over the tenth of the agents (n,), one at least, that have least."""
     return float(np.sort(values)[: max(len(values) // 10, 1)].mean())
-
-
-def _megabytes(run: Run) -> float:
-    """Of models and cards in all rounds, both ways, without evaluations."""
-    traffic = run.traffic
-    values = traffic["up_vectors"] + traffic["down_vectors"] - traffic["evaluation_vectors"]
-    return 4e-6 * values
 
 
 def cells(

@@ -65,9 +65,7 @@ class Fleet:
     change: Change | None = None  # an agent's data as its group has them, from those of the others
     unequal: bool = False  # numbers of samples are log-normal
     own: Setting | None = None  # None: that of the table
-    make: Make | None = (
-        None  # its data, whose groups are the agents; None: as the setting names them
-    )
+    make: Make | None = None  # its data, whose groups are the agents; None: as the setting has them
 
 
 def renamed(*names: list[int]) -> Change:

@@ -137,6 +137,13 @@ class TorchClients(LocalClients):
         return self.driver(run, self, observer).complete(samples or self.samples())
 
 
+def megabytes(run: Run, agents: int) -> float:
+    """Of vectors in all rounds, both ways and without evaluations, per agent."""
+    traffic = run.traffic
+    values = traffic["up_vectors"] + traffic["down_vectors"] - traffic["evaluation_vectors"]
+    return round(4e-6 * values / agents, 4)
+
+
 class WithLiars(TorchClients):
     """Agents of which some are hostile."""
 

@@ -26,6 +26,7 @@ from covey.agent.data.natural_clients import NaturalClients, by_group
 from covey.agent.data.partition_rules import rule
 from covey.shared.errors import UserError
 from covey.shared.files import atomic_replace
+from covey.shared.scenario.fleet import Fleet
 from covey.shared.scenario.partition import ByGroup, Partition
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
@@ -218,11 +219,16 @@ def fleet_data(scenario: Scenario, data_root: str | Path | None = None) -> tuple
         return data, load_split(fleet.partition, data, fleet.agents)
     if fleet.limit is not None:
         data = limited(data, fleet.limit, generator(scenario.seed, "limit"))
-    split = partition(
-        fleet.partition,
+    return data, divided(data, fleet.partition, fleet, scenario.seed)
+
+
+def divided(data: Dataset, rule: Partition, fleet: Fleet, seed: int) -> Split:
+    """Who of a fleet holds which of these samples, by a rule and the scenario's seed. Raises UserError."""
+    return partition(
+        rule,
         data.targets,
         fleet.agents,
-        generator(scenario.seed, "partition"),
+        generator(seed, "partition"),
         groups=data.groups,
         test_targets=data.test_targets,
         test_groups=data.test_groups,
@@ -230,7 +236,6 @@ def fleet_data(scenario: Scenario, data_root: str | Path | None = None) -> tuple
         test_share=fleet.test_share,
         overlap=data.overlap,
     )
-    return data, split
 
 
 def limited(data: Dataset, limit: int, rng: np.random.Generator) -> Dataset:
