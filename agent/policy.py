@@ -19,6 +19,7 @@ from covey.agent.conditions import validated
 from covey.agent.learner_choice import TORCH, cannot_train
 from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import PublicError, UserError
+from covey.shared.strategies.method_names import METHODS
 from covey.shared.strategies.phase_names import (
     CARD,
     CHOOSE,
@@ -32,41 +33,6 @@ from covey.shared.strategies.phase_names import (
 from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.messages import DeviceKind, DeviceWish, ModelRef, OrderMessage, Work, is_base
 
-METHODS = (
-    "cfl",
-    "clove",
-    "ditto",
-    "fedala",
-    "fedavg",
-    "fedbabu",
-    "fedbn",
-    "fedclust",
-    "feddane",
-    "feddbe",
-    "feddist",
-    "feddws",
-    "fedem",
-    "fedgwc",
-    "fednova",
-    "fedprox",
-    "fedrep",
-    "fedsgd",
-    "fedsoft",
-    "feroma",
-    "fesem",
-    "fesem_ma",
-    "flux",
-    "fuzzy",
-    "given",
-    "ifca",
-    "kin",
-    "lg",
-    "local",
-    "pacfl",
-    "perfedavg",
-    "robust",
-    "scaffold",
-)
 if TYPE_CHECKING:
     from covey.shared.secure.agent import OwnersPolicy
 

@@ -8,7 +8,7 @@ from covey.shared import plugins
 from covey.shared.consent import BUILT_IN_MODELS, AllowedCode
 from covey.shared.errors import UserError
 from covey.shared.scenario.scenario import Scenario
-from covey.shared.strategies.registry import BUILT_IN
+from covey.shared.strategies.registry import is_built_in
 
 
 def check_code(scenario: Scenario, allowed: AllowedCode) -> None:
@@ -25,7 +25,7 @@ def named_code(scenario: Scenario) -> tuple[str, ...]:
     methods = [scenario.strategy]
     if scenario.compare is not None:
         methods += [method.strategy for method in scenario.compare.methods]
-    own = [method for method in methods if type(method) not in BUILT_IN.values()]
+    own = [method for method in methods if not is_built_in(method)]
     found: set[str] = {method.name for method in own}
     if scenario.task.model.name not in BUILT_IN_MODELS:
         found.add(scenario.task.model.name)

@@ -14,7 +14,7 @@ from covey.shared.scenario.introspection import fields, members, name_of
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.yaml_source import render
 from covey.shared.strategies.base import Strategy
-from covey.shared.strategies.registry import AnyStrategy, installed_method
+from covey.shared.strategies.registry import BUILT_IN, installed_method
 
 MAX_SHOWN = 40  # characters of a value in a message
 
@@ -58,7 +58,7 @@ def methods() -> list[dict[str, Any]]:
     Returns:
         One object per method: name, summary, source (paper), and parameters with type, default and description.
     """
-    kinds = list(members(AnyStrategy))
+    kinds = list(BUILT_IN.values())
     allowed, _ = _installed_methods()
     for name in allowed:
         kind = installed_method(name)

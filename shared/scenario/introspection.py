@@ -10,8 +10,13 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from covey.shared.scenario.yaml_source import Path
+from covey.shared.strategies.base import Strategy
+from covey.shared.strategies.registry import BUILT_IN
 
 SectionType = type[BaseModel]
+ANY_METHOD = Strategy[
+    Any
+]  # stands for all built-in methods, which are imported only if a question needs them
 
 
 def models_at(path: Path, data: Any, root: SectionType) -> list[SectionType]:
@@ -55,7 +60,8 @@ def name_of(kind: SectionType) -> str:
 def _sections_below(choices: Sequence[SectionType], key: str) -> list[SectionType]:
     """The sections that a key of any of these sections may hold."""
     found = []
-    for choice in choices:
+    is_of_all = all(key in fields(choice) for choice in choices)
+    for choice in choices if is_of_all else _opened(choices):
         info = fields(choice).get(key)
         if info is not None:
             found += sections_in(info.annotation)
@@ -81,15 +87,34 @@ def sections_around(path: Path, data: Any, root: SectionType) -> list[SectionTyp
     return models_at(path[:-1], data, root)
 
 
+def is_chosen_by_name(choices: Sequence[SectionType]) -> bool:
+    """Whether these sections are the members of a union."""
+    return len(choices) > 1 or ANY_METHOD in choices
+
+
 def chosen(choices: Sequence[SectionType], data: Mapping[Any, Any]) -> list[SectionType]:
     """The members of a union that the `name` in the data chooses; all of them if it chooses none."""
-    if len(choices) < 2:
-        return list(choices)
     name = data.get("name")
+    choices = _opened(choices, name)
+    if len(choices) < 2:
+        return choices
     named = [
         choice for choice in choices if "name" in choice.model_fields and name_of(choice) == name
     ]
     return named or list(choices)
+
+
+def _opened(choices: Sequence[SectionType], name: Any = None) -> list[SectionType]:
+    """The sections with the built-in methods in place of `ANY_METHOD`: that of a name, or else all."""
+    found: list[SectionType] = []
+    for choice in choices:
+        if choice is not ANY_METHOD:
+            found.append(choice)
+        elif name in list(BUILT_IN):
+            found.append(BUILT_IN[name])
+        else:
+            found += BUILT_IN.values()
+    return found
 
 
 def value_inside(data: Any, key: str | int) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 from covey.shared.errors import UserError
 from covey.shared.plain_name import as_section
-from covey.shared.scenario.introspection import models_at
+from covey.shared.scenario.introspection import ANY_METHOD, is_chosen_by_name, models_at
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.yaml_source import Path, Source, YamlError, parse
 
@@ -94,7 +94,7 @@ def _put(data: Any, path: Path, value: Any) -> None:
             _set(inside, key, {}, path[:depth])
         inside = inside[key]
     if last == "name" and isinstance(inside, dict):
-        is_union = len(models_at(path[:-1], None, Scenario)) > 1
+        is_union = is_chosen_by_name(models_at(path[:-1], None, Scenario))
         if is_union and inside.get(last) != value:
             inside.clear()
     _set(inside, last, value, path)
@@ -104,7 +104,7 @@ def _has_name(section: Path) -> bool:
     """Whether this section may be written as its name alone."""
     for member in models_at(section, None, Scenario):
         is_written_flat = hasattr(member, "inner_field")
-        if is_written_flat or "name" in member.model_fields:
+        if is_written_flat or member is ANY_METHOD or "name" in member.model_fields:
             return True
     return False
 

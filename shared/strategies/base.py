@@ -53,7 +53,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -603,6 +603,12 @@ class Strategy(BaseModel, Generic[S]):
 
     summary: ClassVar[str] = ""  # one line for `coordinator methods`
     source: ClassVar[str] = ""  # paper, year
+
+    if TYPE_CHECKING:
+
+        @property
+        def name(self) -> str:
+            """By which a scenario chooses the method. A subclass has it as a field."""
 
     server: Server | None = Field(
         None,

@@ -1,4 +1,4 @@
-"""One method, one file. The union below is the registry of the built-in methods: a method joins by being in it.
+"""One method, one file. A built-in method joins by its line in `method_names`; it is imported when it is used.
 
 Methods of other installed packages join by an entry point of the group `covey.strategies`. They are subclasses of
 `Strategy` with a `name: Literal["..."]` that equals the name of their entry point.
@@ -6,91 +6,43 @@ Methods of other installed packages join by an entry point of the group `covey.s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, get_args
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Annotated, Any, Union, get_args
 
-from pydantic import Field, SerializationInfo, WrapSerializer, WrapValidator
-from pydantic_core.core_schema import SerializerFunctionWrapHandler, ValidatorFunctionWrapHandler
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
+from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
 from covey.shared import plugins
 from covey.shared.consent import consent
 from covey.shared.errors import UserError
 from covey.shared.plain_name import OrItsName
 from covey.shared.strategies.base import Strategy
-from covey.shared.strategies.cfl import Cfl
-from covey.shared.strategies.clove import Clove
-from covey.shared.strategies.ditto import Ditto
-from covey.shared.strategies.fedala import FedAla
-from covey.shared.strategies.fedavg import FedAvg
-from covey.shared.strategies.fedbabu import FedBabu
-from covey.shared.strategies.fedbn import FedBn
-from covey.shared.strategies.fedclust import FedClust
-from covey.shared.strategies.feddane import FedDane
-from covey.shared.strategies.feddbe import FedDbe
-from covey.shared.strategies.feddist import FedDist
-from covey.shared.strategies.feddws import FedDws
-from covey.shared.strategies.fedem import FedEm
-from covey.shared.strategies.fedgwc import FedGwc
-from covey.shared.strategies.fednova import FedNova
-from covey.shared.strategies.fedprox import FedProx
-from covey.shared.strategies.fedrep import FedRep
-from covey.shared.strategies.fedsgd import FedSgd
-from covey.shared.strategies.fedsoft import FedSoft
-from covey.shared.strategies.feroma import Feroma
-from covey.shared.strategies.fesem import Fesem
-from covey.shared.strategies.fesem_ma import FesemMa
-from covey.shared.strategies.flux import Flux
-from covey.shared.strategies.fuzzy import Fuzzy
-from covey.shared.strategies.given import Given
-from covey.shared.strategies.ifca import Ifca
-from covey.shared.strategies.kin import Kin
-from covey.shared.strategies.lg import LgFedAvg
-from covey.shared.strategies.local import LocalOnly
-from covey.shared.strategies.pacfl import Pacfl
-from covey.shared.strategies.perfedavg import PerFedAvg
-from covey.shared.strategies.robust import Robust
-from covey.shared.strategies.scaffold import Scaffold
+from covey.shared.strategies.method_names import METHODS
 
-BuiltIn = Annotated[
-    Cfl
-    | Clove
-    | Ditto
-    | FedAla
-    | FedAvg
-    | FedBabu
-    | FedBn
-    | FedClust
-    | FedDane
-    | FedDbe
-    | FedDist
-    | FedDws
-    | FedEm
-    | FedGwc
-    | FedNova
-    | FedProx
-    | FedRep
-    | FedSgd
-    | FedSoft
-    | Feroma
-    | Fesem
-    | FesemMa
-    | Flux
-    | Fuzzy
-    | Given
-    | Ifca
-    | Kin
-    | LgFedAvg
-    | LocalOnly
-    | Pacfl
-    | PerFedAvg
-    | Robust
-    | Scaffold,
-    Field(discriminator="name"),
-]
+Kind = type[Strategy[Any]]
 
-BUILT_IN: Mapping[str, type[Strategy[Any]]] = {
-    kind.model_fields["name"].default: kind for kind in get_args(get_args(BuiltIn)[0])
-}
+
+class _BuiltIn(Mapping[str, Kind]):
+    """The classes of the built-in methods by name. A look-up imports one module, a walk all of them."""
+
+    def __getitem__(self, name: str) -> Kind:
+        kind: Kind = getattr(import_module(f"covey.shared.strategies.{name}"), METHODS[name])
+        return kind
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(METHODS)
+
+    def __len__(self) -> int:
+        return len(METHODS)
+
+
+BUILT_IN = _BuiltIn()
+
+
+def is_built_in(method: Strategy[Any]) -> bool:
+    """Whether a method is Covey's own, whatever its name is."""
+    return method.name in METHODS and type(method) is BUILT_IN[method.name]
 
 
 def installed_method(name: str) -> type[Strategy[Any]]:
@@ -118,29 +70,39 @@ def installed_method(name: str) -> type[Strategy[Any]]:
     return kind
 
 
-def _validated(value: Any, built_in: ValidatorFunctionWrapHandler) -> Any:
-    """An installed package's method where the value is or names one; in all other cases the built-in union decides."""
-    if isinstance(value, Strategy) and type(value) not in BUILT_IN.values():
+class _ByName:
+    """Marks the type of a method: the `name` among its keys chooses the class, and only this class is imported."""
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            _validated, serialization=core_schema.simple_ser_schema("any")
+        )
+
+    def __get_pydantic_json_schema__(
+        self, core: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        kinds: Any = Union[tuple(BUILT_IN.values())]  # noqa: UP007 - a union of a list
+        return handler(TypeAdapter(Annotated[kinds, Field(discriminator="name")]).core_schema)
+
+
+def _validated(value: Any) -> Strategy[Any]:
+    """The method that a value is or names. Errors are those of pydantic for unions."""
+    if isinstance(value, Strategy):
         return value
-    name = value.get("name") if isinstance(value, Mapping) else None
-    if (
-        isinstance(name, str)
-        and name not in BUILT_IN
-        and name in plugins.installed(plugins.STRATEGIES)
-    ):
+    if not isinstance(value, Mapping):
+        raise PydanticKnownError("model_attributes_type")
+    if "name" not in value:
+        raise PydanticKnownError("union_tag_not_found", {"discriminator": "'name'"})
+    name = value["name"]
+    if isinstance(name, str) and name in METHODS:
+        return BUILT_IN[name].model_validate(value)
+    if isinstance(name, str) and name in plugins.installed(plugins.STRATEGIES):
         return installed_method(name).model_validate(value)
-    return built_in(value)
+    known = ", ".join(map(repr, METHODS))
+    context = {"discriminator": "'name'", "tag": str(name), "expected_tags": known}
+    raise PydanticKnownError("union_tag_invalid", context)
 
 
-def _serialized(
-    value: Strategy[Any], built_in: SerializerFunctionWrapHandler, info: SerializationInfo
-) -> Any:
-    """The union's serializer knows the built-in methods alone."""
-    if type(value) in BUILT_IN.values():
-        return built_in(value)
-    return value.model_dump(mode=info.mode, by_alias=bool(info.by_alias))
-
-
-AnyStrategy = Annotated[
-    BuiltIn, WrapValidator(_validated), WrapSerializer(_serialized), OrItsName()
-]
+AnyStrategy = Annotated[Strategy[Any], _ByName(), OrItsName()]
