@@ -557,7 +557,7 @@ class Strategy(BaseModel, Generic[S]):
     chooses it, and its hyper-parameters as pydantic fields, each with a description: they are
     printed by `coordinator methods`. A subclass must write `init`, `plan`, `order`, `model`,
     `work`, `terms`, `fold`, `serve` and `clusters`; the classes in `bases/` write most of them. An
-    `individual` method has no terms. Add the class to `registry.py`, and it can be used in scenarios, tests and comparisons. A method in a
+    `individual` method has no terms. Add its line to `method_names.py`, and it can be used in scenarios, tests and comparisons. A method in a
     package of your own joins by an entry point instead; the tutorial shows how.
 
     Example:
