@@ -18,6 +18,7 @@ from pydantic_core import ErrorDetails
 from covey.agent.conditions import validated
 from covey.agent.learner_choice import TORCH, cannot_train
 from covey.shared.consent import NO_CODE, AllowedCode
+from covey.shared.disclosures import Promise
 from covey.shared.errors import PublicError, UserError
 from covey.shared.strategies.phase_names import (
     CARD,
@@ -274,6 +275,19 @@ class Policy(BaseModel):
     max_seconds: Annotated[float, Field(gt=0)] | None = Field(
         None, description="seconds for the work of one order; then the training process is ended"
     )
+
+    @property
+    def promises(self) -> frozenset[Promise]:
+        """What keeps fields of reports and statuses back, whatever an order asks for."""
+        sums, noise = self.privacy.secure_least is not None, self.privacy.local_epsilon is not None
+        found = {
+            Promise.SUMMED: sums,
+            Promise.NOISED: noise,
+            Promise.KEPT: sums or noise,
+            Promise.NO_LABELS: self.labels == "hidden",
+            Promise.NO_WORDS: self.words == "hidden",
+        }
+        return frozenset(promise for promise, holds in found.items() if holds)
 
     @property
     def limits_memory(self) -> bool:

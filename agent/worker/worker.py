@@ -37,12 +37,13 @@ from typing import TYPE_CHECKING, Any
 from covey.agent.kept.privacy_account import DeviceAccount
 from covey.agent.learner_choice import TORCH
 from covey.agent.learning import learner_for, load_learner
-from covey.agent.policy import SIGNATURES, PolicyError, PrivacyDemand, Rules, values_of
+from covey.agent.policy import SIGNATURES, Policy, PolicyError, PrivacyDemand, Rules, values_of
 from covey.agent.worker.memory_file import DiskFull, MemoryDamaged, load_memory, save_memory
 from covey.agent.worker.memory_limit import memory_limited
 from covey.agent.worker.process import Options, prepared
 from covey.shared.child import death_with_parent
 from covey.shared.consent import AllowedCode, consented
+from covey.shared.disclosures import Promise, cleared
 from covey.shared.errors import CoveyError, public_text
 from covey.shared.files import obstacle, write_atomically
 from covey.shared.strategies.phase_names import EVALUATE, EXCHANGES, MOMENTS, TRAIN, VOTE
@@ -422,7 +423,7 @@ def _work(
     privacy = AgentPrivacy.from_wire(work.privacy)
     demand = rules.policy.privacy
     _check_noise(demand, work, strategy)
-    # a model that is fine-tuned for an evaluation never leaves the device: it needs no noise
+    # an evaluation trains without noise; what reads that training stays here (`covey.shared.disclosures`)
     if privacy.local is not None and work.phase != EVALUATE:
         facet = strategy.privacy.local or Trainings()
         budget = Budget(facet, privacy.rounds, work.round, work.phase == TRAIN)
@@ -446,8 +447,9 @@ def _work(
         "device": device_name(local.device, platform.machine(), rules.learner),
     }
     content = content.model_copy(update=circumstances)
-    frozen_once = getattr(local, "frozen_once", 0)
     at_home = content.numbers.get(AT_HOME) == 1
+    content = cleared(content, work.phase, _promises(rules.policy, work, strategy))
+    frozen_once = getattr(local, "frozen_once", 0)
     if at_home and job.get("keep") is not None:  # trained again, with the same draws
         local, held_back, _ = _locals(source, work, layout, client, rules, threads)
     kept = _kept(job, order, models, local, held_back, memory, at_home=at_home)
@@ -472,6 +474,25 @@ def _check_noise(demand: PrivacyDemand, work: Work, strategy: Strategy[Any]) -> 
         raise PolicyError(
             f"policy of this device: privacy.signatures: {method} adds no noise in the phase {work.phase}"
         )
+
+
+def _promises(policy: Policy, work: Work, strategy: Strategy[Any]) -> set[Promise]:
+    """What keeps fields of the report of this work back: what the owner demands, and what the order says of itself."""
+    from covey.shared.client import serves_own
+
+    found = set(policy.promises)
+    asked = work.privacy or {}
+    if asked.get("secure"):
+        found.add(Promise.SUMMED)
+    if asked.get("local"):
+        found.add(Promise.NOISED)
+    demand = policy.privacy
+    may_be_clear = demand.secure_least is None or demand.secure_clear
+    if may_be_clear and strategy.sealed is not None and work.phase in strategy.sealed.clear:
+        found.discard(Promise.SUMMED)
+    if Promise.NOISED in found and serves_own(strategy):
+        found.add(Promise.AT_HOME)
+    return found
 
 
 class _Late:
