@@ -21,7 +21,7 @@ from covey.shared.wire.messages import ReportContent
 
 
 class Promise(Enum):
-    """What keeps fields back while it is in force, in the words of a refusal."""
+    """A reason to keep fields back, in the words of a refusal."""
 
     SUMMED = "secure sums: an update leaves this device under masks alone"
     NOISED = "DP-SGD: what reads training samples leaves this device with noise alone"

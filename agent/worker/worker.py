@@ -477,7 +477,7 @@ def _check_noise(demand: PrivacyDemand, work: Work, strategy: Strategy[Any]) -> 
 
 
 def _promises(policy: Policy, work: Work, strategy: Strategy[Any]) -> set[Promise]:
-    """What keeps fields of the report of this work back: what the owner demands, and what the order says of itself."""
+    """What keeps fields of the report of this work back: what the owner demands, and what the order promises."""
     from covey.shared.client import serves_own
 
     found = set(policy.promises)

@@ -1,6 +1,6 @@
 """What an agent's own worker answers to a coordinator that asks for figures, in order to learn what a sum or noise hides.
 
-The orders are those of attacks that succeeded: figures of a fine-tuned model told training rows apart, and figures of models
+The orders are those of attacks that succeeded: figures of a fine-tuned model separated training rows, and figures of models
 that the coordinator chose gave one agent's update for any model.
 """
 
@@ -14,10 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from covey.agent.kept.secure_folder import SIGNING_KEY, SecureFolder
 from covey.agent.policy import Policy, Rules
 from covey.agent.worker.worker import answer
 from covey.shared.client import encode_model
 from covey.shared.numerics.vectors import Layout
+from covey.shared.secure.simulated import simulated_identity
+from covey.shared.strategies.phase_names import CARD
 from covey.shared.wire.codec import Codec
 from covey.shared.wire.messages import ModelRef, ReportContent, digest
 from tests.attacks.rogue import order
@@ -54,14 +57,17 @@ SEED = 3
 class Device:
     """A device with the product's own worker, whose answers the coordinator reads."""
 
-    def __init__(self, folder: Path, limit: str = "", data: Path = DATA) -> None:
-        self._folder = folder
+    def __init__(
+        self, folder: Path, limit: str = "", data: Path = DATA, learner: str = "numpy"
+    ) -> None:
+        self.folder = folder
+        self.memory = ""  # of work that was accepted
         self._data = data
-        self._rules = Rules(Policy().with_limits([limit] if limit else []), learner="numpy")
+        self._rules = Rules(Policy().with_limits([limit] if limit else []), learner=learner)
 
     def report(self, model: Any = None, **work: Any) -> ReportContent:
         """What leaves the device after an order with this model."""
-        folder = self._folder
+        folder = self.folder
         vector = np.zeros(VALUES, np.float32) if model is None else np.asarray(model, np.float32)
         rng = np.random.default_rng(0)
         content = encode_model(vector, Layout.from_wire(LAYOUT).digest, Codec("float32"), rng)
@@ -74,7 +80,7 @@ class Device:
             "job": "perform",
             "order": order(**asked).to_bytes(),
             "models": [str(path)],
-            "memory": "",
+            "memory": self.memory,
             "client": "a1",
             "source": {"data": str(self._data), "label": "progression"},
             "report_out": str(folder / "report"),
@@ -106,7 +112,7 @@ def figures(report: ReportContent) -> Mapping[str, Any]:
 
 @pytest.mark.parametrize("limit", ["", "privacy={local_epsilon: 0.1}"])
 @pytest.mark.parametrize("method", ["fedavg", "ditto", "local"])
-def test_no_figure_of_an_evaluation_tells_training_rows_apart_where_dp_sgd_hides_them(
+def test_no_figure_of_an_evaluation_depends_on_training_rows_that_dp_sgd_hides(
     tmp_path: Path, method: str, limit: str
 ) -> None:
     asked = {
@@ -123,6 +129,63 @@ def test_no_figure_of_an_evaluation_tells_training_rows_apart_where_dp_sgd_hides
     of_training = [one for one in changed if one.get("server") == honest.get("server")]
     assert of_training, "no row of these is a training row"
     assert all(one == honest for one in of_training)
+
+
+@pytest.mark.parametrize("method", ["ditto", "local"])
+def test_a_model_that_trained_at_home_without_noise_is_in_no_figure_and_neither_is_its_loss(
+    tmp_path: Path, method: str
+) -> None:
+    """Before: the losses and steps of `local`, and the figures of both."""
+    pytest.importorskip("opacus")
+    device = Device(tmp_path, learner="torch")
+    asked = {"strategy": {"name": method}, "privacy": NOISY}
+    sizes = {"model": VALUES} if method == "ditto" else {}
+    trained = device.report(sizes=sizes, numbers={"epochs": 1}, **asked)
+    assert (trained.loss, trained.steps) == (0.0, 0)
+    assert figures(trained).keys() <= {"epsilon"}
+    device.memory = str(tmp_path / "memory")
+    assert figures(device.report(phase="evaluate", evaluation=EVERYTHING, **asked)) == {}
+
+
+def test_a_card_has_no_noise_and_stays_where_the_owner_demands_dp_sgd(tmp_path: Path) -> None:
+    """The coordinator asks for DP-SGD as it must, and for sums of the samples as well."""
+    pytest.importorskip("opacus")
+    device = Device(tmp_path, "privacy={local_epsilon: 8}", learner="torch")
+    report = device.report(
+        phase="signature",
+        strategy={"name": "fedclust"},
+        numbers={CARD: 1},
+        sizes={"signature": VALUES},
+        privacy=NOISY,
+    )
+    assert report.vectors == {}
+    assert "DP-SGD: what reads training samples leaves this device with noise alone" in str(
+        report.failure
+    )
+
+
+def with_keys(folder: Path) -> None:
+    """Keys of a device that takes part in secure sums."""
+    identity = simulated_identity(SEED, "a1")
+    SecureFolder.take_entry(folder, identity.entry, identity.fleet)
+    (folder / SIGNING_KEY).write_bytes(identity.secret)
+
+
+def test_a_figure_right_after_training_does_not_ride_along_with_what_the_owner_shows(
+    tmp_path: Path,
+) -> None:
+    """`evaluation.track` is measured after the report of secure sums was stripped of its numbers."""
+    with_keys(tmp_path / "secure")
+    device = Device(tmp_path, "privacy={secure_least: 5, secure_clear: true}")
+    report = device.report(
+        phase="signature",
+        strategy={"name": "fedclust"},
+        evaluation=EVERYTHING,
+        sizes={"signature": VALUES},
+        privacy={"secure": {"clip": 1.0}, "local": None, "signatures": None, "rounds": 1},
+    )
+    assert report.vectors.keys() == {"signature"}
+    assert figures(report) == {}
 
 
 def test_a_device_that_demands_sums_gives_no_figure_of_models_that_a_coordinator_chose(
