@@ -35,6 +35,9 @@ class Promise(Enum):
 
 
 Promises = Collection[Promise]
+M = TypeVar("M", bound=BaseModel)
+R = TypeVar("R", bound=ReportContent)
+S = TypeVar("S", bound=AgentStatus)
 
 
 @dataclass(frozen=True)
@@ -199,7 +202,7 @@ def numbers_of(phase: str) -> Table:
     )
 
 
-def cleared(report: ReportContent, phase: str, promises: Promises) -> ReportContent:
+def cleared(report: R, phase: str, promises: Promises) -> R:
     """The report without what may not leave.
 
     Raises:
@@ -219,7 +222,7 @@ def cleared(report: ReportContent, phase: str, promises: Promises) -> ReportCont
     return _fields(report, REPORT, promises).model_copy(update={"numbers": numbers})
 
 
-def cleared_status(status: AgentStatus, promises: Promises) -> AgentStatus:
+def cleared_status(status: S, promises: Promises) -> S:
     """The status without what may not leave."""
     return _fields(status, STATUS, promises)
 
@@ -233,9 +236,6 @@ def _within(row: Row | None, value: Any) -> Any:
     if row is None or row.within is None or not isinstance(value, Mapping):
         return value
     return {name: one for name, one in value.items() if name in row.within}
-
-
-M = TypeVar("M", bound=BaseModel)
 
 
 def _fields(message: M, rows: Table, promises: Promises, within: str = "") -> M:
