@@ -44,7 +44,7 @@ from covey.agent.worker.process import Options, prepared
 from covey.shared.child import death_with_parent
 from covey.shared.consent import AllowedCode, consented
 from covey.shared.disclosures import Promise, cleared
-from covey.shared.errors import CoveyError, public_text
+from covey.shared.errors import CoveyError, DataError, public_text
 from covey.shared.files import obstacle, write_atomically
 from covey.shared.strategies.phase_names import EVALUATE, EXCHANGES, MOMENTS, TRAIN, VOTE
 from covey.shared.wire import frames
@@ -181,7 +181,6 @@ def answer(job: frames.Job, options: Options = DEFAULTS) -> frames.Job:
 def _inspect(job: frames.Job) -> frames.Job:
     """Describe the data for a task. Data that does not fit is an answer, not a failure; its detail stays on the device."""
     from covey.agent.worker.sources import describe, source_of
-    from covey.shared.errors import DataError
     from covey.shared.scenario.task import Task
 
     task = Task.model_validate(job["task"])
@@ -193,7 +192,7 @@ def _inspect(job: frames.Job) -> frames.Job:
             "samples": 0,
             "test_samples": 0,
             "labels": [],
-            "problem": _line(error.public),
+            "problem": _line(_told(error, Rules.from_wire(job))),
             "detail": _line(str(error)),
         }
 
@@ -328,7 +327,8 @@ def _perform(job: frames.Job, options: Options) -> frames.Job:
         raise
     except Exception as error:
         detail = _explain(error, options)
-        content = ReportContent.failed(order, job["client"], _line(public_text(error)))
+        why = _told(error, Rules.from_wire(job))
+        content = ReportContent.failed(order, job["client"], _line(why))
     report = content.packed()
     _write(Path(job["report_out"]), report, durable=job["durable"])
     done: frames.Job = {
@@ -646,6 +646,17 @@ def _explain(error: Exception, options: Options = DEFAULTS) -> str:
         traceback.print_exception(error)
     text = str(error) if isinstance(error, CoveyError) else f"{type(error).__name__}: {error}"
     return _line(text)
+
+
+def _told(error: Exception, rules: Rules) -> str:
+    """The text about an error that may leave the device.
+
+    A task names the classes that data should have, and a fault the first row that has another one: of enough tasks these are
+    the data. An owner who keeps anything back keeps that back too.
+    """
+    if isinstance(error, DataError) and rules.policy.promises:
+        return DataError(str(error)).public
+    return public_text(error)
 
 
 def _line(text: str) -> str:

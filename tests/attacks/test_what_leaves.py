@@ -94,6 +94,19 @@ class Device:
         answer(job)
         return ReportContent.from_bytes((folder / "report").read_bytes(), verified=True)
 
+    def problem(self, guess: str, target: str, other: str) -> str:
+        """What the device's status gives as the reason why its data does not fit a task."""
+        task = {
+            "features": [1],
+            "columns": [other],
+            "target": target,
+            "classes": [guess, "x"],
+            "model": {"name": "linear"},
+        }
+        source = {"data": str(self._data), "label": None}
+        job = {"job": "inspect", "source": source, "task": task, **self._rules.to_wire()}
+        return str(answer(job)["problem"])
+
 
 def with_another_target(row: int, folder: Path) -> Path:
     """The device's table with one other target."""
@@ -197,3 +210,28 @@ def test_a_device_that_demands_sums_gives_no_figure_of_models_that_a_coordinator
     for model in asked:
         report = device.report(model, phase="evaluate", evaluation=EVERYTHING)
         assert figures(report) == {}
+
+
+KEPT = ["labels=hidden", "words=hidden", "privacy={secure_least: 5}", "privacy={local_epsilon: 1}"]
+ILL = "age,ill\n50,yes\n60,no\n70,yes\n80,no\n55,yes\n65,no\n75,yes\n85,no\n"
+
+
+@pytest.mark.parametrize("limit", KEPT)
+def test_the_faults_that_a_device_finds_for_made_up_tasks_are_no_way_to_its_rows(
+    tmp_path: Path, limit: str
+) -> None:
+    """Each list of classes gave the first row that has another class, and how many classes are unknown."""
+    data = tmp_path / "ill.csv"
+    data.write_text(ILL)
+    device = Device(tmp_path, limit, data)
+    told = set()
+    for guess in ("yes", "no", "perhaps", "50"):
+        for target, other in (("ill", "age"), ("age", "ill")):
+            told.add(device.problem(guess, target, other))
+    assert told == {"the local data cannot be used; the log on the device shows the details"}
+
+
+def test_a_device_that_keeps_nothing_back_names_the_row_that_does_not_fit(tmp_path: Path) -> None:
+    data = tmp_path / "ill.csv"
+    data.write_text(ILL)
+    assert "row 2: its class is unknown" in Device(tmp_path, "", data).problem("yes", "ill", "age")
