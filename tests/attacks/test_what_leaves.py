@@ -16,10 +16,12 @@ import pytest
 
 from covey.agent.kept.secure_folder import SIGNING_KEY, SecureFolder
 from covey.agent.policy import Policy, Rules
+from covey.agent.worker.memory_file import load_memory
 from covey.agent.worker.worker import answer
 from covey.shared.client import encode_model
 from covey.shared.numerics.vectors import Layout
 from covey.shared.secure.simulated import simulated_identity
+from covey.shared.strategies.base import LAST_MODEL
 from covey.shared.strategies.phase_names import CARD
 from covey.shared.wire.codec import Codec
 from covey.shared.wire.messages import ModelRef, ReportContent, digest
@@ -65,21 +67,22 @@ class Device:
         self._data = data
         self._rules = Rules(Policy().with_limits([limit] if limit else []), learner=learner)
 
-    def report(self, model: Any = None, **work: Any) -> ReportContent:
-        """What leaves the device after an order with this model."""
+    def report(self, model: Any = None, own: Any = None, **work: Any) -> ReportContent:
+        """What leaves the device after an order with this model, and with first values of what it keeps."""
         folder = self.folder
         vector = np.zeros(VALUES, np.float32) if model is None else np.asarray(model, np.float32)
-        rng = np.random.default_rng(0)
-        content = encode_model(vector, Layout.from_wire(LAYOUT).digest, Codec("float32"), rng)
-        path = folder / f"{digest(content).hex()}.model"
-        path.write_bytes(content)
-        ref = ModelRef(key="0", digest=digest(content), parts=1, size=len(content))
+        named = {"0": vector} if own is None else {"0": vector, "own": own}
+        files = {key: self._file(one) for key, one in named.items()}
+        refs = [
+            ModelRef(key=key, digest=digest(file.read_bytes()), parts=1, size=file.stat().st_size)
+            for key, file in files.items()
+        ]
         training = {"epochs": 1, "batch": 10_000, "lr": 0.05}
-        asked = {"task": TASK, "layout": LAYOUT, "models": [ref], "training": training, **work}
+        asked = {"task": TASK, "layout": LAYOUT, "models": refs, "training": training, **work}
         job: dict[str, Any] = {
             "job": "perform",
             "order": order(**asked).to_bytes(),
-            "models": [str(path)],
+            "models": [str(file) for file in files.values()],
             "memory": self.memory,
             "client": "a1",
             "source": {"data": str(self._data), "label": "progression"},
@@ -93,6 +96,13 @@ class Device:
         }
         answer(job)
         return ReportContent.from_bytes((folder / "report").read_bytes(), verified=True)
+
+    def _file(self, vector: Any) -> Path:
+        rng = np.random.default_rng(0)
+        content = encode_model(vector, Layout.from_wire(LAYOUT).digest, Codec("float32"), rng)
+        path = self.folder / f"{digest(content).hex()}.model"
+        path.write_bytes(content)
+        return path
 
     def problem(self, guess: str, target: str, other: str) -> str:
         """What the device's status gives as the reason why its data does not fit a task."""
@@ -158,6 +168,25 @@ def test_a_model_that_trained_at_home_without_noise_is_in_no_figure_and_neither_
     assert figures(trained).keys() <= {"epsilon"}
     device.memory = str(tmp_path / "memory")
     assert figures(device.report(phase="evaluate", evaluation=EVERYTHING, **asked)) == {}
+
+
+def test_values_that_a_device_keeps_enter_the_next_training_with_the_noise_of_this_one(
+    tmp_path: Path,
+) -> None:
+    """Ditto trains its own model last, without noise: the kept values were those, and the next report grew from them."""
+    pytest.importorskip("opacus")
+    local = {**NOISY["local"], "max_grad_norm": 1e-6}  # so that a step with noise is small
+    Device(tmp_path, learner="torch").report(
+        np.zeros(COLUMNS),
+        np.zeros(1, np.float32),
+        task={**TASK, "keep": ["fc.bias"]},
+        strategy={"name": "ditto"},
+        sizes={"model": COLUMNS},
+        privacy={**NOISY, "local": local},
+    )
+    memory = load_memory(tmp_path / "memory")
+    assert np.abs(memory["own"]).max() > 1e-3, "its own model has learned"
+    assert np.abs(memory[LAST_MODEL][COLUMNS:]).max() < 1e-3
 
 
 def test_a_card_has_no_noise_and_stays_where_the_owner_demands_dp_sgd(tmp_path: Path) -> None:
