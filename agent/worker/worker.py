@@ -422,7 +422,8 @@ def _work(
         local, held_back, folds = _locals(source, work, layout, client, rules, threads)
     privacy = AgentPrivacy.from_wire(work.privacy)
     demand = rules.policy.privacy
-    _check_noise(demand, work, strategy)
+    promises = _promises(rules.policy, work, strategy)
+    _check_noise(demand, work, strategy, promises)
     # an evaluation trains without noise; what reads that training stays here (`covey.shared.disclosures`)
     if privacy.local is not None and work.phase != EVALUATE:
         facet = strategy.privacy.local or Trainings()
@@ -448,7 +449,7 @@ def _work(
     }
     content = content.model_copy(update=circumstances)
     at_home = content.numbers.get(AT_HOME) == 1
-    content = cleared(content, work.phase, _promises(rules.policy, work, strategy))
+    content = cleared(content, work.phase, promises)
     frozen_once = getattr(local, "frozen_once", 0)
     if at_home and job.get("keep") is not None:  # trained again, with the same draws
         local, held_back, _ = _locals(source, work, layout, client, rules, threads)
@@ -458,9 +459,17 @@ def _work(
     return content, save_memory(memory_out, new, durable=job["durable"]), kept, frozen_once
 
 
-def _check_noise(demand: PrivacyDemand, work: Work, strategy: Strategy[Any]) -> None:
-    """Raise PolicyError where this device demands noise, and the method's reports have none."""
+def _check_noise(
+    demand: PrivacyDemand, work: Work, strategy: Strategy[Any], promises: set[Promise]
+) -> None:
+    """Raise PolicyError where this device demands noise, and the method's reports have none; or DP-SGD would not hide all."""
+    from covey.shared.label_prior import asks_for_prior
+
     method = work.strategy["name"]
+    if Promise.NOISED in promises and asks_for_prior(work):
+        raise PolicyError(
+            "privacy.local: task.label_prior adds counts of this device's classes without noise; set it to off"
+        )
     if (
         demand.local_epsilon is not None
         and work.phase != EVALUATE

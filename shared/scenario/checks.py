@@ -78,6 +78,11 @@ def check_data_stays_private(privacy: Privacy, task: Task, sketch: int | None) -
             "privacy: records.sketch stores a projection of each agent's model, which the privacy account does not "
             "cover; remove records.sketch"
         )
+    if privacy.local is not None and task.label_prior == "on":
+        raise ValueError(
+            "privacy.local: task.label_prior adds each agent's counts of classes to the outputs of a model, and DP-SGD does not "
+            "bound what one example then changes; set it to off"
+        )
     models_are_private = privacy.client is not None or privacy.local is not None
     if task.standardise == "federated" and models_are_private:
         raise ValueError(

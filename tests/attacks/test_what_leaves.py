@@ -54,6 +54,7 @@ NOISY = {
 }
 EVERYTHING = {"tune_epochs": 1, "knn": 3, "track": True, "deliver": "best"}
 SEED = 3
+ILL = "age,ill\n50,yes\n60,no\n70,yes\n80,no\n55,yes\n65,no\n75,yes\n85,no\n"
 
 
 class Device:
@@ -72,7 +73,8 @@ class Device:
         folder = self.folder
         vector = np.zeros(VALUES, np.float32) if model is None else np.asarray(model, np.float32)
         named = {"0": vector} if own is None else {"0": vector, "own": own}
-        files = {key: self._file(one) for key, one in named.items()}
+        layout = Layout.from_wire(work.get("layout", LAYOUT))
+        files = {key: self._file(one, layout) for key, one in named.items()}
         refs = [
             ModelRef(key=key, digest=digest(file.read_bytes()), parts=1, size=file.stat().st_size)
             for key, file in files.items()
@@ -85,7 +87,7 @@ class Device:
             "models": [str(file) for file in files.values()],
             "memory": self.memory,
             "client": "a1",
-            "source": {"data": str(self._data), "label": "progression"},
+            "source": {"data": str(self._data), "label": None},
             "report_out": str(folder / "report"),
             "memory_out": str(folder / "memory"),
             "durable": False,
@@ -97,9 +99,9 @@ class Device:
         answer(job)
         return ReportContent.from_bytes((folder / "report").read_bytes(), verified=True)
 
-    def _file(self, vector: Any) -> Path:
+    def _file(self, vector: Any, layout: Layout) -> Path:
         rng = np.random.default_rng(0)
-        content = encode_model(vector, Layout.from_wire(LAYOUT).digest, Codec("float32"), rng)
+        content = encode_model(vector, layout.digest, Codec("float32"), rng)
         path = self.folder / f"{digest(content).hex()}.model"
         path.write_bytes(content)
         return path
@@ -189,6 +191,33 @@ def test_values_that_a_device_keeps_enter_the_next_training_with_the_noise_of_th
     assert np.abs(memory[LAST_MODEL][COLUMNS:]).max() < 1e-3
 
 
+@pytest.mark.parametrize("asked", [{"label_prior": "on"}, {"numbers": {"prior": 1}}])
+@pytest.mark.parametrize("phase", ["train", "evaluate"])
+@pytest.mark.parametrize("limit", ["", "privacy={local_epsilon: 8}"])
+def test_counts_of_classes_do_not_enter_a_training_or_a_figure_that_dp_sgd_hides(
+    tmp_path: Path, asked: dict[str, Any], phase: str, limit: str
+) -> None:
+    """With the label prior, one example's class changes the outputs for all, and the clip bounds no more what it changes."""
+    pytest.importorskip("opacus")
+    data = tmp_path / "ill.csv"
+    data.write_text(ILL)
+    prior = asked.get("label_prior", "auto")
+    of_classes = {"features": [1], "columns": ["age"], "target": "ill", "classes": ["no", "yes"]}
+    report = Device(tmp_path, limit, data, "torch").report(
+        np.zeros(4),
+        phase=phase,
+        task={**of_classes, "model": {"name": "linear"}, "label_prior": prior},
+        layout={"tensors": [["fc.weight", [2, 1]], ["fc.bias", [2]]], "trainable": 2},
+        training={"epochs": 1, "batch": 4, "lr": 0.1},
+        sizes={"model": 4} if phase == "train" else {},
+        numbers=asked.get("numbers", {}),
+        privacy=NOISY,
+    )
+    assert "task.label_prior adds counts of this device's classes without noise" in str(
+        report.failure
+    )
+
+
 def test_a_card_has_no_noise_and_stays_where_the_owner_demands_dp_sgd(tmp_path: Path) -> None:
     """The coordinator asks for DP-SGD as it must, and for sums of the samples as well."""
     pytest.importorskip("opacus")
@@ -242,7 +271,6 @@ def test_a_device_that_demands_sums_gives_no_figure_of_models_that_a_coordinator
 
 
 KEPT = ["labels=hidden", "words=hidden", "privacy={secure_least: 5}", "privacy={local_epsilon: 1}"]
-ILL = "age,ill\n50,yes\n60,no\n70,yes\n80,no\n55,yes\n65,no\n75,yes\n85,no\n"
 
 
 @pytest.mark.parametrize("limit", KEPT)

@@ -79,6 +79,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (LOCAL, {"evaluation": {"tune_epochs": 1}}, r"privacy\.local: evaluation\.tune_epochs"),
     (LOCAL, {"evaluation": {"knn": 3}}, r"privacy\.local: evaluation\.knn"),
     (LOCAL, {"evaluation": {"track": True}}, r"privacy\.local: evaluation\.track"),
+    (LOCAL, {"task": {"label_prior": "on"}}, r"privacy\.local: task\.label_prior"),
     (CLIENT, {"evaluation": {"every": 1}}, r"privacy\.client: evaluation\.every .* to 0"),
     (CLIENT, {"evaluation": {"track": True}}, r"privacy\.client: evaluation\.track"),
     (CLIENT, {"rounds": {"publish": "best"}}, r"privacy\.client: rounds\.publish: best"),
