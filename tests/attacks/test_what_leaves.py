@@ -42,7 +42,7 @@ TASK: dict[str, Any] = {
 }
 LAYOUT = {"tensors": [["fc.weight", [1, COLUMNS]], ["fc.bias", [1]]], "trainable": 2}
 VALUES = COLUMNS + 1
-NOISY = {
+NOISY: dict[str, Any] = {
     "local": {
         "noise_multiplier": 100.0,
         "target_epsilon": None,
