@@ -101,7 +101,8 @@ class PrivacyDemand(BaseModel):
 
     local_epsilon: Annotated[float, Field(gt=0)] | None = Field(
         None,
-        description="the largest epsilon that DP-SGD may spend on this device in all runs; orders to train without it are refused",
+        description="the largest epsilon that DP-SGD may spend on this device in all runs; orders to train without it are refused, and "
+        "evaluations get no figures",
     )
     local_delta: Annotated[float, Field(gt=0, lt=1)] = Field(
         1e-5, description="the delta of that epsilon; choose it below 1 / number of examples"
@@ -117,7 +118,7 @@ class PrivacyDemand(BaseModel):
 
     secure_least: Annotated[int, Field(ge=3)] | None = Field(
         None,
-        description="the fewest agents in a sum; orders to train without secure sums are refused",
+        description="the fewest agents in a sum; orders to train without secure sums are refused, and evaluations get no figures",
     )
     secure_colluders: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.0,
