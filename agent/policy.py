@@ -18,6 +18,7 @@ from pydantic_core import ErrorDetails
 from covey.agent.conditions import validated
 from covey.agent.learner_choice import TORCH, cannot_train
 from covey.shared.consent import NO_CODE, AllowedCode
+from covey.shared.disclosures import Promise
 from covey.shared.errors import PublicError, UserError
 from covey.shared.strategies.method_names import METHODS
 from covey.shared.strategies.phase_names import (
@@ -66,7 +67,8 @@ class PrivacyDemand(BaseModel):
 
     local_epsilon: Annotated[float, Field(gt=0)] | None = Field(
         None,
-        description="the largest epsilon that DP-SGD may spend on this device in all runs; orders to train without it are refused",
+        description="the largest epsilon that DP-SGD may spend on this device in all runs; orders to train without it are refused, and "
+        "evaluations get no figures",
     )
     local_delta: Annotated[float, Field(gt=0, lt=1)] = Field(
         1e-5, description="the delta of that epsilon; choose it below 1 / number of examples"
@@ -82,7 +84,7 @@ class PrivacyDemand(BaseModel):
 
     secure_least: Annotated[int, Field(ge=3)] | None = Field(
         None,
-        description="the fewest agents in a sum; orders to train without secure sums are refused",
+        description="the fewest agents in a sum; orders to train without secure sums are refused, and evaluations get no figures",
     )
     secure_colluders: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.0,
@@ -240,6 +242,19 @@ class Policy(BaseModel):
     max_seconds: Annotated[float, Field(gt=0)] | None = Field(
         None, description="seconds for the work of one order; then the training process is ended"
     )
+
+    @property
+    def promises(self) -> frozenset[Promise]:
+        """What keeps fields of reports and statuses back, whatever an order asks for."""
+        sums, noise = self.privacy.secure_least is not None, self.privacy.local_epsilon is not None
+        found = {
+            Promise.SUMMED: sums,
+            Promise.NOISED: noise,
+            Promise.KEPT: sums or noise,
+            Promise.NO_LABELS: self.labels == "hidden",
+            Promise.NO_WORDS: self.words == "hidden",
+        }
+        return frozenset(promise for promise, holds in found.items() if holds)
 
     @property
     def limits_memory(self) -> bool:

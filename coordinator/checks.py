@@ -174,7 +174,12 @@ def _of_training(phase: Phase, report: ReportFacts, scenario: Scenario) -> Kept:
 
 
 def _evaluation(numbers: Numbers, scenario: Scenario) -> Kept:
-    """The figures of every mode that the scenario evaluates, the vote between two models, and the agent's choice."""
+    """The figures of every mode that the scenario evaluates, the vote between two models, and the agent's choice.
+
+    A device whose owner demands sums or noise sends none.
+    """
+    if not numbers:
+        return {}
     if "server" not in numbers:
         _refuse("server is missing; expected the figures of every mode of the evaluation")
     task = scenario.task
@@ -266,7 +271,12 @@ def _amounts(task: Task) -> tuple[str, ...]:
 def _modes(scenario: Scenario) -> tuple[str, ...]:
     """The modes that agents report."""
     evaluation = scenario.evaluation
-    asked = {"tuned": evaluation.tune_epochs > 0, "knn": evaluation.knn > 0}
+    without_noise = scenario.privacy is None or scenario.privacy.local is None
+    asked = {
+        "tuned": without_noise and evaluation.tune_epochs > 0,
+        "knn": without_noise and evaluation.knn > 0,
+        "baseline": without_noise,
+    }
     return tuple(mode for mode in phase_names.MODES if asked.get(mode, True))
 
 

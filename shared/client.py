@@ -406,6 +406,11 @@ def _evaluate(
     return Report({}, local.examples, numbers)
 
 
+def serves_own(strategy: Strategy[Any]) -> bool:
+    """Whether an agent is served by more than the models of its order: one that it keeps, or one that its data chooses."""
+    return type(strategy).personal not in (Strategy.personal, ManyModels.personal)
+
+
 def _served(
     strategy: Strategy[Any], job: Job, local: Local, client_state: ClientState
 ) -> tuple[Mixture, Vote | None]:
@@ -541,9 +546,8 @@ def model_for_use(
             epochs = int(work.evaluation["tune_epochs"])
             mixture = tuned(of_whole(local), mixture, epochs, job.split)
         return served(mixture, prior)
-    is_plain = type(strategy).personal in (Strategy.personal, ManyModels.personal)
     is_trained = work.phase == TRAIN and work.round > 0
-    if not is_plain or not is_trained or len(job.models) != 1:
+    if serves_own(strategy) or not is_trained or len(job.models) != 1:
         return None
     model = job.models[0]
     if model.size != job.layout.size:

@@ -86,18 +86,23 @@ def prior_of(work: Work, local: Local, layout: Layout) -> tuple[slice, Prior] | 
     Raises:
         PublicError: the task asks for the prior, and the model's last layer has no bias for each class.
     """
-    setting = work.task.get("label_prior", "auto")
     classes = work.task.get("classes") if kind_of_task(work.task) == "classes" else None
-    is_asked = setting == "on" or (setting == "auto" and PRIOR in work.numbers)
-    if work.phase == MOMENTS or classes is None or not is_asked:
+    if classes is None or not asks_for_prior(work):
         return None
     count = classes if isinstance(classes, int) else len(classes)
     found = own_prior(count, local, layout)
-    if found is None and setting == "on":
+    if found is None and work.task.get("label_prior") == "on":
         raise PublicError(
             f"task.label_prior: the model's last layer has no bias for each of {count} classes; set it to off"
         )
     return found
+
+
+def asks_for_prior(work: Work) -> bool:
+    """Whether the outputs of models get the shares of the agent's classes in this work."""
+    setting = work.task.get("label_prior", "auto")
+    is_asked = setting == "on" or (setting == "auto" and PRIOR in work.numbers)
+    return is_asked and work.phase != MOMENTS
 
 
 def own_prior(classes: int, local: Local, layout: Layout) -> tuple[slice, Prior] | None:

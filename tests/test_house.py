@@ -36,7 +36,7 @@ STAIRS = {
         "secure",
         "strategies mqtt",
         "scenario cli",
-        "order_settings label_prior",
+        "order_settings label_prior disclosures",
         "client",
         "proposal",
     ],

@@ -140,12 +140,9 @@ class Performer:
                 return e.Inspected(task_digest, problem=problem, detail=problem)
         samples = found["samples"]
         test_samples = found["test_samples"]
-        labels: tuple[str, ...] = ()
-        if self._rules.policy.labels == "told":
-            labels = tuple(found["labels"])
         self._samples = float(samples)
         self._observer(DataFits(samples, test_samples))
-        return e.Inspected(task_digest, samples, test_samples, labels)
+        return e.Inspected(task_digest, samples, test_samples, tuple(found["labels"]))
 
     async def _first_call(self, job: dict[str, Any]) -> dict[str, Any]:
         return await self._call(job, weight=FIRST)

@@ -32,6 +32,7 @@ from covey.agent.device.received_models import MAX_MODEL_BYTES, ReceivedModels
 from covey.agent.device.session import Session
 from covey.agent.policy import DEFAULT_RULES, Rules
 from covey.agent.worker.pool import PoolLike
+from covey.shared.disclosures import cleared_status
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.files import obstacle
 from covey.shared.mqtt import program as shell
@@ -186,6 +187,7 @@ class Agent:
         )
         self._performer = Performer(device, pool, before_report)
         self._conditions = rules.policy.only_when
+        self._promises = rules.policy.promises
         self._unmet = ""  # the first of them that does not hold, for people; empty if all hold
         self._link: Link | None = None  # None before `run`
         # the newest of our statuses, which the broker sends back
@@ -485,7 +487,7 @@ class Agent:
             case e.Unsubscribe(topics):
                 effects.append(shell.Unsubscribe(topics))
             case e.PublishStatus(status):
-                payload = status.to_bytes()
+                payload = cleared_status(status, self._promises).to_bytes()
                 self._sent_statuses.append(payload)
                 effects.append(Publish([(self._status_topic, payload)]))
             case e.Inspect(task, task_digest, batch):

@@ -37,13 +37,14 @@ from typing import TYPE_CHECKING, Any
 from covey.agent.kept.privacy_account import DeviceAccount
 from covey.agent.learner_choice import TORCH
 from covey.agent.learning import learner_for, load_learner
-from covey.agent.policy import SIGNATURES, PolicyError, PrivacyDemand, Rules, values_of
+from covey.agent.policy import SIGNATURES, Policy, PolicyError, PrivacyDemand, Rules, values_of
 from covey.agent.worker.memory_file import DiskFull, MemoryDamaged, load_memory, save_memory
 from covey.agent.worker.memory_limit import memory_limited
 from covey.agent.worker.process import Options, prepared
 from covey.shared.child import death_with_parent
 from covey.shared.consent import AllowedCode, consented
-from covey.shared.errors import CoveyError, public_text
+from covey.shared.disclosures import Promise, cleared
+from covey.shared.errors import CoveyError, DataError, public_text
 from covey.shared.files import obstacle, write_atomically
 from covey.shared.strategies.phase_names import EVALUATE, EXCHANGES, MOMENTS, TRAIN, VOTE
 from covey.shared.wire import frames
@@ -180,7 +181,6 @@ def answer(job: frames.Job, options: Options = DEFAULTS) -> frames.Job:
 def _inspect(job: frames.Job) -> frames.Job:
     """Describe the data for a task. Data that does not fit is an answer, not a failure; its detail stays on the device."""
     from covey.agent.worker.sources import describe, source_of
-    from covey.shared.errors import DataError
     from covey.shared.scenario.task import Task
 
     task = Task.model_validate(job["task"])
@@ -192,7 +192,7 @@ def _inspect(job: frames.Job) -> frames.Job:
             "samples": 0,
             "test_samples": 0,
             "labels": [],
-            "problem": _line(error.public),
+            "problem": _line(_told(error, Rules.from_wire(job))),
             "detail": _line(str(error)),
         }
 
@@ -327,7 +327,8 @@ def _perform(job: frames.Job, options: Options) -> frames.Job:
         raise
     except Exception as error:
         detail = _explain(error, options)
-        content = ReportContent.failed(order, job["client"], _line(public_text(error)))
+        why = _told(error, Rules.from_wire(job))
+        content = ReportContent.failed(order, job["client"], _line(why))
     report = content.packed()
     _write(Path(job["report_out"]), report, durable=job["durable"])
     done: frames.Job = {
@@ -421,8 +422,9 @@ def _work(
         local, held_back, folds = _locals(source, work, layout, client, rules, threads)
     privacy = AgentPrivacy.from_wire(work.privacy)
     demand = rules.policy.privacy
-    _check_noise(demand, work, strategy)
-    # a model that is fine-tuned for an evaluation never leaves the device: it needs no noise
+    promises = _promises(rules.policy, work, strategy)
+    _check_noise(demand, work, strategy, promises)
+    # an evaluation trains without noise; what reads that training stays here (`covey.shared.disclosures`)
     if privacy.local is not None and work.phase != EVALUATE:
         facet = strategy.privacy.local or Trainings()
         budget = Budget(facet, privacy.rounds, work.round, work.phase == TRAIN)
@@ -446,8 +448,9 @@ def _work(
         "device": device_name(local.device, platform.machine(), rules.learner),
     }
     content = content.model_copy(update=circumstances)
-    frozen_once = getattr(local, "frozen_once", 0)
     at_home = content.numbers.get(AT_HOME) == 1
+    content = cleared(content, work.phase, promises)
+    frozen_once = getattr(local, "frozen_once", 0)
     if at_home and job.get("keep") is not None:  # trained again, with the same draws
         local, held_back, _ = _locals(source, work, layout, client, rules, threads)
     kept = _kept(job, order, models, local, held_back, memory, at_home=at_home)
@@ -456,9 +459,17 @@ def _work(
     return content, save_memory(memory_out, new, durable=job["durable"]), kept, frozen_once
 
 
-def _check_noise(demand: PrivacyDemand, work: Work, strategy: Strategy[Any]) -> None:
-    """Raise PolicyError where this device demands noise, and the method's reports have none."""
+def _check_noise(
+    demand: PrivacyDemand, work: Work, strategy: Strategy[Any], promises: set[Promise]
+) -> None:
+    """Raise PolicyError where this device demands noise, and the method's reports have none; or DP-SGD would not hide all."""
+    from covey.shared.label_prior import asks_for_prior
+
     method = work.strategy["name"]
+    if Promise.NOISED in promises and asks_for_prior(work):
+        raise PolicyError(
+            "privacy.local: task.label_prior adds counts of this device's classes without noise; set it to off"
+        )
     if (
         demand.local_epsilon is not None
         and work.phase != EVALUATE
@@ -472,6 +483,25 @@ def _check_noise(demand: PrivacyDemand, work: Work, strategy: Strategy[Any]) -> 
         raise PolicyError(
             f"policy of this device: privacy.signatures: {method} adds no noise in the phase {work.phase}"
         )
+
+
+def _promises(policy: Policy, work: Work, strategy: Strategy[Any]) -> set[Promise]:
+    """What keeps fields of the report of this work back: what the owner demands, and what the order promises."""
+    from covey.shared.client import serves_own
+
+    found = set(policy.promises)
+    asked = work.privacy or {}
+    if asked.get("secure"):
+        found.add(Promise.SUMMED)
+    if asked.get("local"):
+        found.add(Promise.NOISED)
+    demand = policy.privacy
+    may_be_clear = demand.secure_least is None or demand.secure_clear
+    if may_be_clear and strategy.sealed is not None and work.phase in strategy.sealed.clear:
+        found.discard(Promise.SUMMED)
+    if Promise.NOISED in found and serves_own(strategy):
+        found.add(Promise.AT_HOME)
+    return found
 
 
 class _Late:
@@ -625,6 +655,17 @@ def _explain(error: Exception, options: Options = DEFAULTS) -> str:
         traceback.print_exception(error)
     text = str(error) if isinstance(error, CoveyError) else f"{type(error).__name__}: {error}"
     return _line(text)
+
+
+def _told(error: Exception, rules: Rules) -> str:
+    """The text about an error that may leave the device.
+
+    A task names the classes that data should have, and a fault the first row that has another one: of enough tasks these are
+    the data. An owner who keeps anything back keeps that back too.
+    """
+    if isinstance(error, DataError) and rules.policy.promises:
+        return DataError(str(error)).public
+    return public_text(error)
 
 
 def _line(text: str) -> str:

@@ -152,7 +152,7 @@ def _method(result: Result) -> str:
 
 def _is_incomplete(result: Result) -> bool:
     """Whether figures of some agents are missing, or of an earlier round."""
-    return any(result.get(key) for key in ("unevaluated", "stale"))
+    return any(result.get(key) for key in ("unevaluated", "kept_back", "stale"))
 
 
 def _evaluated(result: Result) -> str:
@@ -160,7 +160,7 @@ def _evaluated(result: Result) -> str:
     agents = result["agents"]
     unevaluated_agents = result.get("unevaluated", ())
     stale_agents = result.get("stale", ())
-    missing = len(unevaluated_agents)
+    missing = len(unevaluated_agents) + len(result.get("kept_back", ()))
     stale = len(stale_agents)
     at_the_end = agents - missing - stale
     words = f"{at_the_end} of {agents}"
@@ -272,6 +272,19 @@ def unevaluated(result: Result) -> str:
         were = "was" if len(late) == 1 else "were"
         sentences.append(
             f"{len(late)} of {agents} agents {were} never evaluated: {some(late, MAX_NAMES)}"
+        )
+    kept = result.get("kept_back", ())
+    if kept:
+        keep = "keeps its" if len(kept) == 1 else "keep their"
+        sentences.append(
+            f"{len(kept)} of {agents} agents {keep} figures: the owners of these devices demand sums or noise, or under "
+            f"privacy.local the method measures models that trained without noise: {some(kept, MAX_NAMES)}"
+        )
+    left_out = result.get("left_out", ())
+    if left_out:
+        titles = ", ".join(MODE_TITLES.get(mode, mode) for mode in left_out)
+        sentences.append(
+            f"not under privacy.local, as they read training samples without noise: {titles}"
         )
     stale = result.get("stale", {})
     if stale:

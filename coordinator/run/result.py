@@ -87,6 +87,8 @@ class RunResult:
     privacy: Mapping[str, Any] | None = None
     origin: Mapping[str, Any] | None = None  # the finished run that this one continues
     unevaluated: Sequence[ClientId] = ()  # agents of the federation without any figures
+    kept_back: Sequence[ClientId] = ()  # agents that reported, and whose figures stay with them
+    left_out: Sequence[str] = ()  # modes that the scenario's privacy does not allow
     stale: Mapping[ClientId, int] = field(default_factory=dict)  # see `_stale`
     failures: Mapping[ClientId, Figures] = field(default_factory=dict)  # see `RunState`
     fell_back: Mapping[ClientId, Figures] = field(default_factory=dict)  # see `RunState.fallen`
@@ -99,6 +101,8 @@ class RunResult:
         for key in (
             "privacy",
             "unevaluated",
+            "kept_back",
+            "left_out",
             "stale",
             "failures",
             "fell_back",
@@ -160,6 +164,8 @@ def result_of(run: Run, truth: Truth | None) -> RunResult:
         privacy=spent,
         origin=run.facts.origin or None,
         unevaluated=_unevaluated(run, federated),
+        kept_back=[client for client, modes in sorted(facts.evaluation.items()) if not modes],
+        left_out=scenario.modes_left_out,
         stale=_stale(run, federated),
         failures=_failures(run),
         fell_back=dict(sorted(run.facts.fallen.items())),

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 from covey.shared.privacy.settings import Privacy
 from covey.shared.scenario.aggregation import Aggregation, Clip
+from covey.shared.scenario.compare import Compare
+from covey.shared.scenario.evaluation import Evaluation
 from covey.shared.scenario.rounds import Rounds
 from covey.shared.scenario.task import Task
 from covey.shared.scenario.wire import Wire
@@ -75,6 +77,11 @@ def check_data_stays_private(privacy: Privacy, task: Task, sketch: int | None) -
         raise ValueError(
             "privacy: records.sketch stores a projection of each agent's model, which the privacy account does not "
             "cover; remove records.sketch"
+        )
+    if privacy.local is not None and task.label_prior == "on":
+        raise ValueError(
+            "privacy.local: task.label_prior adds each agent's counts of classes to the outputs of a model, and DP-SGD does not "
+            "bound what one example then changes; set it to off"
         )
     models_are_private = privacy.client is not None or privacy.local is not None
     if task.standardise == "federated" and models_are_private:
@@ -150,6 +157,50 @@ def check_fallback(privacy: Privacy) -> None:
         "privacy: with evaluation.fallback agents send two losses on their training data without noise, and these decide who "
         "trains which model; set evaluation.fallback to false"
     )
+
+
+def check_figures(
+    privacy: Privacy, rounds: Rounds, evaluation: Evaluation, compare: Compare | None
+) -> None:
+    """ValueError where figures without noise would choose what is released, or would read training samples.
+
+    Args:
+        privacy, rounds, evaluation, compare: the sections.
+    """
+    chooses = {
+        "rounds.publish: best": (rounds.publish == "best", "rounds.publish to end"),
+        "rounds.stop": (rounds.stop is not None, "rounds.stop to null"),
+        "evaluation.every": (evaluation.every > 0, "evaluation.every to 0"),
+        "evaluation.track": (evaluation.track, "evaluation.track to false"),
+    }
+    if privacy.client is not None:
+        for key, (is_set, remedy) in chooses.items():
+            if is_set:
+                raise ValueError(
+                    f"privacy.client: {key} lets test figures without noise choose models or rounds, which the account does "
+                    f"not cover; set {remedy}"
+                )
+    reads = {
+        "tune_epochs": evaluation.tune_epochs > 0,
+        "knn": evaluation.knn > 0,
+        "track": evaluation.track,
+    }
+    if privacy.local is not None:
+        for key, is_set in reads.items():
+            if is_set:
+                raise ValueError(
+                    f"privacy.local: evaluation.{key} sends figures that read training samples without noise; set "
+                    f"evaluation.{key} to {'false' if key == 'track' else 0}"
+                )
+
+    if privacy.local is None or compare is None:
+        return
+    for method in compare.methods:
+        if method.local_last or "tuned" in (method.metric, compare.metric):
+            raise ValueError(
+                f"privacy.local: compare, method {method.label}: mode E-tuned reads training samples without noise; leave "
+                "local_last out, and set metric to server"
+            )
 
 
 def check_aggregation(privacy: Privacy, aggregation: Aggregation) -> None:

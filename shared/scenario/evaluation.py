@@ -57,7 +57,10 @@ class Evaluation(Section):
         "the least.",
     )
     tune_epochs: int = Field(
-        1, ge=0, description="E_ft, epochs of fine-tuning in mode E-tuned. 0: leave the mode out."
+        1,
+        ge=0,
+        description="E_ft, epochs of fine-tuning in mode E-tuned. 0: leave the mode out, as privacy.local does "
+        "by default.",
     )
     tune: Tune = Field(
         Tune(),

@@ -113,6 +113,21 @@ class Scenario(Section):
         description="Methods and seeds of `coordinator compare`. null: there is nothing to compare.",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _fine_tuning_is_off_under_dp_sgd(cls, data: Any) -> Any:
+        """The default of `evaluation.tune_epochs` under `privacy.local`: fine-tuning has no noise, and its figure is sent."""
+        if not isinstance(data, Mapping):
+            return data
+        privacy, evaluation = data.get("privacy"), data.get("evaluation")
+        local = privacy.get("local") if isinstance(privacy, Mapping) else None
+        is_open = evaluation is None or (
+            isinstance(evaluation, Mapping) and "tune_epochs" not in evaluation
+        )
+        if local is None or not is_open:
+            return data
+        return {**data, "evaluation": {**(evaluation or {}), "tune_epochs": 0}}
+
     # -- checks across sections ------------------------------------------------------------------------------------
 
     @model_validator(mode="after")
@@ -250,6 +265,7 @@ class Scenario(Section):
     def _check_privacy(self) -> Self:
         if self.privacy is not None:
             checks.check_data_stays_private(self.privacy, self.task, self.records.sketch)
+            checks.check_figures(self.privacy, self.rounds, self.evaluation, self.compare)
             checks.check_aggregation(self.privacy, self.aggregation)
             checks.check_methods(self.privacy, self._strategies)
             checks.check_secure(
@@ -356,6 +372,11 @@ class Scenario(Section):
         fallback = self.evaluation.fallback and method.strategy.fallback is not None
         changes = {"tune": Tune.model_validate(tune), "fallback": fallback}
         return self.evaluation.model_copy(update=changes)
+
+    @property
+    def modes_left_out(self) -> tuple[str, ...]:
+        """Modes of evaluation that devices have no noise for under `privacy.local`, of those that other runs measure."""
+        return () if self.privacy is None or self.privacy.local is None else ("tuned", "baseline")
 
     @property
     def tuning_at_home(self) -> dict[str, Any]:

@@ -140,6 +140,7 @@ class PartLocal:
         self.local = local
         self.split = split
         self._client = client
+        self._has_noise = False  # the newest values were trained with DP-SGD
         self._rest = own  # of the newest training; None: it is missing
         if LAST_MODEL in state:
             self._rest = split.rest_of(state[LAST_MODEL])
@@ -236,11 +237,17 @@ class PartLocal:
         trained: Mask | None = None,
         **options: Any,
     ) -> TrainingResult:
-        """LocalTrain of the shared part together with what the agent keeps. A correction concerns the shared part alone."""
+        """LocalTrain of the shared part together with what the agent keeps. A correction concerns the shared part alone.
+
+        Values that trained with noise stay, whatever trains at home without it: the next report starts from them.
+        """
         result = self.local.train(
             self.whole(start), self._of_whole(correction), trained=self._trained(trained), **options
         )
-        self._rest = self.split.rest_of(result.end)
+        at_home = bool(options.get("at_home"))
+        if not (at_home and self._has_noise):
+            self._rest = self.split.rest_of(result.end)
+        self._has_noise |= not at_home and getattr(self.local, "ledger", None) is not None
         return replace(result, end=self.split.share_of(result.end))
 
     def _trained(self, trained: Mask | None) -> Mask | None:

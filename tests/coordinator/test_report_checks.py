@@ -197,7 +197,7 @@ def report(**numbers: Any) -> ReportContent:
             "l is []; expected 1 to 2 numbers from 0 to 10",
         ),
         (Phase(), {"track": 3}, "track is 3; expected figures with a number of samples n"),
-        (Phase("evaluate"), {}, "server is missing"),
+        (Phase("evaluate"), {"tuned": GOOD}, "server is missing"),
         (
             Phase("evaluate"),
             {"server": {"n": 2.5}},

@@ -1,0 +1,253 @@
+"""What leaves a device: one row for each field of a report and of a status, with the promises that keep it back.
+
+A field without a row is not sent, and neither is one whose row names a promise that is in force. `cleared` and
+`cleared_status` are the last step before a report is written and a status is published; nothing else decides what they hold.
+An idle agent imports this module, so it needs neither numpy nor torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from covey.shared.errors import PublicError
+from covey.shared.strategies.phase_names import CARD, EVALUATE, MOMENTS, SIGNATURE
+from covey.shared.wire.documents import AgentStatus
+from covey.shared.wire.messages import ReportContent
+
+
+class Promise(Enum):
+    """A reason to keep fields back, in the words of a refusal."""
+
+    SUMMED = "secure sums: an update leaves this device under masks alone"
+    NOISED = "DP-SGD: what reads training samples leaves this device with noise alone"
+    # with DP-SGD, a method that measures a model which it has trained on the device without noise
+    AT_HOME = "DP-SGD: the model that the method serves here trained without noise"
+    KEPT = (
+        "policy of this device: privacy: its owner demands sums or noise, and figures have neither"
+    )
+    NO_LABELS = "policy of this device: labels: hidden"
+    NO_WORDS = "policy of this device: words: hidden"
+
+
+Promises = Collection[Promise]
+M = TypeVar("M", bound=BaseModel)
+R = TypeVar("R", bound=ReportContent)
+S = TypeVar("S", bound=AgentStatus)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One field."""
+
+    holds: str  # what it is made of
+    never: frozenset[Promise] = frozenset()  # promises that keep it back
+    within: Mapping[str, str] | None = (
+        None  # of a mapping, the names that may be in it; None: it is sent whole
+    )
+
+    def leaves(self, promises: Promises) -> bool:
+        """Whether it is sent while these promises are in force."""
+        return self.never.isdisjoint(promises)
+
+
+Table = Mapping[str, Row]
+ANY = "*"  # the row of all names that have none of their own
+
+
+def _row(holds: str, *never: Promise, within: Mapping[str, str] | None = None) -> Row:
+    return Row(holds, frozenset(never), within)
+
+
+_SINGLE = (Promise.SUMMED, Promise.NOISED)  # it is of one agent, and has no noise
+_OF_TRAINING = (*_SINGLE, Promise.KEPT)
+
+REPORT: Table = {
+    "run": _row("of the order"),
+    "step": _row("of the order"),
+    "work": _row("digest of the order"),
+    "client": _row("the agent's id"),
+    "examples": _row("number of training samples; the status has it too"),
+    "steps": _row("steps of SGD", *_SINGLE),
+    "loss": _row("mean loss of training", *_SINGLE),
+    "numbers": _row("see the tables of numbers"),
+    "seconds": _row("duration of the work"),
+    "vectors": _row("see the table of vectors"),
+    "failure": _row("why there is no result; quotes no data"),
+    "client_state": _row("whether the agent's memory was whole"),
+    "device": _row("what computed it"),
+}
+
+VECTORS: Table = {
+    "masked": _row("a masked update"),
+    "secure": _row("a message of a secure sum"),
+    "model": _row("a model after training, with the noise of DP-SGD if it is on", Promise.SUMMED),
+    SIGNATURE: _row("a part or a sketch of such a model, or what the method asks", Promise.SUMMED),
+    CARD: _row("sums of the samples of each class", *_SINGLE),
+    ANY: _row("what else a method asks for: gradients, profiles", *_SINGLE),
+}
+
+FIGURES = {
+    "n": "test samples",
+    "correct": "right answers",
+    "accuracy": "share of right answers",
+    "f1": "mean of the classes",
+    "recall": "mean of the classes",
+    "auc": "mean of the classes",
+    "loss": "mean loss",
+    "mse": "mean squared error",
+    "mae": "mean absolute error",
+    "maes": "the same of each step",
+    "mean": "of the test targets",
+    "variance": "of the test targets",
+    "diverged": "the outputs were not finite",
+}
+VOTED = {
+    "n": "samples held back",
+    "loss": "mean loss of the served model",
+    "other": "that of the alternative",
+    "variance": "of the differences",
+    "naught": "mean loss of a model of zeros",
+}
+MOMENTS_OF_TARGET = {"count": "samples", "sum": "of the targets", "square": "sum of squares"}
+
+NUMBERS_OF_EVALUATION: Table = {
+    "server": _row(
+        "test figures of the served model", Promise.KEPT, Promise.AT_HOME, within=FIGURES
+    ),
+    "last": _row(
+        "test figures of the model after its latest training",
+        Promise.KEPT,
+        Promise.AT_HOME,
+        within=FIGURES,
+    ),
+    "tuned": _row("test figures after fine-tuning", Promise.KEPT, Promise.NOISED, within=FIGURES),
+    "knn": _row("test figures with training samples", Promise.KEPT, Promise.NOISED, within=FIGURES),
+    "baseline": _row(
+        "test figures of a guess from training samples",
+        Promise.KEPT,
+        Promise.NOISED,
+        within=FIGURES,
+    ),
+    "vote": _row("losses on samples held back", Promise.KEPT, Promise.NOISED, within=VOTED),
+    "at_home": _row("whether fine-tuning helps here", Promise.KEPT, Promise.NOISED),
+}
+
+NUMBERS_OF_STATISTICS: Table = {
+    "count": _row("values per column", *_OF_TRAINING),
+    "sum": _row("sum per column", *_OF_TRAINING),
+    "square": _row("sum of squares per column", *_OF_TRAINING),
+    "quantiles": _row("quantiles per column", *_OF_TRAINING),
+    "words": _row("words of a column", *_OF_TRAINING, Promise.NO_WORDS),
+    "target": _row("the same sums of the target", *_OF_TRAINING, within=MOMENTS_OF_TARGET),
+}
+
+NUMBERS_OF_TRAINING: Table = {
+    "epsilon": _row("spent by DP-SGD so far"),
+    "head": _row("signed head of a masked report"),
+    "track": _row("test figures right after training", *_OF_TRAINING, within=FIGURES),
+    ANY: _row("what a method declares for the phase: choices, losses, counts", *_SINGLE),
+}
+
+STATUS: Table = {
+    "agent": _row("the agent's id"),
+    "session": _row("this start of the agent"),
+    "serial": _row("counts statuses"),
+    "online": _row("whether it runs"),
+    "epoch": _row("of the coordinator's roll call"),
+    "task": _row("digest of the task"),
+    "samples": _row("number of training samples"),
+    "test_samples": _row("number of test samples"),
+    "labels": _row("the set of classes of the data", Promise.NO_LABELS),
+    "problem": _row("why it stays out; quotes no data"),
+    "cluster": _row("of its order"),
+    "busy": _row("whether it works"),
+    "step": _row("of its order"),
+    "run": _row("of its order"),
+    "accepted": _row("newest accepted report"),
+    "version": _row("of Covey"),
+    "dropped": _row("refused messages by reason"),
+    "brief": _row("reads short orders"),
+    # which of the published models a device takes over follows from its own samples
+    "model": _row("the model that the device uses", Promise.KEPT),
+    "model.run": _row("of that model"),
+    "model.round": _row("of that model"),
+    "model.cluster": _row("of that model"),
+    "model.serial": _row("newest publication dealt with"),
+    "model.rejected": _row("models that the device's check kept out"),
+    "model.hook_failures": _row("of the owner's command"),
+    "model.note": _row("the newest decision"),
+    "bench": _row("how fast the device trains"),
+    "bench.model": _row("that was measured"),
+    "bench.values": _row("of the model"),
+    "bench.samples": _row("number of training samples"),
+    "bench.test_samples": _row("number of test samples"),
+    "bench.batch": _row("samples of a mini-batch"),
+    "bench.threads": _row("of the measurement"),
+    "bench.import_s": _row("duration"),
+    "bench.step_s": _row("duration"),
+    "bench.evaluation_s": _row("duration"),
+    "bench.memory_mb": _row("of the training process"),
+}
+
+
+def numbers_of(phase: str) -> Table:
+    """The rows of the numbers in the report of a phase."""
+    return {EVALUATE: NUMBERS_OF_EVALUATION, MOMENTS: NUMBERS_OF_STATISTICS}.get(
+        phase, NUMBERS_OF_TRAINING
+    )
+
+
+def cleared(report: R, phase: str, promises: Promises) -> R:
+    """The report without what may not leave.
+
+    Raises:
+        PublicError: it holds a vector that may not leave, for which nothing can stand in.
+    """
+    for name in report.vectors:
+        row = VECTORS.get(name, VECTORS[ANY])
+        for promise in promises:
+            if promise in row.never:
+                raise PublicError(f"{promise.value}; the order asks for {name!r} without it")
+    rows = numbers_of(phase)
+    numbers = {
+        name: _within(rows.get(name, rows.get(ANY)), value)
+        for name, value in report.numbers.items()
+        if _leaves(rows.get(name, rows.get(ANY)), promises)
+    }
+    return _fields(report, REPORT, promises).model_copy(update={"numbers": numbers})
+
+
+def cleared_status(status: S, promises: Promises) -> S:
+    """The status without what may not leave."""
+    return _fields(status, STATUS, promises)
+
+
+def _leaves(row: Row | None, promises: Promises) -> bool:
+    return row is not None and row.leaves(promises)
+
+
+def _within(row: Row | None, value: Any) -> Any:
+    """A number without names that have no place in it."""
+    if row is None or row.within is None or not isinstance(value, Mapping):
+        return value
+    return {name: one for name, one in value.items() if name in row.within}
+
+
+def _fields(message: M, rows: Table, promises: Promises, within: str = "") -> M:
+    """The message with the default, or nothing of its kind, in the place of each field that may not leave."""
+    changes: dict[str, Any] = {}
+    for name, field in type(message).model_fields.items():
+        value = getattr(message, name)
+        if not _leaves(rows.get(within + name), promises):
+            required = field.is_required()
+            changes[name] = (
+                type(value)() if required else field.get_default(call_default_factory=True)
+            )
+        elif isinstance(value, BaseModel):
+            changes[name] = _fields(value, rows, promises, f"{within}{name}.")
+    return message.model_copy(update=changes) if changes else message
