@@ -74,6 +74,29 @@ def without(fix: str) -> Iterator[None]:
         case "free reader":  # the reader waits for a call that waits for its disk
             with patch.object(aggregators, "orders_of", _orders_under_the_lock):
                 yield
+        case "memory on the disk":  # an agent's state does not wait for its disk
+            with patch.object(outbox, "write_atomically", partial(write_atomically, durable=False)):
+                yield
+        case "synced spool":  # nor does a report that was acknowledged
+            with patch.object(spool, "sync_files", lambda paths: None):
+                yield
+        case (
+            "checkpoint after spool"
+        ):  # a checkpoint counts reports that the disk does not have yet
+            with (
+                patch.object(Spool, "batch", lambda spool: nullcontext()),
+                patch.object(Spool, "_sync", lambda spool, path: None),
+            ):
+                yield
+        case "models in use":  # the file of a model that comes back into use is removed
+            with patch.object(OwnOrders, "keep_version", _version_without_return):
+                yield
+        case "one answer":  # an agent answers for a start as often as it is asked
+            with patch.object(SecureAgent, "_check_lock", lambda *about: None):
+                yield
+        case "listed members":  # a member counts that has not reported
+            with patch.object(SumState, "reported", property(lambda state: state.listed)):
+                yield
         case "synced files":  # programs write, and do not wait for the disk
             with patch.object(files, "sync", lambda path: None):
                 yield

@@ -110,16 +110,14 @@ class Sums:
                 self.opened,
                 None,
             )  # honest agents make no sum that is out of range
+            if end == "sum" and (stranger := self._stranger(one)):
+                self.fail(
+                    BrokenError(f"{stranger} counts in a secure sum of which it knows another list")
+                )
             if opened is not None and not self._is_plain(opened, one.reported):
                 self.fail(BrokenError(f"a secure sum is not that of {one.reported}"))
             if end != "sum" and not why:
                 self.fail(BrokenError(f"a secure sum is {end} without a reason"))
-            if end == "sum" and (stranger := self._stranger(one)):
-                self.fail(
-                    BrokenError(
-                        f"{stranger} counts in a secure sum, of which it knows another list"
-                    )
-                )
             return ended(one, end, why)
 
         def begun(method: secured.Secured, *about: Any) -> Any:
