@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, Generic, TypeVar
 
-from covey.shared.files import write_atomically
+from covey.shared.files import sync, sync_folder, write_atomically
 
 E = TypeVar("E")  # an entry
 BLOCK_BYTES = 1 << 16
@@ -67,6 +67,7 @@ class Journal(Generic[E]):
         self._durable = durable
         self._carry_out = write
         self._waiting: list[bytes] = []  # lines that are not in the file yet, in order
+        self._is_named = keep is not None  # also after a power cut
         if keep is not None:
             self._cut_back(keep, is_sound)
         elif path.exists():
@@ -90,11 +91,8 @@ class Journal(Generic[E]):
     def sync(self) -> None:
         """Write what waits, so that all of the file survives a power cut. Raises OSError if the disk is full."""
         self.flush()
-        descriptor = os.open(self.path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync(self.path)
+        self._sync_name()
 
     def _append(self, content: bytes) -> None:
         with self.path.open("ab", buffering=0) as file:
@@ -107,6 +105,14 @@ class Journal(Generic[E]):
             except OSError:
                 file.truncate(size)  # half a line would damage the next one
                 raise
+        if self._durable:
+            self._sync_name()
+
+    def _sync_name(self) -> None:
+        """A file that is new has a name once its folder is on the disk."""
+        if not self._is_named:
+            sync_folder(self.path.parent)
+            self._is_named = True
 
     def _cut_back(self, keep: int, is_sound: Callable[[bytes], bool]) -> None:
         known: list[bytes] = []

@@ -221,7 +221,6 @@ class Intake:
             return None
         if self._reports[agent] >= MAX_REPORTS:
             sink.discard()
-            parts.forget(agent, part.digest)  # it may come again
             raise DecodeError("rate", f"{MAX_REPORTS} reports of {agent} wait already")
         self._reports[agent] += 1
         if isinstance(sink, MemorySink):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -19,7 +20,7 @@ from covey.shared.mqtt.link import Link, Message
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.wire.aggregates import AggregatorStatus, AggregatorTask
 from covey.shared.wire.framing import REPORT_VERSION
-from covey.shared.wire.messages import Part
+from covey.shared.wire.messages import Part, digest
 from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.coordinator.test_secure_runs import OPTIONS, Watch, rows, sums
@@ -169,6 +170,26 @@ def test_reports_that_stay_incomplete_are_removed_from_the_disk(
     played(lambda: fleet, tear)
     assert [len(found) for found in halves] == [1, 1, 0]
     assert halves[0] != halves[1]
+
+
+def test_a_whole_report_that_comes_again_is_read_again(tmp_path: Path) -> None:
+    """A coordinator that was started again may need what came of it before."""
+    fleet = AggregatedFleet(tmp_path / "summed", scenario("fedavg", rounds=ALL))
+    fleet.pool.takes_s = 5.0
+    read: list[str] = []
+    content = b"a report"
+    part = Part(digest=digest(content), index=0, count=1, size=8, about=1, data=content)
+
+    async def send_twice(_: Any) -> None:
+        await task_is_read(fleet, 1)
+        first = fleet.services[0]
+        topic = TOPICS.report(min(first.summing._samples), 0)
+        message = Message(topic, part.to_bytes(REPORT_VERSION))
+        with patch.object(first.summing, "accept", lambda agent, *_: read.append(agent)):
+            first.handle([message, message], asyncio.get_running_loop().time())
+
+    played(lambda: fleet, send_twice)
+    assert len(read) == 2
 
 
 def bytes_without(folder: Path, scene: Scenario) -> list[bytes]:

@@ -28,7 +28,17 @@ from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.kit import spooled
 from tests.kit.small_fleet import Fleet
-from tests.kit.small_run import clients, fingerprint, in_process, local_for, rules, scenario, setup
+from tests.kit.small_run import (
+    clients,
+    driver,
+    fingerprint,
+    in_process,
+    local_for,
+    rules,
+    samples_of,
+    scenario,
+    setup,
+)
 
 ALL = {"participation": 1.0}
 
@@ -351,3 +361,22 @@ def test_an_order_that_the_broker_did_not_take_is_published_again(tmp_path: Path
             return len(refused)
 
     assert clock.run(program(), within_s=60) == 3
+
+
+def test_reports_leave_the_spool_once_a_checkpoint_is_past_their_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = scenario("fedavg", rounds={**ALL, "count": 2})
+    played = driver(tmp_path, scene)
+    run, drop = played.run, played.run.spool.drop
+    dropped: list[int] = []
+
+    def dropped_after_checkpoint(newest: int) -> None:
+        step = run.checkpoint.facts()["engine"]["step"]
+        assert step is None or step["number"] > newest
+        dropped.append(newest)
+        drop(newest)
+
+    monkeypatch.setattr(run.spool, "drop", dropped_after_checkpoint)
+    played.complete(samples_of(clients(scene=scene)))
+    assert len(dropped) > 2

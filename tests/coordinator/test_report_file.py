@@ -103,6 +103,19 @@ def test_a_kill_at_any_byte_leaves_the_reports_before_it(tmp_path: Path) -> None
         assert values_of(again, "new") == expected("a")
 
 
+def test_a_short_report_in_the_place_of_half_a_long_one_leaves_nothing_of_it(
+    tmp_path: Path,
+) -> None:
+    file = ReportFile(tmp_path / "reports")
+    file.append("long", {"model": np.ones(4096, np.float32)}, {})
+    file.path.write_bytes(file.path.read_bytes()[:-4])
+    ReportFile(file.path).append("short", REPORTS["a"], {})
+    again = ReportFile(file.path)
+    assert (list(again.clients), again.damage) == (["short"], [])
+    again.append("next", REPORTS["b"], {})
+    assert list(ReportFile(file.path).clients) == ["short", "next"]
+
+
 def test_every_flipped_bit_costs_one_report_at_most_and_is_named_or_found(tmp_path: Path) -> None:
     whole = written(tmp_path / "reports").read_bytes()
     used = 0  # flipped bits that cost a report

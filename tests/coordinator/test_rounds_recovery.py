@@ -20,8 +20,10 @@ from covey.coordinator.engine.events import (
     Reported,
     Resumed,
     Tick,
+    Unreadable,
     Void,
 )
+from covey.coordinator.engine.presence import Presence
 from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.rules import Rules
 from covey.coordinator.engine.sampling import invitation_order
@@ -46,6 +48,17 @@ def test_the_step_closes_when_an_absence_has_lasted_too_long() -> None:
     assert feed(engine, 5.5, Left("b")) == []  # a second last will does not restart the time
     assert feed(engine, 6.0, Tick()) == [Close(1, ("a",), ("b",))]
     assert engine.wake_at is None
+
+
+def test_a_step_that_lost_a_report_when_its_time_was_nearly_over_gives_its_agent_a_whole_deadline() -> (
+    None
+):
+    engine = opened("a", "b", deadline_s=10.0)
+    closed = feed(engine, 9.0, Reported("a", 1), Reported("b", 1))
+    assert closed == [Close(1, ("a", "b"), ())]
+    assert feed(engine, 9.5, Unreadable(("b",), 1)) == []
+    assert engine.handle(Tick(), 19.0) == []
+    assert engine.handle(Tick(), 19.5)[-1] == Close(1, ("a",), ("b",))
 
 
 # -- the operator, the link, the roll call ---------------------------------------------------------
@@ -147,6 +160,16 @@ def test_a_second_roll_call_starts_the_time_again() -> None:
     assert engine.wake_at == 18.0
     assert feed(engine, 17.0, Tick(), Joined("a"), Joined("b")) == []
     assert engine.handle(Tick(), 18.0) == []
+
+
+def test_an_agent_that_leaves_again_during_a_roll_call_is_gone_at_its_new_time() -> None:
+    presence = Presence()
+    presence.join("a")
+    presence.leave_at(5.0, ["a"])
+    presence.call_roll(10.0)
+    assert presence.next_leaves_at is None
+    presence.leave_at(7.0, ["a"])
+    assert presence.next_leaves_at == 7.0
 
 
 # -- restarts --------------------------------------------------------------------------------------

@@ -10,8 +10,10 @@ import pytest
 
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.run.run import Run
+from covey.coordinator.serve import exclusive
 from covey.coordinator.serve.service import Service, last_will
 from covey.shared.errors import UserError
+from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.kit.small_fleet import Fleet
@@ -95,3 +97,28 @@ def test_of_two_coordinators_of_one_run_the_one_that_took_it_up_last_continues(
     ended = clock.run(story(), within_s=36_000)
     assert ended.engine.round == ROUNDS
     assert fingerprint(ended) == fingerprint(calm)
+
+
+def test_a_coordinator_that_is_at_work_answers_one_that_asks_before_it_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a broker retained from one that has died with it is no answer."""
+    url, federation = BrokerUrl.parse("mqtt://localhost"), SCENE.federation
+
+    async def story() -> None:
+        these = fleet(tmp_path)
+
+        def link(_: BrokerUrl, client_id: str) -> object:
+            return these.broker.link(client_id)
+
+        monkeypatch.setattr(exclusive, "MqttLink", link)
+        async with these:
+            first = asyncio.create_task(these.serve())
+            await asyncio.sleep(1)
+            with pytest.raises(UserError, match="another coordinator is at work"):
+                await exclusive.ensure_single_coordinator(url, federation)
+            first.cancel()
+            await asyncio.sleep(10)
+            await exclusive.ensure_single_coordinator(url, federation)
+
+    clock.run(story(), within_s=1_000)

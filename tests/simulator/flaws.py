@@ -5,17 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from unittest.mock import patch
 
-from covey.coordinator.run.effects import SendOrder
+from covey.agent.device import outbox
+from covey.coordinator.disk import spool
+from covey.coordinator.run.effects import DropModel, SendOrder
+from covey.coordinator.run.own_orders import OwnOrders
 from covey.coordinator.serve import aggregators, reader
 from covey.coordinator.serve.aggregators import Aggregators, AggregatorSeen
 from covey.coordinator.serve.desk import Desk
 from covey.shared import files
+from covey.shared.files import write_atomically
 from covey.shared.mqtt.link import Message
+from covey.shared.secure.agent import SecureAgent
 from covey.shared.secure.coordinator import SecureSum, SumState
 from covey.shared.secure.derivation import Stream, name_of_list, self_key
 from covey.shared.strategies.base import ClientId
+from covey.shared.strategies.secured.coordinator import Collected, GroupSum
 from covey.shared.wire.documents import CoordinatorStatus
 from covey.shared.wire.messages import Work
 from tests.simulator.plan import Fault, Plan
@@ -41,6 +48,24 @@ FOUND = {
         ),
     ),
     "masks of the missing": Plan(
+        0, "fedavg", "hasty", 1, False, (Fault("kill agent", at=2, lasts=60),), secure=True
+    ),
+    "memory on the disk": Plan(
+        1, "fedavg", "hasty", 1, False, (Fault("power cut of agent", at=2, lasts=1, target=7),)
+    ),
+    "synced spool": Plan(
+        2,
+        "fedavg",
+        "hasty",
+        1,
+        False,
+        (Fault("power cut of coordinator", at=3, lasts=5, target=24),),
+    ),
+    "models in use": Plan(0, "fedavg", "buffered", 1, False, ()),
+    "one answer": Plan(
+        0, "fedavg", "hasty", 1, False, (Fault("put back folder", at=1, lasts=15),), secure=True
+    ),
+    "listed members": Plan(
         0, "fedavg", "hasty", 1, False, (Fault("kill agent", at=2, lasts=60),), secure=True
     ),
     "synced files": Plan(
@@ -74,6 +99,27 @@ def without(fix: str) -> Iterator[None]:
         case "free reader":  # the reader waits for a call that waits for its disk
             with patch.object(aggregators, "orders_of", _orders_under_the_lock):
                 yield
+        case "memory on the disk":  # an agent's state does not wait for its disk
+            with patch.object(outbox, "write_atomically", partial(write_atomically, durable=False)):
+                yield
+        case "synced spool":  # reports are acknowledged before they are on the disk
+            with patch.object(spool, "sync_files", lambda paths: None):
+                yield
+        case "models in use":  # files of models are removed that open orders name
+            with patch.object(OwnOrders, "tidy", _forgetting_all):
+                yield
+        case "one answer":  # an agent answers for a start as often as it is asked
+            with patch.object(SecureAgent, "_check_lock", lambda *about: None):
+                yield
+        case "listed members":  # the record counts members that have not reported
+            kept = Collected.kept
+
+            def with_all_listed(collected: Collected, **contents: bytes) -> GroupSum:
+                group = kept(collected, **contents)
+                return replace(group, reported=group.listed) if group.reported else group
+
+            with patch.object(Collected, "kept", with_all_listed):
+                yield
         case "synced files":  # programs write, and do not wait for the disk
             with patch.object(files, "sync", lambda path: None):
                 yield
@@ -84,6 +130,11 @@ def without(fix: str) -> Iterator[None]:
                 yield
         case _:
             yield
+
+
+def _forgetting_all(orders: OwnOrders, needed: object, present: object) -> list[DropModel]:
+    orders._useless += [send.path for send in orders.versions.values()]
+    return []
 
 
 def _orders_under_the_lock(desk: Desk, clients: Iterable[ClientId]) -> list[SendOrder]:

@@ -5,7 +5,11 @@
 - A report counts for the models, settings and round that it came from, and for no other.
 - The fold of a step has the bytes that its reports give without broker, spool, sums and restarts.
 - The secure sum of a group is that of the integers of those whom the record has as reported; else it is void or passed
-  over, with a reason.
+  over, with a reason. They are listed members, each has seen this very list, and none answers twice for one start.
+- A report that a coordinator has acknowledged, or counts in its checkpoint, is in its spool when it takes the run up again.
+- Every order and every version of a model that a run names has its file.
+- An agent loses its memory only where one of its own files has rotted, or a folder was put back or copied.
+- As long as the rounds are those of the calm run, so are the bytes.
 - Checkpoints, rounds, steps, incarnations, orders and roll calls never go back.
 """
 
@@ -14,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
@@ -24,11 +28,17 @@ from unittest.mock import patch
 import numpy as np
 
 from covey.coordinator.checks import read_report
+from covey.coordinator.disk.checkpoint import Checkpoint
+from covey.coordinator.engine.pace import Pace
 from covey.coordinator.run.run import Run
+from covey.shared.secure.agent import OwnSum
+from covey.shared.secure.derivation import name_of_terms
 from covey.shared.secure.integers import total_of
 from covey.shared.secure.masks import Integers
+from covey.shared.secure.messages import JoinList, Terms
 from covey.shared.strategies.base import ClientId, Phase, Report, Reports
 from covey.shared.strategies.secured import coordinator as secured
+from covey.shared.strategies.secured.phases import bytes_of
 from covey.shared.wire.documents import CoordinatorStatus
 from covey.shared.wire.messages import OrderMessage, ReportContent, Work
 from tests.simulator.plan import EVENTS
@@ -50,6 +60,8 @@ class Lineage:
     pending: dict[int, list[str]] = field(default_factory=dict)  # folds that the next one has
     accepted: dict[int, dict[ClientId, str]] = field(default_factory=dict)  # reports, by step
     promised: dict[ClientId, int] = field(default_factory=dict)  # accepted steps in orders
+    has_rotten: bool = False  # reports: they may have to come again
+    models: dict[int, str] = field(default_factory=dict)  # digests of what is folded, by step
 
     def copy(self) -> Lineage:
         return Lineage(
@@ -61,6 +73,8 @@ class Lineage:
             {step: list(reports) for step, reports in self.pending.items()},
             {step: dict(reports) for step, reports in self.accepted.items()},
             dict(self.promised),
+            self.has_rotten,
+            dict(self.models),
         )
 
 
@@ -76,6 +90,7 @@ class Sums:
     fail: Callable[[Exception], None]
     struck: Counter[str]
     made: dict[ClientId, dict[str, Integers]] = field(default_factory=dict)  # by start
+    seen: dict[ClientId, dict[bytes, OwnSum]] = field(default_factory=dict)  # by name of the terms
     opened: Integers | None = None
     faults: int = 0  # before the present sums
 
@@ -95,6 +110,10 @@ class Sums:
                 self.opened,
                 None,
             )  # honest agents make no sum that is out of range
+            if end == "sum" and (stranger := self._stranger(one)):
+                self.fail(
+                    BrokenError(f"{stranger} counts in a secure sum of which it knows another list")
+                )
             if opened is not None and not self._is_plain(opened, one.reported):
                 self.fail(BrokenError(f"a secure sum is not that of {one.reported}"))
             if end != "sum" and not why:
@@ -111,6 +130,32 @@ class Sums:
             patch.object(secured.Secured, "_boxes", begun),
         ):
             yield
+
+    def saves(self, agent: ClientId, own: OwnSum | None) -> None:
+        """What an agent knows of a sum is on its disk."""
+        if own is None:
+            return
+        seen = self.seen.setdefault(agent, {})
+        before, seen[own.name] = seen.get(own.name), own
+        if not own.answer or (before is not None and before.answer):
+            return
+        start = Terms.from_bytes(own.terms).start
+        answered = [other for other in seen.values() if other.answer]
+        if sum(Terms.from_bytes(other.terms).start == start for other in answered) > 1:
+            self.fail(BrokenError(f"{agent} answers twice for one start"))
+
+    def _stranger(self, one: secured.GroupSum) -> ClientId:
+        """An agent that counts in a sum, but has not reported to this list of these members; "": none."""
+        terms, listing = (bytes_of(one.contents[name]) for name in ("terms", "list"))
+        places = {row.place for row in JoinList.from_bytes(listing).rows}
+        for agent in one.reported:
+            own = self.seen.get(agent, {}).get(name_of_terms(terms))
+            is_member = agent in one.members and agent in one.listed
+            if own is None or not is_member or own.listing != listing or not own.head:
+                return agent
+            if own.place not in places or one.members[own.place - 1] != agent:
+                return agent
+        return ""
 
     def _is_plain(self, opened: Integers, reported: Sequence[ClientId]) -> bool:
         """Whether a sum is that of what these agents made from one start."""
@@ -133,6 +178,7 @@ class Judge:
         self._works: dict[str, set[str]] = {}  # what each report came from, by its digest
         self._contents: dict[str, bytes] = {}  # of the reports, by their digests
         self._newest: dict[tuple[str, ...], tuple[int, ...]] = {}  # of what only grows
+        self.has_unreadable = False  # an accepted report could not be read by the fold
 
     def _expect(self, holds: bool, what: str) -> None:
         if not holds:
@@ -181,6 +227,7 @@ class Judge:
         """Accepted reports in this folder are damaged: they may have to come again."""
         if folder in self._lineages:
             self._lineages[folder].promised.clear()
+            self._lineages[folder].has_rotten = True
 
     def takes_up(self, folder: Path) -> None:
         """A coordinator is about to resume the run in a folder."""
@@ -200,6 +247,10 @@ class Judge:
         lineage.folds |= lineage.pending
         lineage.pending.clear()
 
+    def models_in(self, folder: Path) -> Mapping[int, str]:
+        """Digests of the models after each fold in the history of a folder, by step."""
+        return self._lineages[folder].models
+
     # -- coordinators ------------------------------------------------------------------------------
 
     def watch(self, run: Run) -> None:
@@ -208,6 +259,7 @@ class Judge:
         is_first = True  # checkpoint of this life
         note, save, take = run.audit.note, run._save, run._take
         take_back, discard = run.accepted.take_back, run.spool.discard
+        note_resume = run.recorder.note_resume
 
         def noted(event: str, **about: Any) -> None:
             note(event, **about)
@@ -230,8 +282,15 @@ class Judge:
             except Exception as error:  # the run would take it for one of its own
                 self._fail(error)
             take(phase, reports, outcome, circumstances)
+            assert run.engine.step is not None
+            lineage.models[run.engine.step.number] = models_of(run)
+
+        def resumed(reported: Sequence[ClientId]) -> None:
+            self._resumed(run, lineage, reported)
+            note_resume(reported)
 
         def taken_back(client: ClientId) -> None:
+            self.has_unreadable = True
             lineage.promised.pop(client, None)
             take_back(client)
 
@@ -242,6 +301,7 @@ class Judge:
         run.audit.note = noted  # type: ignore[method-assign]
         run._save = saved  # type: ignore[method-assign]
         run._take = taken  # type: ignore[method-assign]
+        run.recorder.note_resume = resumed  # type: ignore[assignment, method-assign]
         run.accepted.take_back = taken_back  # type: ignore[method-assign]
         run.spool.discard = discarded  # type: ignore[method-assign]
 
@@ -256,6 +316,23 @@ class Judge:
             incarnation > lineage.incarnation,
             f"the incarnation {incarnation} comes after {lineage.incarnation}",
         )
+
+    def _resumed(self, run: Run, lineage: Lineage, reported: Sequence[ClientId]) -> None:
+        """A coordinator has read its checkpoint and its spool."""
+        if lineage.has_rotten:
+            return
+        step = run.engine.step
+        if step is not None:
+            asked = {client for client, known in lineage.promised.items() if known == step.number}
+            lost = sorted(asked - set(reported))
+            self._expect(not lost, f"acknowledged reports of {lost} are not in the spool")
+        waiting = Checkpoint(run.folder / "checkpoint").facts()["engine"].get("stream")
+        if waiting is not None:
+            reports = Pace.from_json(waiting, ()).waiting()
+            lost = [one.client for one in reports if one.client not in run.spool.who(one.step)]
+            self._expect(
+                not lost, f"the checkpoint counts reports of {lost} that are not in the spool"
+            )
 
     def _accepted(
         self, run: Run, lineage: Lineage, client: ClientId, step: int, report: str
@@ -311,6 +388,9 @@ class Judge:
         lineage.age, lineage.incarnation = age, run.facts.incarnation
         lineage.state = _digest(run.state)
         self._commit(lineage, _manifest(run.folder))
+        named = [send.path for send in run.orders.own.versions.values()]
+        missing = [path.name for path in named if not path.exists()]
+        self._expect(not missing, f"models that the run names have no file: {missing}")
 
 
 def watched(judge: Judge) -> type[Run]:
@@ -324,14 +404,34 @@ def watched(judge: Judge) -> type[Run]:
     return Watched
 
 
-def rounds_of(folder: Path) -> list[tuple[int, str, tuple[ClientId, ...]]]:
-    """Round, phase and reporters of each fold in the record of a run."""
+@dataclass(frozen=True)
+class Folded:
+    """A fold in the record of a run."""
+
+    step: int
+    round: int
+    phase: str
+    reported: tuple[ClientId, ...]
+
+    @property
+    def of_round(self) -> tuple[int, str, tuple[ClientId, ...]]:
+        """What is the same in a run that needed other steps for it."""
+        return self.round, self.phase, self.reported
+
+
+def rounds_of(folder: Path) -> list[Folded]:
+    """The folds in the record of a run."""
     rows = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
     return [
-        (row["round"], row["phase"], tuple(row["reported"]))
+        Folded(row["step"], row["round"], row["phase"], tuple(row["reported"]))
         for row in rows
         if row.get("event") == "phase"
     ]
+
+
+def models_of(run: Run) -> str:
+    """Digest of what a run has learned so far."""
+    return _digest((run.models, run.strategy.assignment(run.state)))
 
 
 def rounds_ended(folder: Path) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import random
 import shutil
 import tempfile
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import patch
 
 from covey.agent.device.identity import Identity
 from covey.agent.device.service import Agent
@@ -35,6 +37,7 @@ from covey.shared.errors import UserError
 from covey.shared.files import obstacle, write_atomically
 from covey.shared.mqtt.shards import shard_of
 from covey.shared.numerics.vectors import Layout
+from covey.shared.secure.agent import AgentState
 from covey.shared.secure.masks import Integers
 from covey.shared.secure.primitives import Token
 from covey.shared.secure.simulated import simulated_identity
@@ -48,7 +51,16 @@ from tests.kit.local_clients import LocalClients
 from tests.kit.small_fleet import Numpy
 from tests.kit.small_run import clients, fingerprint, in_process, local_for, setup
 from tests.simulator.disk import Disk, Disks, State
-from tests.simulator.judge import BrokenError, Judge, Sums, rounds_ended, rounds_of, watched
+from tests.simulator.judge import (
+    BrokenError,
+    Folded,
+    Judge,
+    Sums,
+    models_of,
+    rounds_ended,
+    rounds_of,
+    watched,
+)
 from tests.simulator.life import OWNER, DeadError, Life
 from tests.simulator.loop import SeededLoop, Uncontended, one_seed
 from tests.simulator.network import FaultyBroker
@@ -66,6 +78,7 @@ OBSTACLES: dict[str, State] = {
     "read-only disk": "read-only",
     "no descriptors": "no descriptors",
 }
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # where files are
 SLOW_SHARE = 0.05  # of the jobs, where there is hurry: longer than the deadline
 
 
@@ -89,10 +102,15 @@ class Seeded(SecureFolder):
     def __init__(self, place: Path, client: ClientId, token: Token, sums: Sums) -> None:
         super().__init__(place, simulated_identity(3, client), simulated=True)
         self._secrets, self._made = token, sums.made.setdefault(client, {})
+        self._client, self._sums = client, sums
 
     @property
     def token(self) -> Token:
         return self._secrets
+
+    def save(self, state: AgentState) -> None:
+        super().save(state)
+        self._sums.saves(self._client, state.sum)
 
     def save_vector(self, name: str, vector: Integers) -> None:
         if not name.endswith("-masked"):
@@ -110,6 +128,7 @@ class Workers(Numpy):
         self._judge, self._is_patient = judge, plan.pace == "patient"
         self._sums, self._token = sums, random.Random(f"secrets {plan.seed}").randbytes  # noqa: S311
         self._durations = random.Random(f"durations {plan.seed}")  # noqa: S311
+        self.has_memories = False  # an agent has something to lose
 
     async def call(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
         self.takes_s = self._durations.uniform(0.05, 1.0)
@@ -161,6 +180,7 @@ class Workers(Numpy):
         report = report.model_copy(update={"client_state": job["client_state"]})
         content = report.to_bytes()
         seal = b""
+        self.has_memories |= bool(kept)
         if kept is not memory:
             seal = save_memory(Path(job["memory_out"]), kept, durable=job["durable"])
         write_atomically(
@@ -203,6 +223,7 @@ class World:
         self._damaged: set[str] = set()  # coordinators whose checkpoint is not what it was
         self._in_repair: set[str] = set()  # coordinators whose folder an operator puts back
         self._runs = 0  # that were begun from nothing
+        self._rotten: set[str] = set()  # programs with a rotten report, memory or state
 
     def say(self, text: str) -> None:
         self.history.story.append(f"{self._loop.time():10.3f}  {text}")
@@ -509,6 +530,7 @@ class World:
             self.start(name)
         if path:
             self.say(f"rotten: {path}")
+            self._rotten.add(name)
             self.judge.rotten(self._folders[name])
         return path != ""
 
@@ -574,42 +596,75 @@ class World:
 
     def compare(self, run: Run) -> None:
         """Compare the end of the run with that of a calm one, where the same agents took part."""
-        these = rounds_of(run.folder)
         ended = rounds_ended(run.folder)
         if ended != list(range(len(ended))):
             raise BrokenError(f"the record has these rounds: {ended}")
-        if _has_lost_memory(run.folder):
+        lost = _lost_memories(run.folder)
+        self._expect_reasons(lost)
+        if lost and self.pool.has_memories:
             return  # work that was done twice may have other bytes
         if run.engine.rules.is_buffered:
-            if self.history.struck["rotten report"]:
+            if self.judge.has_unreadable:
                 return  # the record does not name reports that a fold could not read
-            expected = fingerprint(replayed(self._base / "replay", run))
-        else:
-            calm_rounds, expected = calm(self.plan.method, self.plan.pace, self.plan.secure)
-            # some methods need their memory to take part, and a report that rots after its agent has read it
-            # again is refused: its round ends without it
-            leaves_out = self.history.struck["rotten memory"] + self.history.struck["rotten report"]
-            # a sum is passed over where an agent has answered for its start before
-            may_differ = self.plan.pace == "hasty" or self.plan.secure or leaves_out
-            if may_differ and these != calm_rounds:
-                return
-        if fingerprint(run) != expected:
-            raise BrokenError("the bytes are not those of the calm run")
+            if fingerprint(run) != fingerprint(replayed(self._base / "replay", run)):
+                raise BrokenError("the bytes are not those of the replay")
+            return
+        these, calm_ones = (
+            rounds_of(run.folder),
+            calm(self.plan.method, self.plan.pace, self.plan.secure),
+        )
+        models = self.judge.models_in(run.folder)
+        for this, (one, expected) in zip(these, calm_ones, strict=False):
+            if this.of_round != one.of_round:
+                break
+            if models[this.step] != expected:
+                raise BrokenError(f"step {this.step} has not the bytes of the calm run")
+        if [this.of_round for this in these] != [one.of_round for one, _ in calm_ones]:
+            self._expect_other_rounds()
+
+    def _expect_reasons(self, lost: set[tuple[ClientId, str]]) -> None:
+        """An agent that lost its memory has had a rotten file, or met a coordinator that knew less or more than it."""
+        struck = self.history.struck
+        if struck["put back folder"] or struck["copy folder"]:
+            return
+        for agent, how in sorted(lost):
+            if how != "lost" or agent not in self._rotten:
+                raise BrokenError(
+                    f"the memory of {agent} is {how}, though no file of it has rotted, and no folder was put back or copied"
+                )
+
+    def _expect_other_rounds(self) -> None:
+        """The rounds are not the calm ones for one of these reasons: hurry, rotten files, or a sum that came to nothing."""
+        struck = self.history.struck
+        if self.plan.pace == "hasty" or struck["secure void"] or struck["secure passed over"]:
+            return
+        # some methods need their memory to take part, and a report that rots after its agent has read it again is
+        # refused: its round ends without it
+        if not self._rotten:
+            raise BrokenError("the rounds are not those of the calm run, and nothing has rotted")
 
 
-def _has_lost_memory(folder: Path) -> bool:
-    return '"client_state"' in (folder / "rounds.jsonl").read_text()
+def _lost_memories(folder: Path) -> set[tuple[ClientId, str]]:
+    """The agents that reported that their memory is lost or ahead."""
+    rows = map(json.loads, (folder / "rounds.jsonl").read_text().splitlines())
+    return {item for row in rows for item in row.get("client_state", {}).items()}
 
 
 @cache
-def calm(
-    method: str, pace: Pace, secure: bool
-) -> tuple[list[tuple[int, str, tuple[str, ...]]], list[bytes]]:
-    """The phases and the bytes of a method's run in one process, without any fault."""
-    with tempfile.TemporaryDirectory() as folder:
+def calm(method: str, pace: Pace, secure: bool) -> list[tuple[Folded, str]]:
+    """The phases of a method's run in one process, without any fault, and the models after each."""
+    models: dict[int, str] = {}
+    take = Run._take
+
+    def taken(run: Run, *about: Any) -> None:
+        take(run, *about)
+        assert run.engine.step is not None
+        models[run.engine.step.number] = models_of(run)
+
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder, patch.object(Run, "_take", taken):
         scene = scene_of(method, pace, secure)
-        run = in_process(Path(folder), scene, clients(AGENTS, scene))
-        return rounds_of(Path(folder)), fingerprint(run)
+        in_process(Path(folder), scene, clients(AGENTS, scene))
+        return [(one, models[one.step]) for one in rounds_of(Path(folder))]
 
 
 def replayed(folder: Path, run: Run) -> Run:
@@ -633,11 +688,9 @@ def play(plan: Plan) -> History:
     history = History()
     if plan.pace != "buffered":
         calm(plan.method, plan.pace, plan.secure)  # outside of the virtual time
-    memory = Path("/dev/shm")
-    place = memory if memory.is_dir() else None
     loop = SeededLoop(plan.seed, pauses=any(fault.kind in OBSTACLES for fault in plan.faults))
     with (
-        tempfile.TemporaryDirectory(dir=place) as folder,
+        tempfile.TemporaryDirectory(dir=MEMORY) as folder,
         one_seed(loop, plan.seed),
         asyncio.Runner(loop_factory=lambda: loop) as runner,
     ):
