@@ -137,7 +137,8 @@ class PrivacyDemand(BaseModel):
         (), description="ids of agents whose owners this device's owner knows"
     )
     secure_known_least: Annotated[int, Field(ge=0)] = Field(
-        0, description="the fewest agents of a sum that must be among secure_known"
+        0,
+        description="the fewest other agents of a sum that must be among secure_known, even if all strangers collude",
     )
     secure_clear: bool = Field(
         False,

@@ -16,7 +16,7 @@ The six rules, each of which keeps a sum from being compared with another one (d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -117,8 +117,8 @@ class OwnersPolicy:
     known_least: int = 0  # this number of members must be known
     repeats: int = 8  # sums from the same models that are answered, at most
 
-    def refusal(self, terms: Terms) -> str | None:
-        """Why the owner does not allow these terms, or None."""
+    def refusal(self, terms: Terms, own: str) -> str | None:
+        """Why the owner of the agent `own` does not allow these terms, or None."""
         if terms.least < self.least:
             return f"sums of {terms.least} members; the owner requires {self.least}"
         if terms.colluders < int(self.colluders * len(terms.members)):
@@ -129,10 +129,30 @@ class OwnersPolicy:
             return f"noise of {terms.multiplier}; the owner requires {self.multiplier}"
         if self.most_spent is not None and not terms.multiplier:
             return "sums without noise; the owner bounds epsilon"
-        known = sum(member.agent in self.known for member in terms.members)
+        agents = [member.agent for member in terms.members]
+        # strangers may all be one attacker's, and the others need not demand what this owner does: so many known ones
+        # answer for any sum
+        forced = max(0, terms.threshold - len(agents) + 1 + self._known(agents, own))
+        if forced < self.known_least:
+            return (
+                f"strangers and {forced} known members reach the threshold of {terms.threshold}; the owner"
+                f" requires {self.known_least} known ones (secure_known_least)"
+            )
+        return self.refusal_of_members(agents, own)
+
+    def refusal_of_members(self, agents: Iterable[str], own: str) -> str | None:
+        """Why the owner does not allow these members, of terms, of a list or of a sum, or None."""
+        known = self._known(agents, own)
         if known < self.known_least:
-            return f"{known} members are known to the owner, who requires {self.known_least}"
+            return (
+                f"{known} members are known to the owner, who requires {self.known_least}"
+                " (secure_known_least)"
+            )
         return None
+
+    def _known(self, agents: Iterable[str], own: str) -> int:
+        """Others that the owner knows."""
+        return sum(agent in self.known and agent != own for agent in agents)
 
 
 class Lock(Message):
@@ -461,7 +481,7 @@ class SecureAgent:
             raise RefusalError("another federation")
         if terms.fault:
             raise RefusalError("unsafe terms", terms.fault)
-        if refusal := self.policy.refusal(terms):
+        if refusal := self.policy.refusal(terms, self.entry.agent):
             raise RefusalError("owner", refusal)
         most = self.policy.most_spent
         if most is not None and state.spent + _rho(terms) > most:
@@ -573,6 +593,7 @@ class SecureAgent:
             raise RefusalError("not listed", "the list does not have this agent's join")
         if fault := fault_of_list(joined, own.signers, terms.least):
             raise RefusalError("list", fault)
+        self._check_members(terms, [row.place for row in joined.rows])
         cells = CellInbox.from_bytes(inbox)
         others = [row for row in joined.rows if row.place != own.place]
         if cells.listing != name_of_list(content) or len(cells.cells) != len(others) * PAIR_BYTES:
@@ -629,6 +650,7 @@ class SecureAgent:
         if fault := fault_of_unmask(unmask, own.name, listed, own.signers, terms.least):
             raise RefusalError("unmask list", fault)
         reported = {row.place for row in unmask.rows}
+        self._check_members(terms, reported)
         keys = b""
         for index, place in enumerate(place for place in listed if place != own.place):
             source = own.seed_keys if place in reported else own.mask_keys
@@ -642,6 +664,12 @@ class SecureAgent:
             share=own.own_share,
             signature=self._signed(message),
         ).to_bytes()
+
+    def _check_members(self, terms: Terms, places: Iterable[int]) -> None:
+        """What the owner demands of members holds for those who take part: terms name whom the coordinator may leave out."""
+        agents = (terms.members[place - 1].agent for place in places)
+        if refusal := self.policy.refusal_of_members(agents, self.entry.agent):
+            raise RefusalError("owner", refusal)
 
     def _check_own_report(self, own: OwnSum, unmask: UnmaskList) -> None:
         """Only those whose reports are in a sum answer for it."""
