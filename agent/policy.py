@@ -140,6 +140,10 @@ class PrivacyDemand(BaseModel):
         0,
         description="the fewest other agents of a sum that must be among secure_known, even if all strangers collude",
     )
+    secure_steady: bool = Field(
+        False,
+        description="true: this device answers no two sums that differ by some members, but by fewer than the threshold",
+    )
     secure_clear: bool = Field(
         False,
         description="true: with secure_least, orders that cluster may ask this device for a signature, a card, a choice or "
@@ -161,6 +165,7 @@ class PrivacyDemand(BaseModel):
             most_spent=None if bound is None else rho_of(bound, self.local_delta),
             known=frozenset(self.secure_known),
             known_least=self.secure_known_least,
+            steady=self.secure_steady,
         )
 
     def refuses(self, work: Work) -> str | None:

@@ -52,6 +52,7 @@ from covey.shared.secure.derivation import (
     signed_of_unmask_row,
     signers_of,
 )
+from covey.shared.secure.memberships import Memberships, name_of_agent
 from covey.shared.secure.messages import (
     PAIR_BYTES,
     Answer,
@@ -90,6 +91,7 @@ KEPT_BOXES = 2
 SUMMED_BEFORE = "summed before"  # the reason for a locked start
 ANOTHER_LIST = "another list"
 ANOTHER_UNMASK = "another unmask list"
+NOT_STEADY = "not steady"
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,7 @@ class OwnersPolicy:
     )
     known: frozenset[str] = frozenset()  # agents that the owner knows
     known_least: int = 0  # this number of members must be known
+    steady: bool = False  # no two sums that are answered differ by few members
     repeats: int = 8  # sums from the same models that are answered, at most
 
     def refusal(self, terms: Terms, own: str) -> str | None:
@@ -130,7 +133,7 @@ class OwnersPolicy:
         if self.most_spent is not None and not terms.multiplier:
             return "sums without noise; the owner bounds epsilon"
         agents = [member.agent for member in terms.members]
-        # strangers may all be one attacker's, and the others need not demand what this owner does: so many known ones
+        # strangers may all be one attacker's, and known ones need not demand what this owner does: this many of them
         # answer for any sum
         forced = max(0, terms.threshold - len(agents) + 1 + self._known(agents, own))
         if forced < self.known_least:
@@ -211,6 +214,7 @@ class AgentState(Packed):
     newest_box: Count = 0
     locks: Annotated[list[Lock], Field(max_length=MOST_LOCKS)] = Field(default_factory=list)
     left: Annotated[list[Hash], Field(max_length=MOST_LEFT)] = Field(default_factory=list)
+    memberships: Memberships = Field(default_factory=Memberships)  # of sums that were answered
     vectors: list[OwnVector] = Field(default_factory=list)
     sum: OwnSum | None = None
     expelled: bytes = b""  # the newest list that was seen
@@ -428,7 +432,7 @@ class SecureAgent:
                 return self.resumed(state)
             return Step(state, (Refuse(ANOTHER_UNMASK),), False)
         try:
-            answer = self._answer(state, own, content)
+            answer, memberships = self._answer(state, own, content)
         except RefusalError as refusal:
             return Step(state, (refusal.effect,), False)
         except DecodeError as error:
@@ -442,7 +446,7 @@ class SecureAgent:
                 "own_share": b"",
             }
         )
-        locked = self._locked(state, own).changed(sum=after, vectors=[])
+        locked = self._locked(state, own).changed(sum=after, vectors=[], memberships=memberships)
         return Step(locked, (*_erased(state), SendAnswer(answer)))
 
     def closed(self, state: AgentState) -> Step:
@@ -638,8 +642,8 @@ class SecureAgent:
 
     # -- rule 3 --------------------------------------------------------------------------------------------------------
 
-    def _answer(self, state: AgentState, own: OwnSum, content: bytes) -> bytes:
-        """The answer to an unmask list. Raises RefusalError or DecodeError."""
+    def _answer(self, state: AgentState, own: OwnSum, content: bytes) -> tuple[bytes, Memberships]:
+        """The answer to an unmask list, and the sums that were answered then. Raises RefusalError or DecodeError."""
         unmask = UnmaskList.from_bytes(content)
         terms = Terms.from_bytes(own.terms)
         if unmask.listing != name_of_list(own.listing):
@@ -651,25 +655,41 @@ class SecureAgent:
             raise RefusalError("unmask list", fault)
         reported = {row.place for row in unmask.rows}
         self._check_members(terms, reported)
+        memberships = self._steady(state, terms, reported)
         keys = b""
         for index, place in enumerate(place for place in listed if place != own.place):
             source = own.seed_keys if place in reported else own.mask_keys
             keys += source[index * KEY_BYTES : (index + 1) * KEY_BYTES]
         named = name_of_unmask(content)
         message = signed_of_answer(named, own.place, keys, own.own_share)
-        return Answer(
+        answer = Answer(
             unmask=named,
             place=own.place,
             keys=keys,
             share=own.own_share,
             signature=self._signed(message),
-        ).to_bytes()
+        )
+        return answer.to_bytes(), memberships
 
     def _check_members(self, terms: Terms, places: Iterable[int]) -> None:
         """What the owner demands of members holds for those who take part: terms name whom the coordinator may leave out."""
         agents = (terms.members[place - 1].agent for place in places)
         if refusal := self.policy.refusal_of_members(agents, self.entry.agent):
             raise RefusalError("owner", refusal)
+
+    def _steady(self, state: AgentState, terms: Terms, places: Iterable[int]) -> Memberships:
+        """The sums that were answered, with this one. Raises RefusalError if it is too near to one of them.
+
+        Up to c of those who are in one sum alone may work for the coordinator: t of them have t - c honest ones.
+        """
+        if not self.policy.steady:
+            return state.memberships
+        names = [
+            name_of_agent(terms.federation, terms.members[place - 1].agent) for place in places
+        ]
+        if fault := state.memberships.fault(names, terms.threshold):
+            raise RefusalError(NOT_STEADY, f"{fault} (secure_steady)")
+        return state.memberships.with_sum(names, terms.threshold)
 
     def _check_own_report(self, own: OwnSum, unmask: UnmaskList) -> None:
         """Only those whose reports are in a sum answer for it."""
