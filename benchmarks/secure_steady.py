@@ -10,7 +10,7 @@ fixed batches that count whole or not at all (So et al., Securing secure aggrega
 in federated learning, AAAI 2023).
 
 Groups of 10 and 100 agents with the usual numbers (c 20 %), 100 rounds, one attempt each. The cohort is the fleet, or a group
-drawn anew in each round from ten times as many (whole batches where there are batches). Agents drop out before they report,
+drawn in each round from ten times as many (whole batches where there are batches). Agents drop out before they report,
 each on its own in each round; or that share of them, one at least, is gone from the start.
 """
 

@@ -432,7 +432,8 @@ class SecureAgent:
                 return self.resumed(state)
             return Step(state, (Refuse(ANOTHER_UNMASK),), False)
         try:
-            answer, memberships = self._answer(state, own, content)
+            answer = self._answer(state, own, content)
+            memberships = self._steady(state, own, content)
         except RefusalError as refusal:
             return Step(state, (refusal.effect,), False)
         except DecodeError as error:
@@ -642,8 +643,8 @@ class SecureAgent:
 
     # -- rule 3 --------------------------------------------------------------------------------------------------------
 
-    def _answer(self, state: AgentState, own: OwnSum, content: bytes) -> tuple[bytes, Memberships]:
-        """The answer to an unmask list, and the sums that were answered then. Raises RefusalError or DecodeError."""
+    def _answer(self, state: AgentState, own: OwnSum, content: bytes) -> bytes:
+        """The answer to an unmask list. Raises RefusalError or DecodeError."""
         unmask = UnmaskList.from_bytes(content)
         terms = Terms.from_bytes(own.terms)
         if unmask.listing != name_of_list(own.listing):
@@ -655,21 +656,19 @@ class SecureAgent:
             raise RefusalError("unmask list", fault)
         reported = {row.place for row in unmask.rows}
         self._check_members(terms, reported)
-        memberships = self._steady(state, terms, reported)
         keys = b""
         for index, place in enumerate(place for place in listed if place != own.place):
             source = own.seed_keys if place in reported else own.mask_keys
             keys += source[index * KEY_BYTES : (index + 1) * KEY_BYTES]
         named = name_of_unmask(content)
         message = signed_of_answer(named, own.place, keys, own.own_share)
-        answer = Answer(
+        return Answer(
             unmask=named,
             place=own.place,
             keys=keys,
             share=own.own_share,
             signature=self._signed(message),
-        )
-        return answer.to_bytes(), memberships
+        ).to_bytes()
 
     def _check_members(self, terms: Terms, places: Iterable[int]) -> None:
         """What the owner demands of members holds for those who take part: terms name whom the coordinator may leave out."""
@@ -677,16 +676,16 @@ class SecureAgent:
         if refusal := self.policy.refusal_of_members(agents, self.entry.agent):
             raise RefusalError("owner", refusal)
 
-    def _steady(self, state: AgentState, terms: Terms, places: Iterable[int]) -> Memberships:
+    def _steady(self, state: AgentState, own: OwnSum, content: bytes) -> Memberships:
         """The sums that were answered, with this one. Raises RefusalError if it is too near to one of them.
 
         Up to c of those who are in one sum alone may work for the coordinator: t of them have t - c honest ones.
         """
         if not self.policy.steady:
             return state.memberships
-        names = [
-            name_of_agent(terms.federation, terms.members[place - 1].agent) for place in places
-        ]
+        terms = Terms.from_bytes(own.terms)
+        members = [terms.members[row.place - 1] for row in UnmaskList.from_bytes(content).rows]
+        names = [name_of_agent(terms.federation, member.agent) for member in members]
         if fault := state.memberships.fault(names, terms.threshold):
             raise RefusalError(NOT_STEADY, f"{fault} (secure_steady)")
         return state.memberships.with_sum(names, terms.threshold)
