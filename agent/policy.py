@@ -105,7 +105,12 @@ class PrivacyDemand(BaseModel):
         (), description="ids of agents whose owners this device's owner knows"
     )
     secure_known_least: Annotated[int, Field(ge=0)] = Field(
-        0, description="the fewest agents of a sum that must be among secure_known"
+        0,
+        description="the fewest other agents of a sum that must be among secure_known, even if all strangers collude",
+    )
+    secure_steady: bool = Field(
+        False,
+        description="true: this device answers no two sums that differ by some members, but by fewer than the threshold",
     )
     secure_clear: bool = Field(
         False,
@@ -128,6 +133,7 @@ class PrivacyDemand(BaseModel):
             most_spent=None if bound is None else rho_of(bound, self.local_delta),
             known=frozenset(self.secure_known),
             known_least=self.secure_known_least,
+            steady=self.secure_steady,
         )
 
     def refuses(self, work: Work) -> str | None:

@@ -16,7 +16,7 @@ The six rules, each of which keeps a sum from being compared with another one (d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -52,6 +52,7 @@ from covey.shared.secure.derivation import (
     signed_of_unmask_row,
     signers_of,
 )
+from covey.shared.secure.memberships import Memberships, name_of_agent
 from covey.shared.secure.messages import (
     PAIR_BYTES,
     Answer,
@@ -90,6 +91,7 @@ KEPT_BOXES = 2
 SUMMED_BEFORE = "summed before"  # the reason for a locked start
 ANOTHER_LIST = "another list"
 ANOTHER_UNMASK = "another unmask list"
+NOT_STEADY = "not steady"
 
 
 @dataclass(frozen=True)
@@ -115,10 +117,11 @@ class OwnersPolicy:
     )
     known: frozenset[str] = frozenset()  # agents that the owner knows
     known_least: int = 0  # this number of members must be known
+    steady: bool = False  # no two sums that are answered differ by few members
     repeats: int = 8  # sums from the same models that are answered, at most
 
-    def refusal(self, terms: Terms) -> str | None:
-        """Why the owner does not allow these terms, or None."""
+    def refusal(self, terms: Terms, own: str) -> str | None:
+        """Why the owner of the agent `own` does not allow these terms, or None."""
         if terms.least < self.least:
             return f"sums of {terms.least} members; the owner requires {self.least}"
         if terms.colluders < int(self.colluders * len(terms.members)):
@@ -129,10 +132,30 @@ class OwnersPolicy:
             return f"noise of {terms.multiplier}; the owner requires {self.multiplier}"
         if self.most_spent is not None and not terms.multiplier:
             return "sums without noise; the owner bounds epsilon"
-        known = sum(member.agent in self.known for member in terms.members)
+        agents = [member.agent for member in terms.members]
+        # strangers may all be one attacker's, and known ones need not demand what this owner does: this many of them
+        # answer for any sum
+        forced = max(0, terms.threshold - len(agents) + 1 + self._known(agents, own))
+        if forced < self.known_least:
+            return (
+                f"strangers and {forced} known members reach the threshold of {terms.threshold}; the owner"
+                f" requires {self.known_least} known ones (secure_known_least)"
+            )
+        return self.refusal_of_members(agents, own)
+
+    def refusal_of_members(self, agents: Iterable[str], own: str) -> str | None:
+        """Why the owner does not allow these members, of terms, of a list or of a sum, or None."""
+        known = self._known(agents, own)
         if known < self.known_least:
-            return f"{known} members are known to the owner, who requires {self.known_least}"
+            return (
+                f"{known} members are known to the owner, who requires {self.known_least}"
+                " (secure_known_least)"
+            )
         return None
+
+    def _known(self, agents: Iterable[str], own: str) -> int:
+        """Others that the owner knows."""
+        return sum(agent in self.known and agent != own for agent in agents)
 
 
 class Lock(Message):
@@ -191,6 +214,7 @@ class AgentState(Packed):
     newest_box: Count = 0
     locks: Annotated[list[Lock], Field(max_length=MOST_LOCKS)] = Field(default_factory=list)
     left: Annotated[list[Hash], Field(max_length=MOST_LEFT)] = Field(default_factory=list)
+    memberships: Memberships = Field(default_factory=Memberships)  # of sums that were answered
     vectors: list[OwnVector] = Field(default_factory=list)
     sum: OwnSum | None = None
     expelled: bytes = b""  # the newest list that was seen
@@ -409,6 +433,7 @@ class SecureAgent:
             return Step(state, (Refuse(ANOTHER_UNMASK),), False)
         try:
             answer = self._answer(state, own, content)
+            memberships = self._steady(state, own, content)
         except RefusalError as refusal:
             return Step(state, (refusal.effect,), False)
         except DecodeError as error:
@@ -422,7 +447,7 @@ class SecureAgent:
                 "own_share": b"",
             }
         )
-        locked = self._locked(state, own).changed(sum=after, vectors=[])
+        locked = self._locked(state, own).changed(sum=after, vectors=[], memberships=memberships)
         return Step(locked, (*_erased(state), SendAnswer(answer)))
 
     def closed(self, state: AgentState) -> Step:
@@ -461,7 +486,7 @@ class SecureAgent:
             raise RefusalError("another federation")
         if terms.fault:
             raise RefusalError("unsafe terms", terms.fault)
-        if refusal := self.policy.refusal(terms):
+        if refusal := self.policy.refusal(terms, self.entry.agent):
             raise RefusalError("owner", refusal)
         most = self.policy.most_spent
         if most is not None and state.spent + _rho(terms) > most:
@@ -573,6 +598,7 @@ class SecureAgent:
             raise RefusalError("not listed", "the list does not have this agent's join")
         if fault := fault_of_list(joined, own.signers, terms.least):
             raise RefusalError("list", fault)
+        self._check_members(terms, [row.place for row in joined.rows])
         cells = CellInbox.from_bytes(inbox)
         others = [row for row in joined.rows if row.place != own.place]
         if cells.listing != name_of_list(content) or len(cells.cells) != len(others) * PAIR_BYTES:
@@ -629,6 +655,7 @@ class SecureAgent:
         if fault := fault_of_unmask(unmask, own.name, listed, own.signers, terms.least):
             raise RefusalError("unmask list", fault)
         reported = {row.place for row in unmask.rows}
+        self._check_members(terms, reported)
         keys = b""
         for index, place in enumerate(place for place in listed if place != own.place):
             source = own.seed_keys if place in reported else own.mask_keys
@@ -642,6 +669,26 @@ class SecureAgent:
             share=own.own_share,
             signature=self._signed(message),
         ).to_bytes()
+
+    def _check_members(self, terms: Terms, places: Iterable[int]) -> None:
+        """What the owner demands of members holds for those who take part: terms name whom the coordinator may leave out."""
+        agents = (terms.members[place - 1].agent for place in places)
+        if refusal := self.policy.refusal_of_members(agents, self.entry.agent):
+            raise RefusalError("owner", refusal)
+
+    def _steady(self, state: AgentState, own: OwnSum, content: bytes) -> Memberships:
+        """The sums that were answered, with this one. Raises RefusalError if it is too near to one of them.
+
+        Up to c of those who are in one sum alone may work for the coordinator: t of them have t - c honest ones.
+        """
+        if not self.policy.steady:
+            return state.memberships
+        terms = Terms.from_bytes(own.terms)
+        members = [terms.members[row.place - 1] for row in UnmaskList.from_bytes(content).rows]
+        names = [name_of_agent(terms.federation, member.agent) for member in members]
+        if fault := state.memberships.fault(names, terms.threshold):
+            raise RefusalError(NOT_STEADY, f"{fault} (secure_steady)")
+        return state.memberships.with_sum(names, terms.threshold)
 
     def _check_own_report(self, own: OwnSum, unmask: UnmaskList) -> None:
         """Only those whose reports are in a sum answer for it."""
