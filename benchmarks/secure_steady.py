@@ -58,7 +58,7 @@ class Cell:
 
 
 def forms_of(members: int) -> tuple[str, ...]:
-    """Batches have one honest member or more: five at random, or two more than c."""
+    """Batches of five, and of the next multiple of five above c: with honest members wherever the colluders are."""
     sizes = {5, 5 * (group_of(members).colluders // 5 + 1)}
     return NO_RULE, HONEST, THRESHOLD, HELPED, *(f"batches of {size}" for size in sorted(sizes))
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from covey.agent.kept.secure_folder import SecureFolder
+from covey.agent.policy import PrivacyDemand
 from covey.shared.secure import agent as at
 from covey.shared.secure import memberships
 from covey.shared.secure.coordinator import Opened
@@ -65,7 +66,7 @@ def test_a_sum_with_enough_known_members_is_answered() -> None:
 
 
 def test_the_own_id_among_the_known_ones_counts_for_nobody() -> None:
-    here = site_of(replace(FOUR_KNOWN, known=frozenset(f"a{i:02}" for i in range(1, 5))))
+    here = site_of(replace(FOUR_KNOWN, known=frozenset(f"a{i:02}" for i in range(1, 7))))
     here.gather_joins([1])
     assert here.members[0].refused == "owner"
 
@@ -86,6 +87,25 @@ def test_strangers_that_hold_a_threshold_of_shares_are_refused_in_the_terms(dema
 # -- sums of nearly the same members -----------------------------------------------------------------------------------
 
 STEADY = at.OwnersPolicy(steady=True)
+
+
+OF_SUMS = {
+    "secure_least": 5,
+    "secure_colluders": 0.3,
+    "secure_clip": 1.0,
+    "secure_noise": 1.0,
+    "secure_epsilon": 1.0,
+    "secure_known": ("a",),
+    "secure_known_least": 1,
+    "secure_steady": True,
+}
+
+
+@pytest.mark.parametrize("key", [k for k in PrivacyDemand.model_fields if k.startswith("secure_")])
+def test_each_key_about_sums_reaches_the_device(key: str) -> None:
+    if key != "secure_clear":  # about orders, not sums
+        demand = PrivacyDemand.model_validate({key: OF_SUMS[key]})
+        assert demand.of_sums() != PrivacyDemand().of_sums()
 
 
 def steady_devices(count: int, policy: at.OwnersPolicy = STEADY) -> list[Device]:
