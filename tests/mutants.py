@@ -251,7 +251,7 @@ MUTANTS = (
         "shared/files.py",
         "if durable and name_durable:",
         "if False:",
-        "tests/simulator/test_durable.py::test_what_a_durable_writer_returned_from_is_there_after_a_power_cut[shared/files.py write_atomically]",
+        "tests/simulator/test_durable.py::test_a_durable_writer_has_written_when_it_returns[shared/files.py write_atomically]",
     ),
     Mutant(
         "leaves not cleared at roll",
@@ -273,7 +273,7 @@ def play(tree: Path, *tests: str) -> tuple[int, str]:
 
 
 def end_of(mutant: Mutant, tree: Path) -> str:
-    """What is wrong with a mutant: it lives, or cannot be planted. Empty where its test sees it."""
+    """Whether a mutant lives, or could not be planted, in words; empty where its test sees it."""
     path = tree / mutant.file
     source = path.read_text()
     if source.count(mutant.line) != 1:

@@ -102,7 +102,7 @@ def test_of_two_coordinators_of_one_run_the_one_that_took_it_up_last_continues(
 def test_a_coordinator_that_is_at_work_answers_one_that_asks_before_it_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a broker retained from one that has died with it is no answer."""
+    """A status that a broker retained from a coordinator that is gone is no answer."""
     url, federation = BrokerUrl.parse("mqtt://localhost"), SCENE.federation
 
     async def story() -> None:

@@ -132,7 +132,7 @@ class Sums:
             yield
 
     def saves(self, agent: ClientId, own: OwnSum | None) -> None:
-        """What an agent knows of a sum is on its disk."""
+        """An agent has put its part of a sum on its disk."""
         if own is None:
             return
         seen = self.seen.setdefault(agent, {})
@@ -415,7 +415,7 @@ class Folded:
 
     @property
     def of_round(self) -> tuple[int, str, tuple[ClientId, ...]]:
-        """What is the same in a run that needed other steps for it."""
+        """Round, phase and reporters: the same in a run that needed other steps for it."""
         return self.round, self.phase, self.reported
 
 

@@ -1,4 +1,4 @@
-"""What durable writers have returned from is there after a power cut that takes all that was not synced."""
+"""Durable writers keep their promise in a power cut that takes all that was not synced."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ CASES: dict[str, Callable[[Path], Check]] = {
 
 
 def has_durable(node: ast.AST) -> bool:
-    """Whether this is a parameter, a field or an attribute that says whether writes survive a power cut."""
+    """Whether this is a parameter, a field or an attribute for whether writes survive a power cut."""
     match node:
         case ast.arg(arg="durable") | ast.AnnAssign(target=ast.Name(id="durable")):
             return True
@@ -287,9 +287,7 @@ def test_each_writer_that_can_be_durable_has_a_case() -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_a_durable_writer_returned_from_is_there_after_a_power_cut(
-    tmp_path: Path, case: str
-) -> None:
+def test_a_durable_writer_has_written_when_it_returns(tmp_path: Path, case: str) -> None:
     (folder := tmp_path / "disk").mkdir()
     with power_cut(folder):
         is_there = CASES[case](folder)
