@@ -50,20 +50,15 @@ class Start(NamedTuple):
     models: bytes  # of the models alone
 
 
-def start_of(
-    shared: bytes, phase: str, round: int, numbers: bytes, models: Sequence[bytes]
-) -> Start:
+def start_of(work: bytes, models: Sequence[bytes]) -> Start:
     """The start of an order.
 
     Args:
-        shared: digest of the settings that all orders of the step share.
-        phase: its name.
-        round: its number.
-        numbers: of the order, packed.
+        work: all that the order says, packed.
         models: digests in the order in which the order has them.
     """
     named = hashed("models", *models)
-    return Start(hashed("start", shared, phase.encode(), number(round), numbers, named), named)
+    return Start(hashed("start", work, named), named)
 
 
 # -- names and signed hashes -------------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ def expelled_of(version: int, serials: Iterable[int], secret: bytes = FLEET_SECR
 
 
 def start(name: str = "round 1", models: tuple[bytes, ...] = (b"model",)) -> Start:
-    return start_of(b"settings", name, 1, b"", models)
+    return start_of(name.encode(), models)
 
 
 Tamper = Callable[[at.SecureAgent], None]
