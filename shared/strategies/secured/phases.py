@@ -47,10 +47,8 @@ def bytes_of(words: npt.NDArray[Any]) -> bytes:
     return content[LENGTH_BYTES : LENGTH_BYTES + length]
 
 
-NOT_COMPARED = {
-    # of the report to this very order: `Terms.vectors` names those of the update, alike for all members
-    "sizes"
-}
+# of the report to this very order: `Terms.vectors` names those of the update, alike for all members
+NOT_COMPARED = frozenset({"sizes"})
 
 
 def start_of_work(work: Work, models: Sequence[Vector], own: int, messages: int) -> Start:
@@ -70,6 +68,6 @@ def start_of_work(work: Work, models: Sequence[Vector], own: int, messages: int)
     refs, brought = list(work.models), list(models)
     del refs[told], brought[told]
     same = work.model_copy(update={"phase": phase, "numbers": numbers, "models": refs})
-    received = packed(same.model_dump(exclude=NOT_COMPARED))
+    received = packed(same.model_dump(exclude=set(NOT_COMPARED)))
     digests = [hashed("model", model.astype("<f4", copy=False).tobytes()) for model in brought]
     return start_of(received, digests)
