@@ -113,7 +113,7 @@ def made(devices: Devices, name: str, *, strategy: Any = "fedavg", **sections: A
     setup = setup_of(scene, [np.zeros(LAYOUT.size, np.float32)], LAYOUT)
     folder = devices.folder / name
     run = Run.start(folder, scene, setup, replace(rules_of(scene), void_limit=20), IN_PROCESS, 0.0)
-    Driver(run, devices).complete({agent: (40, 40) for agent in AGENTS})
+    Driver(run, devices).complete(dict.fromkeys(AGENTS, (40, 40)))
     return folder
 
 

@@ -6,10 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from covey.coordinator.run.orders import OrderBook
 from covey.shared.secure.messages import Introduction
+from covey.shared.strategies.base import Order
+from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.secured.coordinator import Secured
 from covey.shared.strategies.secured.phases import WORDS, bytes_of, words_of
 from tests.secure.live import TASK, Devices, made, sums
@@ -80,3 +83,42 @@ def test_members_with_another_task_refuse_the_start_of_the_victim(
     devices = Devices(tmp_path)
     assert not [one for one in sums(made(devices, "run")) if one["end"] == "sum"]
     assert any("another start" in failure for failure in devices.failures)
+
+
+def leave_out(monkeypatch: pytest.MonkeyPatch, client: str) -> None:
+    honest = Secured._boxes
+
+    def lied(self: Secured, state: Any, reports: Any) -> Any:
+        return honest(self, state, [one for one in reports if one[0] != client])
+
+    monkeypatch.setattr(Secured, "_boxes", lied)
+
+
+def with_nonce(one: Order) -> Order:
+    return replace(one, numbers={**one.numbers, "nonce": 2})
+
+
+@pytest.mark.parametrize("lie", ["nonce", "another round", "one ulp", "another learning rate"])
+def test_two_sums_of_one_training_with_a_member_less_are_refused_by_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lie: str
+) -> None:
+    devices = Devices(tmp_path, "privacy={secure_least: 3}")
+    [first] = sums(made(devices, "run-1"))
+    assert (first["end"], devices.failures) == ("sum", [])
+    sections: dict[str, Any] = {}
+    order, model = Secured._order, FedAvg.model
+    match lie:
+        case "nonce":
+            monkeypatch.setattr(Secured, "_order", lambda *known: with_nonce(order(*known)))
+        case "another round":
+            sections = {"seed": 4}
+        case "another learning rate":
+            sections = {"training": {"lr": 0.0500001}}
+        case "one ulp":
+            monkeypatch.setattr(
+                FedAvg, "model", lambda *known: np.nextafter(model(*known), np.float32(1))
+            )
+    leave_out(monkeypatch, VICTIM)
+    found = sums(made(devices, "run-2", **sections))
+    assert not [one for one in found if one["end"] == "sum"]
+    assert any("from the same models, with other members" in why for why in devices.failures)

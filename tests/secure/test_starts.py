@@ -18,7 +18,7 @@ MESSAGE = np.arange(3, dtype=np.uint32)
 
 
 def begun(of: Work, models: list[Any] | None = None) -> Start:
-    return start_of_work(of, models or MODELS, own=1, messages=0)
+    return start_of_work(of, models or MODELS, own=1, messages=0, begins=slice(None), secret=b"s")
 
 
 def another(value: Any, annotation: Any) -> Any:
@@ -71,5 +71,12 @@ def test_the_orders_of_all_phases_of_a_sum_have_one_start(phase: str, messages: 
         update={"phase": phase, "numbers": numbers, "models": refs, "sizes": {"secure": -9}}
     )
     models = [MODELS[0], *[MESSAGE for _ in messages], MODELS[1]]
-    found = start_of_work(order, models, own=1 + len(messages), messages=len(messages))
+    found = start_of_work(
+        order,
+        models,
+        own=1 + len(messages),
+        messages=len(messages),
+        begins=slice(None),
+        secret=b"s",
+    )
     assert found == begun(ORDER)

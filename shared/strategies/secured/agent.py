@@ -127,7 +127,10 @@ class OnDevice:
         return replace(report, numbers=numbers, steps=0, loss=0.0), after
 
     def _start(self, job: Job, *, messages: int) -> Start:
-        return start_of_work(self._work, self._models, len(job.models), messages)
+        assert self._method.sealed is not None  # noqa: S101 - it refuses otherwise
+        own, secret = len(job.models), self._device.agent.identity.secret
+        begins = self._method.sealed.begins
+        return start_of_work(self._work, self._models, own, messages, begins, secret)
 
 
 def _perform_box(device: SecureDevice, begun: Start) -> Report:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.vectors import Vector
-from covey.shared.secure.derivation import Start, start_of
+from covey.shared.secure.derivation import Start, sketch, start_of
 from covey.shared.secure.masks import Integers
 from covey.shared.secure.primitives import hashed
 from covey.shared.strategies.phase_names import AHEAD as AHEAD
@@ -51,7 +51,9 @@ def bytes_of(words: npt.NDArray[Any]) -> bytes:
 NOT_COMPARED = frozenset({"sizes"})
 
 
-def start_of_work(work: Work, models: Sequence[Vector], own: int, messages: int) -> Start:
+def start_of_work(
+    work: Work, models: Sequence[Vector], own: int, messages: int, begins: slice, secret: bytes
+) -> Start:
     """What an order starts from: everything that the agent received of it, so that members of a sum did the same work.
 
     The orders of the phases of one sum differ in what announces the phase, in `NOT_COMPARED`, and in the messages of the sum.
@@ -61,6 +63,8 @@ def start_of_work(work: Work, models: Sequence[Vector], own: int, messages: int)
         models: all vectors that it names, in their order.
         own: of these come first, with messages and without what does not travel.
         messages: the last of these are messages of the sum.
+        begins: with which of the others training begins.
+        secret: of the agent, for the sketch of these.
     """
     numbers = dict(work.numbers)
     phase = numbers.pop(AHEAD, work.phase)
@@ -70,4 +74,8 @@ def start_of_work(work: Work, models: Sequence[Vector], own: int, messages: int)
     same = work.model_copy(update={"phase": phase, "numbers": numbers, "models": refs})
     received = packed(same.model_dump(exclude=set(NOT_COMPARED)))
     digests = [hashed("model", model.astype("<f4", copy=False).tobytes()) for model in brought]
-    return start_of(received, digests)
+    settings = {*NOT_COMPARED, "phase", "numbers", "models", "cluster"}
+    order = hashed("order", packed(work.model_dump(exclude=settings)))
+    named = order[:8] + hashed("phase", phase.encode())[:8]
+    content = sketch(models[: own - messages][begins], hashed("sketch", secret))
+    return start_of(received, digests, content, named)
