@@ -712,7 +712,7 @@ def _streams(own: OwnSum) -> tuple[Stream, ...]:
 
 
 def _lock_of(own: OwnSum, terms: Terms, reported: Iterable[int]) -> Lock:
-    """What is locked with an answer."""
+    """The lock of an answer."""
     names = sorted(terms.members[place - 1].agent for place in reported)
     members = hashed("members", *(name.encode() for name in names))
     return Lock(terms.start[:16], own.order, members[:16], own.content)

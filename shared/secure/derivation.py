@@ -59,7 +59,7 @@ def start_of(work: bytes, models: Sequence[bytes], content: bytes, order: bytes)
     """The start of an order.
 
     Args:
-        work: all that the order says, packed.
+        work: the whole order, packed.
         models: digests in the order in which the order has them.
         content, order: as the start has them.
     """

@@ -53,7 +53,7 @@ class Devices(LocalClients):
     """Agents on a disk: what a run leaves there, the next one finds."""
 
     def __init__(self, folder: Path, limit: str = "privacy={secure_least: 4}") -> None:
-        super().__init__(lambda *_: None)  # type: ignore[arg-type,return-value]
+        super().__init__(lambda *_: None)  # type: ignore[arg-type]
         self.folder = folder
         self.rules = Rules(Policy().with_limits([limit]), learner="numpy").to_wire()
         self.failures: list[str] = []  # of reports, as the coordinator reads them

@@ -472,13 +472,8 @@ def test_the_same_models_are_summed_again_with_the_same_members_alone(count: int
 def test_no_lock_is_forgotten_and_a_hundred_thousand_take_ten_megabytes() -> None:
     here = site_at("answer", 6)
     member = here.members[0]
-    many = b"".join(
-        at.Lock(
-            *(number.to_bytes(16, "little") for _ in range(3)),
-            hashed("m", number.to_bytes(4, "little")),
-        ).packed()
-        for number in range(100_000)
-    )
+    names = [number.to_bytes(16, "little") for number in range(100_000)]
+    many = b"".join(at.Lock(name, name, name, hashed("m", name)).packed() for name in names)
     member.state = member.state.changed(locks=member.state.locks + many, sum=None)
     assert len(member.state.to_bytes()) < 10_000_000
     again = Site(here.members[:5], terms_of(here.members[:5], attempt=2))
