@@ -124,7 +124,9 @@ def of_group(count: int, values: int) -> dict[str, Any]:
 def shown_by(member: Device) -> bytes:
     """What an agent sends before a sum."""
     assert member.box is not None
-    return Introduction(entry=member.machine.entry, box=member.box, expelled=b"").to_bytes()
+    return Introduction(
+        entry=member.machine.entry, box=member.box, start=bytes(32), expelled=b""
+    ).to_bytes()
 
 
 def report_of(

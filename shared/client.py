@@ -67,7 +67,7 @@ from covey.shared.strategies.base import (
 )
 from covey.shared.strategies.bases.hard import ManyModels
 from covey.shared.strategies.part_local import PartLocal, initial_rest, of_whole, on_part, tuned
-from covey.shared.strategies.phase_names import OF_THE_RUN
+from covey.shared.strategies.phase_names import EXCHANGES, OF_THE_RUN
 from covey.shared.wire.codec import WORDS, Codec, decode, encode
 from covey.shared.wire.messages import (
     INITIAL,
@@ -167,7 +167,7 @@ def execute_order(
     if (work.privacy or {}).get("secure") and job.phase not in OF_THE_RUN:
         if secure is None:
             raise PublicError("secure sums: this agent has no keys for them")
-        strategy = door("secure work").OnDevice(strategy, secure, sends=bool(work.sizes))
+        strategy = door("secure work").OnDevice(strategy, secure, work, models)
     choice = (with_prior(fold, prior) for fold in folds) if _chooses(order, work) else None
     report, state = _run_phase(strategy, job, local, client_state, work, noise, choice)
     seconds = clock() - started
@@ -249,6 +249,10 @@ def _run_phase(
         measured_by = str(work.task.get("measure") or "")
         report = _evaluate(strategy, job, local, client_state, work.evaluation, folds, measured_by)
         return report, client_state
+    if (
+        job.phase in EXCHANGES
+    ):  # they leave nothing of the order with the agent, as values that do not travel
+        return strategy.work(job, local, client_state)[0], client_state
     track = bool(work.evaluation.get("track"))
     report, state = _train(strategy, job, local, client_state, track=track)
     report = _with_signature_noise(strategy, job, report, work, noise or Noise.secret())

@@ -39,7 +39,7 @@ from covey.shared.mqtt import program as shell
 from covey.shared.mqtt.duplicate_ids import session_id
 from covey.shared.mqtt.link import Down, Incoming, Link, Message, Up, Will
 from covey.shared.mqtt.program import Cancel, Effect, End, Items, Publish, Start
-from covey.shared.strategies.phase_names import AHEAD
+from covey.shared.strategies.phase_names import AHEAD, BOX
 from covey.shared.timers import earliest
 from covey.shared.waiting import Waiting
 from covey.shared.wire.brief_work import SharedParts
@@ -335,7 +335,8 @@ class Agent:
                 event = self._performer.settle(item)
                 if isinstance(event, e.WorkDone):
                     self._just_written = order.step
-                    if order.work is not None and AHEAD in order.work.numbers:
+                    work = order.work
+                    if work is not None and work.phase == BOX and AHEAD in work.numbers:
                         self._effects.append(
                             Start(WORK_AHEAD, partial(self._performer.work_ahead, order))
                         )

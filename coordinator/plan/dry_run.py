@@ -161,7 +161,8 @@ class DryRun:
                 reports.append(self._work(phase, view, client, order))
             if names:
                 yield self._cost(phase, invited, orders, reports)
-            self._owners.update(names)
+            if not self.scenario.is_summed:
+                self._owners.update(names)
             done = replace(phase, cohort=names)
             by_client = list(zip(names, reports, strict=True))
             self.state = folded(

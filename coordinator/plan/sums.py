@@ -173,7 +173,7 @@ def with_sums(phase: PhaseCost, sums: SumsPlan, prices: Prices) -> list[PhaseCos
         published_bytes=phase.published_bytes + lists * sums.groups + own * phase.invited,
         ends_round=False,
     )
-    shown = messages.Introduction(entry=ENTRY, box=box, expelled=b"")
+    shown = messages.Introduction(entry=ENTRY, box=box, start=bytes(32), expelled=b"")
     answers = step(
         "secure-unmask",
         published(len(unmask.to_bytes())),

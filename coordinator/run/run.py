@@ -702,7 +702,9 @@ class Run:
         note_outcome(
             self.facts, self.scenario, phase, self.engine.round, reports, outcome, circumstances
         )
-        if self.setup.rest is not None and phase.name not in (MOMENTS, EVALUATE):
+        # members of a secure sum have the same orders: each time what does not travel is among them
+        is_told_once = self.setup.rest is not None and not self.scenario.is_summed
+        if is_told_once and phase.name not in (MOMENTS, EVALUATE):
             self.facts.owners |= dict.fromkeys([client for client, _ in reports], self.engine.round)
 
     def _folded(self, folded: FoldedStep, reports: Reports) -> Performed:

@@ -323,12 +323,15 @@ class Scenario(Section):
             method=self.strategy,
             settings=settings,
             noise=self.privacy.client if self.privacy is not None else None,
-            training=self.training,
-            seed=self.seed,
             rounds=self.rounds.count,
             home=partial(shard_of, shards=self.shards),
         )
         return method
+
+    @property
+    def is_summed(self) -> bool:
+        """Whether agents send their updates under secure sums."""
+        return self.privacy is not None and self.privacy.secure is not None
 
     @property
     def min_cell(self) -> int:

@@ -8,7 +8,8 @@ The six rules, each of which keeps a sum from being compared with another one (d
 
 1. Join under terms that the owner's policy allows, for the start of one's own order, unless the start is locked.
 2. Report for one list per terms, if it has the own row unchanged.
-3. Answer one unmask list per sum, if it has the own report. The start is locked from then on, in all runs.
+3. Answer one unmask list per sum, if it has the own report. The start is locked from then on, in all runs, and its models for
+   sums with other members.
 4. One vector per start.
 5. One masked vector per terms. A lost one is a failure; the work is not done again.
 6. One sum at a time: everything of the sum before is erased.
@@ -16,9 +17,10 @@ The six rules, each of which keeps a sum from being compared with another one (d
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
@@ -29,6 +31,7 @@ from covey.shared.secure.derivation import (
     Start,
     Stream,
     about_cell,
+    are_near,
     cell_key,
     commitment_of,
     fault_of_list,
@@ -76,6 +79,7 @@ from covey.shared.secure.primitives import (
     BadKeyError,
     Token,
     agreement,
+    hashed,
     is_signed,
     public_key,
     sealed,
@@ -84,11 +88,11 @@ from covey.shared.secure.primitives import (
 from covey.shared.secure.shamir import share_to_bytes, split
 from covey.shared.wire.framing import Count, Message, Packed
 
-MOST_LOCKS = 4096
-MOST_LEFT = 64  # names of terms that were joined and left
 KEPT_BOXES = 2
+NAME_BYTES = 16  # of the name of terms that were left
 
 SUMMED_BEFORE = "summed before"  # the reason for a locked start
+LOCK = struct.Struct("<16s16s16s32s")
 ANOTHER_LIST = "another list"
 ANOTHER_UNMASK = "another unmask list"
 NOT_STEADY = "not steady"
@@ -118,7 +122,6 @@ class OwnersPolicy:
     known: frozenset[str] = frozenset()  # agents that the owner knows
     known_least: int = 0  # this number of members must be known
     steady: bool = False  # no two sums that are answered differ by few members
-    repeats: int = 8  # sums from the same models that are answered, at most
 
     def refusal(self, terms: Terms, own: str) -> str | None:
         """Why the owner of the agent `own` does not allow these terms, or None."""
@@ -158,11 +161,21 @@ class OwnersPolicy:
         return sum(agent in self.known and agent != own for agent in agents)
 
 
-class Lock(Message):
-    """A start that was answered."""
+class Lock(NamedTuple):
+    """A start that was answered. Each takes 80 bytes, and none is ever forgotten."""
 
-    start: Hash
-    models: Hash
+    start: bytes  # the first half
+    order: bytes
+    members: bytes  # names those whose reports are in the sum
+    content: bytes  # the sketch of the models
+
+    @classmethod
+    def all_in(cls, packed: bytes) -> list[Lock]:
+        return [cls(*fields) for fields in LOCK.iter_unpack(packed)]
+
+    def packed(self) -> bytes:
+        content: bytes = LOCK.pack(*self)
+        return content
 
 
 class OwnBox(Message):
@@ -184,7 +197,8 @@ class OwnSum(Message):
     """The sum that an agent takes part in. A secret that is no longer needed is empty."""
 
     terms: bytes
-    models: Hash  # of the start
+    content: Hash  # of the start, as `order`
+    order: bytes
     joined_at: float  # Unix seconds
     place: int
     signers: Annotated[list[Key], Field(max_length=LARGEST_GROUP)]
@@ -212,8 +226,8 @@ class AgentState(Packed):
 
     boxes: Annotated[list[OwnBox], Field(max_length=KEPT_BOXES)] = Field(default_factory=list)
     newest_box: Count = 0
-    locks: Annotated[list[Lock], Field(max_length=MOST_LOCKS)] = Field(default_factory=list)
-    left: Annotated[list[Hash], Field(max_length=MOST_LEFT)] = Field(default_factory=list)
+    locks: bytes = b""  # one after the other
+    left: bytes = b""  # names of terms that were joined and left
     memberships: Memberships = Field(default_factory=Memberships)  # of sums that were answered
     vectors: list[OwnVector] = Field(default_factory=list)
     sum: OwnSum | None = None
@@ -375,7 +389,7 @@ class SecureAgent:
                 vectors=[
                     *state.vectors,
                     OwnVector(start=start, digest=digest, scale=name_of_scale(scale)),
-                ][-MOST_LEFT:]
+                ]
             )
         return Step(state, self._masking(state))
 
@@ -447,7 +461,9 @@ class SecureAgent:
                 "own_share": b"",
             }
         )
-        locked = self._locked(state, own).changed(sum=after, vectors=[], memberships=memberships)
+        locked = self._locked(state, own, content).changed(
+            sum=after, vectors=[], memberships=memberships
+        )
         return Step(locked, (*_erased(state), SendAnswer(answer)))
 
     def closed(self, state: AgentState) -> Step:
@@ -491,10 +507,10 @@ class SecureAgent:
         most = self.policy.most_spent
         if most is not None and state.spent + _rho(terms) > most:
             raise RefusalError("owner", "the privacy that the owner allows is spent")
-        if name_of_terms(content) in state.left:
+        if _has_left(state, name_of_terms(content)):
             raise RefusalError("left before")
         self._compare_start(terms, start)
-        self._check_lock(state, start.digest, start.models)
+        self._check_lock(state, start.digest)
         self._check_scale(state, terms)
         serials = Expelled.from_bytes(state.expelled).serials if state.expelled else []
         return terms, signers_of(terms, serials, self.identity.fleet, now)
@@ -504,11 +520,18 @@ class SecureAgent:
         if terms.start != start.digest:
             raise RefusalError("another start", "the terms do not belong to this agent's order")
 
-    def _check_lock(self, state: AgentState, start: bytes, models: bytes) -> None:
-        if any(lock.start == start for lock in state.locks):
+    def _check_lock(self, state: AgentState, start: bytes) -> None:
+        if any(lock.start == start[: len(lock.start)] for lock in Lock.all_in(state.locks)):
             raise RefusalError(SUMMED_BEFORE)
-        if sum(lock.models == models for lock in state.locks) >= self.policy.repeats:
-            raise RefusalError(SUMMED_BEFORE, f"{self.policy.repeats} sums from the same models")
+
+    def _check_content(self, state: AgentState, lock: Lock) -> None:
+        """Two sums from the same models with other members would give away who is in one of them alone, whatever else differs
+        in their orders. Further phases of the same order are other work."""
+        for before in Lock.all_in(state.locks):
+            is_further = before.order[:8] == lock.order[:8] and before.order != lock.order
+            is_same = before.members == lock.members or is_further
+            if not is_same and are_near(before.content, lock.content):
+                raise RefusalError(SUMMED_BEFORE, "from the same models, with other members")
 
     def _check_scale(self, state: AgentState, terms: Terms) -> None:
         """The vector of a start is used again in every attempt: with another scale it would count wrongly."""
@@ -565,7 +588,8 @@ class SecureAgent:
         signed = join.model_copy(update={"signature": self._signed(message)})
         return OwnSum(
             terms=content,
-            models=start.models,
+            content=start.content,
+            order=start.order,
             joined_at=now,
             place=place,
             signers=signers,
@@ -650,12 +674,13 @@ class SecureAgent:
         if unmask.listing != name_of_list(own.listing):
             raise RefusalError("unmask list", "it belongs to another list")
         self._check_own_report(own, unmask)
-        self._check_lock(state, terms.start, own.models)
+        self._check_lock(state, terms.start)
         listed = [row.place for row in JoinList.from_bytes(own.listing).rows]
         if fault := fault_of_unmask(unmask, own.name, listed, own.signers, terms.least):
             raise RefusalError("unmask list", fault)
         reported = {row.place for row in unmask.rows}
         self._check_members(terms, reported)
+        self._check_content(state, _lock_of(own, terms, reported))
         keys = b""
         for index, place in enumerate(place for place in listed if place != own.place):
             source = own.seed_keys if place in reported else own.mask_keys
@@ -695,9 +720,10 @@ class SecureAgent:
         if row_of_head(ReportHead.from_bytes(own.head)) not in unmask.rows:
             raise RefusalError("not in the sum", "the list does not have this agent's report")
 
-    def _locked(self, state: AgentState, own: OwnSum) -> AgentState:
-        lock = Lock(start=Terms.from_bytes(own.terms).start, models=own.models)
-        return state.changed(locks=[*state.locks, lock][-MOST_LOCKS:])
+    def _locked(self, state: AgentState, own: OwnSum, content: bytes) -> AgentState:
+        reported = {row.place for row in UnmaskList.from_bytes(content).rows}
+        lock = _lock_of(own, Terms.from_bytes(own.terms), reported)
+        return state.changed(locks=state.locks + lock.packed())
 
     # -- rules 5 and 6 -------------------------------------------------------------------------------------------------
 
@@ -709,7 +735,7 @@ class SecureAgent:
         """Everything of the present sum is erased, apart from the name of its terms."""
         if state.sum is None:
             return state
-        return state.changed(sum=None, left=[*state.left, state.sum.name][-MOST_LEFT:])
+        return state.changed(sum=None, left=state.left + state.sum.name[:NAME_BYTES])
 
     def _signed(self, message: bytes) -> bytes:
         return signature(self.identity.secret, message)
@@ -732,6 +758,18 @@ def _streams(own: OwnSum) -> tuple[Stream, ...]:
             key = pair_key(agreed(row.mask_key), named, own.place, row.place)
             streams.append(Stream(sign_of(own.place, row.place), key))
     return tuple(streams)
+
+
+def _lock_of(own: OwnSum, terms: Terms, reported: Iterable[int]) -> Lock:
+    """The lock of an answer."""
+    names = sorted(terms.members[place - 1].agent for place in reported)
+    members = hashed("members", *(name.encode() for name in names))
+    return Lock(terms.start[:16], own.order, members[:16], own.content)
+
+
+def _has_left(state: AgentState, terms: bytes) -> bool:
+    spans = range(0, len(state.left), NAME_BYTES)
+    return any(state.left[at : at + NAME_BYTES] == terms[:NAME_BYTES] for at in spans)
 
 
 def _erased(state: AgentState) -> tuple[EraseVectors, ...]:

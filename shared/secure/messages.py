@@ -103,12 +103,14 @@ class Member(Row):
 
 
 class Introduction(Packed):
-    """What an agent shows before a sum: its entry, its box, and the list of expelled entries that it knows."""
+    """What an agent shows before a sum: its entry, its box, what its order starts from, and the list of expelled entries that
+    it knows."""
 
     max_bytes: ClassVar[int] = 1 << 20
 
     entry: Entry
     box: Box
+    start: Hash
     expelled: bytes
 
 

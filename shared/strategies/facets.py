@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 # `as` with the same name: authors of methods import it from here
@@ -68,6 +68,9 @@ class Sealed:
 
     # (state, least): the state after such a phase, without what would need sums of fewer agents
     allowed: Callable[[Any, int], Any] = lambda state, least: state
+
+    # With which of an order's models training begins: agents let no two sums with other members begin with the same.
+    begins: slice = field(default_factory=lambda: slice(None))
 
 
 @dataclass(frozen=True)

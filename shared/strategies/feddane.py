@@ -72,7 +72,7 @@ class FedDane(SingleModel[DaneState]):
     """
 
     client_fields = ("gave",)
-    sealed: ClassVar[Sealed | None] = Sealed()
+    sealed: ClassVar[Sealed | None] = Sealed(begins=slice(-1, None))
 
     no_server: ClassVar[str] = (
         "the gradients of its first phase belong to the model that agents correct"

@@ -137,6 +137,12 @@ class ModelRef(Message):
     size: Annotated[int, Field(ge=1, lt=1 << 40)]
 
 
+def packed(fields: dict[str, Any]) -> bytes:
+    """The fields of a message as bytes."""
+    content: bytes = msgpack.packb(fields, use_bin_type=True)
+    return content
+
+
 class Work(Message):
     """The work of an order: everything that the worker needs besides the data and the models."""
 
@@ -173,7 +179,7 @@ class Work(Message):
         Two coordinators of one run may ask for different work under the same number of a step. A report carries the
         digest of the work that it came from, so that it counts for no other.
         """
-        return digest(msgpack.packb(self.model_dump(), use_bin_type=True))
+        return digest(packed(self.model_dump()))
 
 
 class SharedWork(Packed):

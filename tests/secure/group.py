@@ -16,7 +16,7 @@ from covey.shared.secure.integers import mean_of, to_integers
 from covey.shared.secure.masks import Integers, add_masks, digest_of
 from covey.shared.secure.messages import Box, Entry, Expelled, Member, ReportHead, Terms
 from covey.shared.secure.parameters import Group, Scale, group_of, plain_scale
-from covey.shared.secure.primitives import Token, signature, signing_key
+from covey.shared.secure.primitives import Token, hashed, signature, signing_key
 
 FLEET_SECRET = bytes(range(32))
 FLEET = signing_key(FLEET_SECRET)
@@ -61,7 +61,7 @@ def expelled_of(version: int, serials: Iterable[int], secret: bytes = FLEET_SECR
 
 
 def start(name: str = "round 1", models: tuple[bytes, ...] = (b"model",)) -> Start:
-    return start_of(b"settings", name, 1, b"", models)
+    return start_of(name.encode(), models, hashed("models", *models), bytes(16))
 
 
 Tamper = Callable[[at.SecureAgent], None]

@@ -26,7 +26,7 @@ from covey.shared.secure.messages import (
     UnmaskList,
 )
 from covey.shared.secure.parameters import Group, group_of, noised_scale
-from covey.shared.secure.primitives import signature, signing_key
+from covey.shared.secure.primitives import hashed, signature, signing_key
 from covey.shared.wire.framing import VERSION, Packed, checksum_of
 from tests.secure.group import (
     LENGTH,
@@ -456,17 +456,29 @@ def test_the_same_scenario_a_second_time_is_refused_until_the_next_round() -> No
     assert offered(members, terms_of(members, run="run-2", begun=later), later) == ""
 
 
-def test_starts_that_name_the_same_models_are_answered_a_few_times() -> None:
-    members = [device(number, at.OwnersPolicy(repeats=2)) for number in range(1, 6)]
-    for attempt in (1, 2, 3):
-        begun = start(f"phase {attempt}")
-        here = Site(members, terms_of(members, begun=begun, attempt=attempt), begun)
+@pytest.mark.parametrize("count", [6, 5, 7])
+def test_the_same_models_are_summed_again_with_the_same_members_alone(count: int) -> None:
+    members = devices(7)
+    for attempt, chosen in enumerate((members[:6], members[:count]), 1):
+        begun = start(f"round {attempt}")
+        here = Site(chosen, terms_of(chosen, begun=begun, attempt=attempt), begun)
         here.gather_joins()
-        if attempt < 3:
-            here.gather_reports()
-            here.gather_answers()
-    assert members[0].refused == at.SUMMED_BEFORE
-    assert "2 sums from the same models" in members[0].refusals[-1].detail
+        here.gather_reports()
+        here.gather_answers()
+    assert members[0].refused == ("" if count == 6 else at.SUMMED_BEFORE)
+    assert isinstance(here.end, co.Opened) == (count == 6)
+
+
+def test_no_lock_is_forgotten_and_a_hundred_thousand_take_ten_megabytes() -> None:
+    here = site_at("answer", 6)
+    member = here.members[0]
+    names = [number.to_bytes(16, "little") for number in range(100_000)]
+    many = b"".join(at.Lock(name, name, name, hashed("m", name)).packed() for name in names)
+    member.state = member.state.changed(locks=member.state.locks + many, sum=None)
+    assert len(member.state.to_bytes()) < 10_000_000
+    again = Site(here.members[:5], terms_of(here.members[:5], attempt=2))
+    again.gather_joins([1])
+    assert member.refused == at.SUMMED_BEFORE
 
 
 def test_a_coordinator_restored_from_an_older_copy_gets_no_second_sum() -> None:
@@ -524,7 +536,7 @@ def test_nothing_is_sent_that_is_not_on_disk() -> None:
     again.gather_reports()
     first.disk_is_full = True
     assert first.unmask(again.state.unmask) == []
-    assert first.state.locks == []
+    assert first.state.locks == b""
     first.disk_is_full = False
     assert first.unmask(again.state.unmask)
 

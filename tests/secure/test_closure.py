@@ -143,7 +143,10 @@ def step(chance: np.random.Generator, attempt: Attempt) -> None:
 class NoLocks(at.SecureAgent):
     """Rule 3 without the lock."""
 
-    def _check_lock(self, state: at.AgentState, start: bytes, models: bytes) -> None:
+    def _check_lock(self, state: at.AgentState, start: bytes) -> None:
+        pass
+
+    def _check_content(self, state: at.AgentState, lock: at.Lock) -> None:
         pass
 
 
@@ -159,6 +162,9 @@ class AnyStart(at.SecureAgent):
     """Rule 1 without the comparison of the start."""
 
     def _compare_start(self, terms: Terms, start: de.Start) -> None:
+        pass
+
+    def _check_content(self, state: at.AgentState, lock: at.Lock) -> None:
         pass
 
 

@@ -13,6 +13,7 @@ from covey.shared.errors import PublicError
 from covey.shared.numerics.vectors import Vector
 from covey.shared.privacy.settings import SecureSettings
 from covey.shared.secure import agent as at
+from covey.shared.secure.derivation import Start
 from covey.shared.secure.integers import add_noise, to_integers
 from covey.shared.secure.masks import Integers, add_masks, digest_of
 from covey.shared.secure.messages import Introduction, ReportHead, Terms
@@ -36,6 +37,7 @@ from covey.shared.strategies.secured.phases import (
     start_of_work,
     words_of,
 )
+from covey.shared.wire.messages import Work
 
 
 class SecureDevice(Protocol):
@@ -73,13 +75,17 @@ class OnDevice:
     Args:
         method: the method itself.
         device: of the agent.
-        sends: whether the phase asks for vectors.
+        work: of the order.
+        models: all that it names, in their order.
     """
 
-    def __init__(self, method: Strategy[Any], device: SecureDevice, *, sends: bool) -> None:
+    def __init__(
+        self, method: Strategy[Any], device: SecureDevice, work: Work, models: Sequence[Vector]
+    ) -> None:
         self._method = method
         self._device = device
-        self._sends = sends
+        self._work = work
+        self._models = models
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._method, name)
@@ -97,28 +103,37 @@ class OnDevice:
         if why := self._method.refuses(SecureSettings(clip=1.0)):
             raise PublicError(f"secure sums are not for this method: {why}")
         if device.ahead:
-            _work_ahead(self._method, job, local, client_state, device)
+            begun = self._start(job, messages=0)
+            if device.state().vector(begun.digest) is None:
+                _worked(self._method, job, local, client_state, device, begun.digest)
             return Report({}, examples=1), client_state
         match job.phase:
             case phases.BOX:
-                return _perform_box(device), client_state
+                return _perform_box(device, self._start(job, messages=0)), client_state
             case phases.JOIN:
-                return _perform_join(self._method, job, device), client_state
+                return _perform_join(job, device, self._start(job, messages=1)), client_state
             case phases.UNMASK:
                 sent = _taken(device, device.agent.unmask(device.state(), bytes_of(job.models[0])))
                 return _message(sent), client_state
         assert self._method.sealed is not None  # noqa: S101 - it refuses otherwise
         is_clear = job.phase in self._method.sealed.clear
-        if self._sends and not is_clear:
-            return _perform_work(self._method, job, local, client_state, device)
+        if self._work.sizes and not is_clear:
+            begun = self._start(job, messages=2)
+            return _perform_work(self._method, job, local, client_state, device, begun)
         report, after = self._method.work(job, local, client_state)
         if report.vectors and not is_clear:
             raise PublicError("secure sums: the order asks for an update without a mask")
         numbers = report.numbers if is_clear else {}
         return replace(report, numbers=numbers, steps=0, loss=0.0), after
 
+    def _start(self, job: Job, *, messages: int) -> Start:
+        assert self._method.sealed is not None  # noqa: S101 - it refuses otherwise
+        own, secret = len(job.models), self._device.agent.identity.secret
+        begins = self._method.sealed.begins
+        return start_of_work(self._work, self._models, own, messages, begins, secret)
 
-def _perform_box(device: SecureDevice) -> Report:
+
+def _perform_box(device: SecureDevice, begun: Start) -> Report:
     """Show a new box. An earlier sum that was answered is erased."""
     own = device.state().sum
     if own is not None and own.answer:
@@ -129,18 +144,9 @@ def _perform_box(device: SecureDevice) -> Report:
     assert isinstance(shown, at.ShowBox)  # noqa: S101 - it shows a box and nothing else
     box = shown.box
     content = Introduction(
-        entry=device.agent.entry, box=box, expelled=step.state.expelled
+        entry=device.agent.entry, box=box, start=begun.digest, expelled=step.state.expelled
     ).to_bytes()
     return Report({WORDS: words_of(content)}, examples=1)
-
-
-def _work_ahead(
-    method: Strategy[Any], job: Job, local: Local, before: ClientState, device: SecureDevice
-) -> None:
-    """Do the method's work while boxes, joins and lists are exchanged, unless there is a vector for this start."""
-    begun = start_of_work(method, job.training, job.seed, job.round, job.numbers, job.models)
-    if device.state().vector(begun.digest) is None:
-        _worked(method, job, local, before, device, begun.digest)
 
 
 def _worked(
@@ -197,23 +203,26 @@ def _made(
     return report, {**{name: before[name] for name in those("same ")}, **those("state ")}
 
 
-def _perform_join(method: Strategy[Any], job: Job, device: SecureDevice) -> Report:
-    *models, terms = job.models
+def _perform_join(job: Job, device: SecureDevice, begun: Start) -> Report:
+    terms = job.models[-1]
     for content in filter(None, Terms.from_bytes(bytes_of(terms)).expelled):
         newer = device.agent.new_expelled(device.state(), content)
         if newer.syncs:  # else it is an old one, or not signed by the fleet key
             device.save(newer.state)
-    begun = start_of_work(method, job.training, job.seed, job.round, job.numbers, models)
     step = device.agent.offered(device.state(), bytes_of(terms), begun, device.now, device.token)
     return _message(_taken(device, step))
 
 
 def _perform_work(
-    method: Strategy[Any], job: Job, local: Local, client_state: ClientState, device: SecureDevice
+    method: Strategy[Any],
+    job: Job,
+    local: Local,
+    client_state: ClientState,
+    device: SecureDevice,
+    begun: Start,
 ) -> tuple[Report, ClientState]:
     *models, listing, inbox = job.models
     own = device.state().sum
-    begun = start_of_work(method, job.training, job.seed, job.round, job.numbers, models)
     terms = None if own is None else Terms.from_bytes(own.terms)
     if own is None or terms is None or terms.start != begun.digest:
         raise PublicError("secure sums: this agent has not joined a sum for this order")

@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import ConfigDict
 
-from covey.shared import json_text
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.vectors import Vector
@@ -54,7 +53,6 @@ from covey.shared.strategies.base import (
     Sums,
     Term,
     Terms,
-    Training,
     View,
 )
 from covey.shared.strategies.secured import phases
@@ -69,7 +67,6 @@ from covey.shared.strategies.secured.phases import (
     WORDS,
     bytes_of,
     integers_in,
-    start_of_work,
     words_of,
 )
 from covey.shared.strategies.sums import Totals
@@ -219,8 +216,6 @@ class Secured(Strategy[Any]):
     method: Any  # a `Strategy`: pydantic would validate one of another state again
     settings: SecureSettings
     noise: ClientPrivacy | None  # that agents add to their updates
-    training: Training  # of the scenario
-    seed: int
     rounds: int
     home: Callable[[ClientId], int] = lambda client: 0  # the broker where an agent is enrolled
 
@@ -346,8 +341,7 @@ class Secured(Strategy[Any]):
             work = self._phase(state)
             if not self._terms(state, work, client):
                 return Order(whole=True)
-            own = self._order(state, work, client)
-            return replace(own, numbers={**own.numbers, AHEAD: work.name}, whole=True)
+            return replace(self._announced(state, work, client), whole=True)
         if progress.stage == BOX:
             order = self._own.order(state, phase, client)
             return replace(order, numbers={**order.numbers, CAP: self.settings.cap})
@@ -356,10 +350,17 @@ class Secured(Strategy[Any]):
             return Order(whole=True)
         if phase.name == UNMASK:
             return Order(models=(f"secure-{number}-unmask",), whole=True)
-        own = self._order(state, self._phase(state), client)
+        work = self._phase(state)
         if phase.name == JOIN:
+            own = self._announced(state, work, client)
             return replace(own, models=(*own.models, f"secure-{number}-terms"), whole=True)
+        own = self._order(state, work, client)
         return replace(own, models=(*own.models, f"secure-{number}-list", f"@{client}"))
+
+    def _announced(self, state: Any, work: Phase, client: ClientId) -> Order:
+        """The order of the work in a phase before it."""
+        own = self._order(state, work, client)
+        return replace(own, numbers={**own.numbers, AHEAD: work.name})
 
     def model(self, state: Any, key: str) -> Vector:
         if key.startswith("secure-"):
@@ -394,6 +395,7 @@ class Secured(Strategy[Any]):
     def _boxes(self, state: Any, reports: Reports) -> Any:
         """Draw groups among those whose boxes came, and make their terms."""
         members: dict[ClientId, Member] = {}
+        starts: dict[ClientId, bytes] = {}
         federation = ""
         lists: set[bytes] = set()  # the coordinator cannot know which of them is true
         for client, report in reports:
@@ -404,15 +406,14 @@ class Secured(Strategy[Any]):
             if shown.entry.agent == client:
                 federation = shown.entry.federation
                 members[client] = Member.of(shown.entry, shown.box)
+                starts[client] = shown.start
                 lists |= {shown.expelled} if shown.expelled and len(lists) < MOST_LISTS else set()
         progress = Progress.of(state)
         own = self._phase(state)
         alike: dict[tuple[Any, ...], list[ClientId]] = {}
         for client in sorted(members.keys() - set(progress.blamed)):
             if terms := self._terms(state, own, client):
-                order = self._order(state, own, client)
-                kind = (order.models, json_text.dumps(order.numbers), terms)
-                alike.setdefault(kind, []).append(client)
+                alike.setdefault((starts[client], terms), []).append(client)
         drawn = [
             chosen
             for of_kind in alike.values()
@@ -431,7 +432,11 @@ class Secured(Strategy[Any]):
         for chosen in drawn:
             if group := self._group(len(chosen), progress.honest):
                 shown_by = [members[client] for client in chosen]
-                known = {"federation": federation, "expelled": sorted(lists)}
+                known = {
+                    "federation": federation,
+                    "expelled": sorted(lists),
+                    "start": starts[chosen[0]],
+                }
                 agreed = self._terms_of_sum(state, progress, group, shown_by, len(begun), **known)
                 contents = {
                     "terms": words_of(agreed.to_bytes()),
@@ -464,14 +469,7 @@ class Secured(Strategy[Any]):
         **known: Any,
     ) -> messages.Terms:
         own = self._phase(state)
-        first = members[0].agent
-        training = self.training.in_round(progress.round, self.rounds)
-        order = self._order(state, own, first)
-        vectors = [self._own.model(state, key) for key in order.models]
-        begun = start_of_work(
-            self._own, training, self.seed, progress.round, order.numbers, vectors
-        )
-        counts = self._terms(state, own, first)
+        counts = self._terms(state, own, members[0].agent)
         scale = self._scale(counts, own, progress.honest)
         return messages.Terms(
             **known,
@@ -480,7 +478,6 @@ class Secured(Strategy[Any]):
             sum=hashed("sum", *(member.box.key for member in members))[:16],
             cluster=counts[0].key,
             number=number,
-            start=begun.digest,
             vectors=dict(own.sizes),
             clip=scale.clip,
             cap=scale.cap,

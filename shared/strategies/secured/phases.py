@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
-import msgpack
 import numpy as np
 import numpy.typing as npt
 
-from covey.shared import json_text
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.vectors import Vector
-from covey.shared.secure.derivation import Start, start_of
+from covey.shared.secure.derivation import Start, sketch, start_of
 from covey.shared.secure.masks import Integers
 from covey.shared.secure.primitives import hashed
-from covey.shared.strategies.base import Strategy, Training
 from covey.shared.strategies.phase_names import AHEAD as AHEAD
 from covey.shared.strategies.phase_names import BOX as BOX
 from covey.shared.strategies.phase_names import JOIN as JOIN
 from covey.shared.strategies.phase_names import UNMASK as UNMASK
+from covey.shared.wire.messages import Work, packed
 
 WORDS = "secure"  # the vector of a report that holds a message
 MASKED = "masked"
@@ -49,18 +47,35 @@ def bytes_of(words: npt.NDArray[Any]) -> bytes:
     return content[LENGTH_BYTES : LENGTH_BYTES + length]
 
 
+# of the report to this very order: `Terms.vectors` names those of the update, alike for all members
+NOT_COMPARED = frozenset({"sizes"})
+
+
 def start_of_work(
-    method: Strategy[Any],
-    training: Training,
-    seed: int,
-    round: int,
-    numbers: Mapping[str, Any],
-    models: Sequence[Vector],
+    work: Work, models: Sequence[Vector], own: int, messages: int, begins: slice, secret: bytes
 ) -> Start:
-    """What an order starts from: agents compute it from their own order."""
-    settings = json_text.dumps(
-        [method.model_dump(mode="json"), training.model_dump(mode="json"), seed]
-    )
-    packed: bytes = msgpack.packb(dict(numbers))
-    digests = [hashed("model", model.astype("<f4", copy=False).tobytes()) for model in models]
-    return start_of(hashed("settings", settings.encode()), "train", round, packed, digests)
+    """What an order starts from: everything that the agent received of it, so that members of a sum did the same work.
+
+    The orders of the phases of one sum differ in what announces the phase, in `NOT_COMPARED`, and in the messages of the sum.
+
+    Args:
+        work: of the order.
+        models: all vectors that it names, in their order.
+        own: of these come first, with messages and without what does not travel.
+        messages: the last of these are messages of the sum.
+        begins: with which of the others training begins.
+        secret: of the agent, for the sketch of these.
+    """
+    numbers = dict(work.numbers)
+    phase = numbers.pop(AHEAD, work.phase)
+    told = slice(own - messages, own)
+    refs, brought = list(work.models), list(models)
+    del refs[told], brought[told]
+    same = work.model_copy(update={"phase": phase, "numbers": numbers, "models": refs})
+    received = packed(same.model_dump(exclude=set(NOT_COMPARED)))
+    digests = [hashed("model", model.astype("<f4", copy=False).tobytes()) for model in brought]
+    settings = {*NOT_COMPARED, "phase", "numbers", "models", "cluster"}
+    order = hashed("order", packed(work.model_dump(exclude=settings)))
+    named = order[:8] + hashed("phase", phase.encode())[:8]
+    content = sketch(models[: own - messages][begins], hashed("sketch", secret))
+    return start_of(received, digests, content, named)

@@ -1,0 +1,124 @@
+"""Lying coordinators against the workers of real devices: only the coordinator's code is changed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from covey.coordinator.run.orders import OrderBook
+from covey.shared.secure.messages import Introduction
+from covey.shared.strategies.base import Order
+from covey.shared.strategies.fedavg import FedAvg
+from covey.shared.strategies.secured.coordinator import Secured
+from covey.shared.strategies.secured.phases import WORDS, bytes_of, words_of
+from tests.secure.live import TASK, Devices, made, sums
+
+VICTIM = "a3"
+
+
+def tell_others(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
+    """Orders of everybody but the victim differ in these fields of the work."""
+    honest = OrderBook._work
+
+    def lied(self: OrderBook, client: str, step: Any, state: Any) -> Any:
+        work = honest(self, client, step, state)
+        if client == VICTIM or step.phase.name == "evaluate":
+            return work
+        told = {name: getattr(work, name) for name in type(work).model_fields}
+        return type(work)(**{**told, **changes})
+
+    monkeypatch.setattr(OrderBook, "_work", lied)
+
+
+def name_start_of(monkeypatch: pytest.MonkeyPatch, client: str) -> None:
+    """The terms have the start of one agent, whatever the others have shown."""
+    honest = Secured._boxes
+
+    def lied(self: Secured, state: Any, reports: Any) -> Any:
+        shown = {
+            name: Introduction.from_bytes(bytes_of(report.vectors[WORDS]))
+            for name, report in reports
+        }
+        start = shown[client].start if client in shown else bytes(32)
+        alike = [
+            (name, replace(report, vectors={WORDS: words_of(of_start(shown[name], start))}))
+            for name, report in reports
+        ]
+        return honest(self, state, alike)
+
+    monkeypatch.setattr(Secured, "_boxes", lied)
+
+
+def of_start(shown: Introduction, start: bytes) -> bytes:
+    return shown.model_copy(update={"start": start}).to_bytes()
+
+
+def test_devices_make_the_sum_of_an_honest_coordinator(tmp_path: Path) -> None:
+    devices = Devices(tmp_path)
+    [one] = sums(made(devices, "run"))
+    assert (one["end"], len(one["reported"])) == ("sum", 5)
+    assert devices.failures == []
+
+
+NOTHING_TO_LEARN = {**TASK, "standardise": {"mean": [0.0] * 3, "std": [1e30] * 3}}
+
+
+def test_members_with_another_task_are_in_no_sum_with_the_victim(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell_others(monkeypatch, task=NOTHING_TO_LEARN)
+    found = sums(made(Devices(tmp_path), "run"))
+    assert not [one for one in found if one["end"] == "sum" and VICTIM in one["reported"]]
+
+
+def test_members_with_another_task_refuse_the_start_of_the_victim(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell_others(monkeypatch, task=NOTHING_TO_LEARN)
+    name_start_of(monkeypatch, VICTIM)
+    devices = Devices(tmp_path)
+    assert not [one for one in sums(made(devices, "run")) if one["end"] == "sum"]
+    assert any("another start" in failure for failure in devices.failures)
+
+
+def leave_out(monkeypatch: pytest.MonkeyPatch, client: str) -> None:
+    honest = Secured._boxes
+
+    def lied(self: Secured, state: Any, reports: Any) -> Any:
+        return honest(self, state, [one for one in reports if one[0] != client])
+
+    monkeypatch.setattr(Secured, "_boxes", lied)
+
+
+def with_nonce(one: Order) -> Order:
+    return replace(one, numbers={**one.numbers, "nonce": 2})
+
+
+@pytest.mark.parametrize("lie", ["nonce", "another round", "one ulp", "another learning rate"])
+def test_two_sums_of_one_training_with_a_member_less_are_refused_by_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lie: str
+) -> None:
+    devices = Devices(tmp_path, "privacy={secure_least: 3}")
+    [first] = sums(made(devices, "run-1"))
+    assert (first["end"], devices.failures) == ("sum", [])
+    sections: dict[str, Any] = {}
+    order, model = Secured._order, FedAvg.model
+    match lie:
+        case "nonce":
+            monkeypatch.setattr(Secured, "_order", lambda *known: with_nonce(order(*known)))
+        case "another round":
+            sections = {"seed": 4}
+        case "another learning rate":
+            sections = {"training": {"lr": 0.0500001}}
+        case "one ulp":
+            monkeypatch.setattr(
+                FedAvg, "model", lambda *known: np.nextafter(model(*known), np.float32(1))
+            )
+    leave_out(monkeypatch, VICTIM)
+    found = sums(made(devices, "run-2", **sections))
+    assert not [one for one in found if one["end"] == "sum"]
+    assert any("from the same models, with other members" in why for why in devices.failures)
