@@ -16,6 +16,7 @@ import msgpack
 from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
 from covey.shared.errors import DecodeError
+from covey.shared.wire.format import FORMAT
 from covey.shared.wire.framing import (
     HEAD_BYTES,
     REPORT_VERSION,
@@ -223,7 +224,9 @@ class OrderMessage(Packed):
     """
 
     max_bytes: ClassVar[int] = 16 << 20
+    called: ClassVar[str] = "order"
 
+    format: Count = FORMAT
     run: Name
     serial: Count = 0
     step: Count
@@ -233,6 +236,7 @@ class OrderMessage(Packed):
     cluster: int | None = None
     work: Work | None = None
     brief: BriefWork | None = None
+    refused: Text = ""  # why the agent's newest report was refused; empty once one was accepted
     use: bool = (
         False  # the device may use the model that this order gives it (`agent start --model-dir`)
     )
@@ -245,6 +249,8 @@ class OrderMessage(Packed):
             del fields["brief"]
         if not self.use:
             del fields["use"]
+        if not self.refused:
+            del fields["refused"]
         return fields
 
     @property
@@ -296,6 +302,9 @@ class ReportContent(Packed):
     later work that the coordinator has lost. Methods that keep client state then end with other models.
     """
 
+    called: ClassVar[str] = "report"
+
+    format: Count = FORMAT
     run: Name
     step: Count
     work: Digest  # `Work.digest` of the order
