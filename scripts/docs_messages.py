@@ -332,6 +332,7 @@ ENTRIES = (
         "msgpack",
         "What the parts of a report make.",
         {
+            "format": FORMAT_MEANING,
             "run": "as in the order",
             "step": "as in the order",
             "work": "digest of the order's `work`, packed as it came: 16 bytes of BLAKE2b",

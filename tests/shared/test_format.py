@@ -84,7 +84,7 @@ def without_format(message: Message) -> bytes:
     if isinstance(message, Document):
         body = json.dumps(tree).encode()
         return body[:-1] + check_key(body)
-    body = msgpack.packb(tree, use_bin_type=True)
+    body: bytes = msgpack.packb(tree, use_bin_type=True)
     return bytes([1]) + checksum_of(body) + body
 
 
