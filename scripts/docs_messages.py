@@ -71,7 +71,7 @@ WORK = wire.Work(
     evaluation={"every": 0, "tune_epochs": 1, "tune": {}, "track": False, "weight": "test"},
     part_bytes=524288,
 )
-FORMAT_MEANING = "[what messages mean](#formats) to the sender; without it 0"
+FORMAT_MEANING = "[what messages mean](../protocol.md#formats) to the sender; without it 0"
 VECTOR = wire.Encoded(codec="float32", length=2, data=bytes.fromhex("0000803f000000c0"))
 
 ENTRIES = (
