@@ -1,6 +1,6 @@
 """What an agent must not lose: the report that waits for an answer, and the memory of accepted work.
 
-The outbox is a folder with a small `state.json` and the files that it names; `format.json` says what they mean. Report and memory are written first. Then
+The outbox is a folder with a small `state.json` and the files that it names; `format.json` names their format. Report and memory are written first. Then
 `state.json` is replaced atomically and names them. Files that it does not name are removed. So a process that is killed
 at any instant finds either the old state or the new one. Contents are only handed around by path: the worker writes and
 reads them, this process never holds them.

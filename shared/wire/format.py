@@ -2,7 +2,7 @@
 
 Most of what changes changes both: a spool holds reports, an outbox a report that waits, a checkpoint the orders of a step.
 So there is one number. It grows when a message or a file gets another meaning; fields that only inform may come and go. A
-program works with no other number than its own, on the link and in a folder: it says whose is the older one, and changes
+program works with no other number than its own, on the link and in a folder: it names the older one, and changes
 nothing. What has no number was made before there were any, and counts as `NONE`.
 An idle agent imports this module, so it needs neither numpy nor torch.
 """

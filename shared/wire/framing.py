@@ -202,7 +202,7 @@ class Document(Message):
             message = cls.model_validate_json(payload)
         except ValidationError as error:
             raise cls._refusal(error) from None
-        # a status of another number is read all the same: it says that its sender needs an update
+        # a status of another number is read all the same: its sender needs an update
         if "format" in cls.model_fields and "format" not in message.model_fields_set:
             return message.model_copy(update={"format": NONE})
         return message
