@@ -71,6 +71,7 @@ WORK = wire.Work(
     evaluation={"every": 0, "tune_epochs": 1, "tune": {}, "track": False, "weight": "test"},
     part_bytes=524288,
 )
+FORMAT_MEANING = "[what messages mean](../protocol.md#formats) to the sender; without it 0"
 VECTOR = wire.Encoded(codec="float32", length=2, data=bytes.fromhex("0000803f000000c0"))
 
 ENTRIES = (
@@ -83,6 +84,8 @@ ENTRIES = (
         "agent answers with its status.",
         {
             "online": "false in the last will and after the coordinator has ended",
+            "version": "version of the coordinator's program, for people",
+            "format": FORMAT_MEANING,
             "epoch": "name of this roll call: the coordinator's session, a dot, and a number that grows",
             "run": "the run's id; orders carry the same one",
             "incarnation": "grows with every start of a coordinator of this run; of two, the higher one continues",
@@ -138,6 +141,7 @@ ENTRIES = (
             "run": "the run that the agent's state belongs to",
             "accepted": "the newest step of that run whose report the agent knows to be accepted",
             "version": "version of the agent's program, for people",
+            "format": FORMAT_MEANING,
             "dropped": "messages that the agent refused, by reason",
             "model": "the model that the device uses itself; left out if it keeps none",
             "brief": "true if orders may have a `brief`; left out otherwise",
@@ -200,6 +204,7 @@ ENTRIES = (
         "msgpack",
         "The desired state of one agent. Retained. At most 16 MiB. `step` 0 or `work` null: nothing to do.",
         {
+            "format": FORMAT_MEANING,
             "run": "the run's id",
             "serial": "grows with every order; of two orders the one with the greater (`again`, `serial`) is newer",
             "step": "number of the attempt; each is used once in a run",
@@ -209,6 +214,7 @@ ENTRIES = (
             "cluster": "the agent's cluster; null: not assigned",
             "work": "what to do; null: nothing, or see `brief`",
             "brief": "the work without what all agents share, for agents whose status has `brief`; left out if it is not used",
+            "refused": "why the agent's newest report was refused, or why its reports do not count; left out if none was",
             "use": "whether the device may use the model that the order gives it for its own predictions; left out if not",
         },
         wire.OrderMessage(
@@ -326,6 +332,7 @@ ENTRIES = (
         "msgpack",
         "What the parts of a report make.",
         {
+            "format": FORMAT_MEANING,
             "run": "as in the order",
             "step": "as in the order",
             "work": "digest of the order's `work`, packed as it came: 16 bytes of BLAKE2b",

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import wraps
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -26,6 +25,7 @@ from covey.shared.logs import log_to_stderr
 from covey.shared.mqtt.broker_url import ADDRESS, DEFAULT_BROKER, SYSTEM_TLS, BrokerUrl, Tls
 from covey.shared.printable import printable_lines
 from covey.shared.start import INTERRUPTED, raise_interrupts
+from covey.shared.version import version
 
 R = TypeVar("R")
 ProgramFormat = Literal["pt2", "onnx"]  # the formats that a model can be exported to
@@ -108,16 +108,8 @@ def program(name: str, about: str, commands: type[Commands] = Commands) -> typer
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"covey {installed_version()}")
+        typer.echo(f"covey {version()}")
         raise typer.Exit
-
-
-def installed_version() -> str:
-    """The version of the package that is installed here; a checkout that is not installed has none."""
-    try:
-        return metadata.version("covey")
-    except metadata.PackageNotFoundError:
-        return "(not installed)"
 
 
 Version = Annotated[

@@ -25,6 +25,7 @@ from covey.agent.device.notices import (
     OfAgent,
     Problem,
     ReportAccepted,
+    ReportRefused,
     Started,
     StoryLine,
     StorySoFar,
@@ -89,6 +90,8 @@ class DeviceDisplay:
                 )
             case ReportAccepted(step):
                 self._show(f"step {step}: report accepted")
+            case ReportRefused(why):
+                self._warn(f"the coordinator refused a report: {why}")
             case ModelTaken(run, round_, _, path, why):
                 self._show(f"model of run {run}, round {round_} in use: {why}; {path}")
             case ModelRejected(run, round_, _, why):

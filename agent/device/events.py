@@ -359,6 +359,13 @@ class Notify:
 
 
 @dataclass(frozen=True)
+class RefusalSeen:
+    """The coordinator has refused the newest report, for a reason that is news."""
+
+    why: str
+
+
+@dataclass(frozen=True)
 class YieldId:
     """Another agent uses our id, and started earlier: end with an error."""
 
@@ -384,6 +391,7 @@ Action = (
     | Adopt
     | DeploymentRefused
     | Notify
+    | RefusalSeen
     | YieldId
 )
 Actions = list[Action]

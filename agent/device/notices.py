@@ -148,6 +148,14 @@ class ReportAccepted(_Notice):
 
 
 @dataclass(frozen=True)
+class ReportRefused(_Notice):
+    """The coordinator has refused a report, or refuses all of this agent's."""
+
+    kind = "report refused"
+    why: str
+
+
+@dataclass(frozen=True)
 class ReportDropped(_Notice):
     """The coordinator closed the step without this report."""
 
@@ -286,6 +294,7 @@ DeviceNotice = (
     | WorkerDied
     | ReportSent
     | ReportAccepted
+    | ReportRefused
     | ReportDropped
     | AskedAgain
     | ModelTaken

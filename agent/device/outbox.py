@@ -1,6 +1,6 @@
 """What an agent must not lose: the report that waits for an answer, and the memory of accepted work.
 
-The outbox is a folder with a small `state.json` and the files that it names. Report and memory are written first. Then
+The outbox is a folder with a small `state.json` and the files that it names; `format.json` names their format. Report and memory are written first. Then
 `state.json` is replaced atomically and names them. Files that it does not name are removed. So a process that is killed
 at any instant finds either the old state or the new one. Contents are only handed around by path: the worker writes and
 reads them, this process never holds them.
@@ -24,6 +24,7 @@ from typing import Any, Self
 
 from covey.agent.device.events import Outboxed
 from covey.agent.device.outbox_state import State
+from covey.shared.errors import UserError
 from covey.shared.files import (
     folder_lock,
     obstacle,
@@ -33,6 +34,8 @@ from covey.shared.files import (
     sync_folder,
     write_atomically,
 )
+from covey.shared.version import version
+from covey.shared.wire.format import FORMAT, NONE, begun_with_other
 from covey.shared.wire.framing import REPORT_VERSION
 from covey.shared.wire.messages import DIGEST_BYTES
 from covey.shared.wire.parts import split
@@ -51,7 +54,7 @@ class Outbox:
         unwritten: why the state could not be written; "" if it was. Call `flush` until it succeeds.
 
     Raises:
-        UserError: another process uses the folder.
+        UserError: another process uses the folder, or another version of Covey wrote it in a form of its own.
     """
 
     def __init__(self, folder: Path, *, durable: bool = True) -> None:
@@ -70,7 +73,12 @@ class Outbox:
                 "or a folder (--state) of its own.",
             )
         )
-        self.state, self._aside = self._read()
+        try:
+            self.state, self._aside = self._read()
+        except UserError:
+            self.close()
+            raise
+        self._note_format()
         self._named: set[str] | None = None  # files of the latest sweep; None before the first
         self._sweep()
 
@@ -243,17 +251,24 @@ class Outbox:
 
     def _read(self) -> tuple[State, State | None]:
         """The state and the one aside, without files that are missing or damaged."""
+        number, wrote = self._wrote()
+        if number not in (NONE, FORMAT):
+            raise self._other_format(number, wrote)
+        is_whole = False
         try:
             tree: dict[str, Any] = json.loads(read_replaced(self._path))
             seal = tree.pop("seal", None)  # earlier versions wrote none
             if seal is not None and seal != _seal_of(tree):
                 raise ValueError("the content does not match its seal")
+            is_whole = seal is not None
             tree_aside = tree.pop("aside", None)
             state = State.of_json(tree)
             aside = State.of_json(tree_aside) if tree_aside is not None else None
         except FileNotFoundError:
             return State(), None
         except (ValueError, TypeError, AttributeError):
+            if is_whole:  # no disk did this
+                raise self._other_format(number, wrote) from None
             if not self._path.exists():  # the very first write was cut off: nothing is lost
                 return State(), None
             # a broken disk: the coordinator still knows what it accepted
@@ -265,6 +280,36 @@ class Outbox:
         if aside is not None:
             aside = self._without_damage(aside)
         return state, aside
+
+    def _wrote(self) -> tuple[int, str]:
+        """The format of the folder, and the version that it is of; `NONE` if neither is known."""
+        try:
+            tree = json.loads(self._format.read_bytes())
+            return int(tree["format"]), str(tree["covey"])
+        except (OSError, ValueError, TypeError, KeyError):
+            return NONE, ""
+
+    def _note_format(self) -> None:
+        """Name the format in a file of its own: an agent from before the number calls a state with another key damaged."""
+        mine = {"format": FORMAT, "covey": version()}
+        if self._wrote() == (FORMAT, version()):
+            return
+        try:
+            write_atomically(self._format, json.dumps(mine).encode(), durable=self._durable)
+        except OSError as error:
+            if not obstacle(error, self._folder):
+                raise
+
+    @property
+    def _format(self) -> Path:
+        return self._folder / "format.json"
+
+    def _other_format(self, number: int, wrote: str) -> UserError:
+        """The state is whole, and this version cannot read it: it may hold a report that still counts elsewhere."""
+        begun = begun_with_other(f"{self._folder}: this agent's memory", number, wrote)
+        return UserError(
+            f"{begun}. Start the agent with that version, or give this one an empty folder (--state)"
+        )
 
     def _without_damage(self, state: State) -> State:
         """The state without files that are missing or damaged."""

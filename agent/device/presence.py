@@ -20,6 +20,7 @@ from covey.shared.wire.documents import (
     ModelInUse,
     bounded_labels,
 )
+from covey.shared.wire.format import FORMAT, speaks_other
 from covey.shared.wire.roll_call import answer_delay_s
 
 
@@ -145,7 +146,19 @@ class Presence:
 
     def _problem(self, progress: Progress) -> str | None:
         """Why this agent does not take part; None if it does."""
-        return self.deafness or self.inspection.problem or progress.unmet or None
+        return (
+            self.deafness or self.other_format or self.inspection.problem or progress.unmet or None
+        )
+
+    @property
+    def other_format(self) -> str:
+        """Why this agent cannot work for the newest coordinator that was online; empty if it can."""
+        seen = self.coordinator
+        if seen is None or not seen.online or seen.format == FORMAT:
+            return ""
+        return speaks_other(
+            "the coordinator", seen.format, seen.version, f"this agent, {self.agent},"
+        )
 
     # the link, and other programs with this agent's id
 

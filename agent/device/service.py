@@ -14,8 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache, lru_cache, partial
-from importlib import metadata
+from functools import lru_cache, partial
 
 from covey.agent.conditions import unmet
 from covey.agent.data_watch import DataWatch
@@ -41,6 +40,7 @@ from covey.shared.mqtt.link import Down, Incoming, Link, Message, Up, Will
 from covey.shared.mqtt.program import Cancel, Effect, End, Items, Publish, Start
 from covey.shared.strategies.phase_names import AHEAD, BOX
 from covey.shared.timers import earliest
+from covey.shared.version import version
 from covey.shared.waiting import Waiting
 from covey.shared.wire.brief_work import SharedParts
 from covey.shared.wire.deployments import Deployment, DeploymentShare
@@ -169,7 +169,7 @@ class Agent:
             identity.agent,
             self.topics,
             session=session or session_id(time.time(), secrets.token_hex(4)),
-            version=_version(),
+            version=version(),
             bench=bench_file.read(identity.state),
             outboxed=self.outbox.outboxed,
             models=self.store.digests,
@@ -521,6 +521,8 @@ class Agent:
                 self.keeper.deployment_refused(deployment)
             case e.Notify(text):
                 self._observer(n.Problem(text))
+            case e.RefusalSeen(why):
+                self._observer(n.ReportRefused(why))
             case e.YieldId():
                 raise self._name_taken()
             case _:
@@ -612,10 +614,3 @@ def _coordinator_status(payload: bytes) -> CoordinatorStatus:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
-
-
-@cache
-def _version() -> str:
-    with contextlib.suppress(metadata.PackageNotFoundError):
-        return metadata.version("covey")
-    return ""

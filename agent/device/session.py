@@ -49,6 +49,7 @@ from covey.agent.device.events import (
     Outboxed,
     OwnStatusSeen,
     PartSeen,
+    RefusalSeen,
     ReportDamaged,
     ReportFailure,
     Sent,
@@ -340,12 +341,16 @@ class Session:
     def _coordinator_seen(self, status: CoordinatorStatus, retained: bool, now: float) -> Actions:
         if self._presence.is_outdated(status, retained):
             return []
+        before = self._presence.other_format
         is_news = self._presence.coordinator_seen(status, now)
+        other_format = self._presence.other_format
         self._delivery.coordinator_offline = not status.online
         if not status.online:
             return []
         if is_news:
             self._delivery.nudge(now)
+        if other_format:  # its task and its orders may mean something else
+            return [Notify(other_format)] if other_format != before else []
         return self._compare_task(status) + self._take_up_parked_order(now)
 
     def _compare_task(self, status: CoordinatorStatus) -> Actions:
@@ -414,8 +419,11 @@ class Session:
     def _follow(self, order: OrderMessage, now: float) -> Actions:
         """Follow an order of the current run."""
         refusal = self._rules.refuses(order, self._agent)
+        known = self._order.refused if self._order is not None else ""
         self._order = order if refusal is None else order.model_copy(update={"work": None})
         actions: Actions = []
+        if order.refused not in ("", known):
+            actions.append(RefusalSeen(order.refused))
         if order.run != self._delivery.run:
             actions += self._fetching.cancel()
             actions += self._delivery.switch_run(order.run, now)

@@ -26,6 +26,7 @@ from covey.agent.device.events import (
     ModelSettled,
     Notify,
     OrderRefused,
+    RefusalSeen,
     ReportDamaged,
     Sent,
     StartWork,
@@ -108,6 +109,8 @@ def sentences(
                 yield f"The coordinator accepted the report of step {step}."
             case DropReport(step) if step > after.accepted:
                 yield f"Dropped the report of step {step}: the coordinator closed the step without it."
+            case RefusalSeen(why):
+                yield f"The coordinator refused a report: {why}"
             case GoBack(accepted):
                 yield f"The coordinator lost what it accepted after step {accepted}."
             case LoseMemory(accepted):

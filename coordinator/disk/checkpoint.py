@@ -1,6 +1,6 @@
 """The run on disk: one manifest, replaced atomically, and one file per array that it names.
 
-    checkpoint/manifest.json        everything but arrays; its own digest comes first
+    checkpoint/manifest.json        everything but arrays; its own digest comes first, then the format and who wrote it
     checkpoint/arrays/<digest>.safetensors
 
 An array is written once and stays until no manifest names it, so a checkpoint costs what has changed.
@@ -24,6 +24,8 @@ from covey.coordinator.disk.space import Room
 from covey.shared import json_text
 from covey.shared.errors import UserError
 from covey.shared.files import make_folder, obstacle, write_atomically
+from covey.shared.version import version
+from covey.shared.wire.format import FORMAT, NONE, begun_with_other
 
 S = TypeVar("S")
 Arrays = Mapping[str, Array]  # by name
@@ -64,8 +66,31 @@ class Checkpoint:
         facts: dict[str, Any] = self._read()["facts"]
         return facts
 
+    def must_be_of_this_format(self, kind: type[Any] | None = None) -> None:
+        """UserError if a program of another format wrote it: to go on with it could mean something else.
+
+        `kind`: of the state, if it is known; a key that it does not have is another version's.
+        """
+        manifest = self._read()
+        names = set() if kind is None else {field.name for field in fields(_dataclass(kind))}
+        is_known = kind is None or manifest["state"].keys() <= names
+        if manifest.get("format", NONE) != FORMAT or not is_known:
+            raise self.of_another_format()
+
+    def of_another_format(self) -> UserError:
+        """The checkpoint is whole, and this version cannot go on with it."""
+        manifest = self._read()
+        number = manifest.get("format", NONE)
+        begun = begun_with_other(
+            f"{self.folder.parent}: this run", number, manifest.get("covey", "")
+        )
+        return UserError(
+            f"{begun}. Continue it with that version, or begin again in another folder (--out)"
+        )
+
     def state(self, kind: type[S]) -> S:
-        """The state of the newest checkpoint, as a `kind`."""
+        """The state of the newest checkpoint, as a `kind`. Raises UserError where another format wrote it."""
+        self.must_be_of_this_format(kind)
         return self._unpacked(kind, self._read()["state"], {})
 
     def exported(self, state: Any) -> tuple[bytes, dict[str, bytes]]:
@@ -213,7 +238,7 @@ def _array_names(tree: Any) -> set[str]:
 
 
 def _manifest_of(facts: Mapping[str, Any], tree: Mapping[str, Any]) -> bytes:
-    content = {"facts": facts, "state": tree}
+    content = {"format": FORMAT, "covey": version(), "facts": facts, "state": tree}
     try:
         body = json_text.dumps(content)
     except (

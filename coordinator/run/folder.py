@@ -15,6 +15,7 @@ from covey.shared.files import folder_lock, private_folder, write_atomically
 from covey.shared.scenario.describe import differences, dump
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
+from covey.shared.version import version
 
 MAX_KEYS = 5  # that a message names
 IN_PROCESS = "in-process"  # names a run without a broker, where others have a name of their own
@@ -50,12 +51,13 @@ def prepare(scenario: Scenario, options: Options, *, in_process: bool = False) -
     begun = folder / "scenario.yaml"
     if options.resume and (checkpoint.exists() or not begun.exists()):
         saved = checkpoint.facts()
+        checkpoint.must_be_of_this_format()
         _must_be(saved["scenario"], scenario, begun)
         began_in_process = saved["run"]["run"] == IN_PROCESS
         _must_run_as_it_began(folder, began_in_process, in_process)
         return True
     if options.resume:
-        _must_be(records.scenario_digest(load(begun)), scenario, begun)
+        _must_be(_digest_of(begun), scenario, begun)
     else:
         _must_be_free(folder)
     private_folder(folder)
@@ -109,17 +111,31 @@ def _never_began(folder: Path) -> bool:
         return False
 
 
+def _digest_of(begun: Path) -> str:
+    """The digest of the scenario that a run began with; empty where this version cannot read it."""
+    try:
+        return records.scenario_digest(load(begun))
+    except UserError:
+        return ""
+
+
 def _must_be(digest: str, scenario: Scenario, begun: Path) -> None:
     """UserError, with the keys that differ, unless the scenario is the one that the run began with."""
     if digest == records.scenario_digest(scenario):
         return
     try:
         keys = differences(load(begun), scenario)
-    except UserError:  # an older version wrote it, or it is gone: the digest is all that is known
+    except UserError:  # another version wrote it, or it is gone: the digest is all that is known
         keys = []
+    if not keys and begun.exists():  # the same file means something else to this version
+        raise UserError(
+            f"{begun.parent}: this run was begun with another version of Covey, which reads {begun.name} in another way; "
+            f"this is Covey {version()}. Nothing was changed. Continue it with that version, or begin again in another "
+            "folder (--out)"
+        )
     shown = "; ".join(keys[:MAX_KEYS])
     more = f"; and {len(keys) - MAX_KEYS} more keys" if len(keys) > MAX_KEYS else ""
-    what = f"differs: {shown}{more}" if keys else f"differs from {begun}"
+    what = f"differs: {shown}{more}" if keys else f"differs from {begun}, which is gone"
     raise UserError(
         f"{begun.parent}: what is there belongs to another scenario; yours {what}. Nothing was changed. Resume with "
         "the same file and --set options, or choose another --out"

@@ -15,7 +15,7 @@ from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.step import Stage, Step
 from covey.coordinator.run.effects import DropModel, SendModel, SendOrder
 from covey.coordinator.run.own_orders import OwnOrders, version_key
-from covey.coordinator.run.run_state import RunState
+from covey.coordinator.run.run_state import MAX_FAILURE_CHARS, RunState
 from covey.shared.client import decode_model, encode_model
 from covey.shared.errors import DecodeError
 from covey.shared.files import replace_quickly
@@ -71,6 +71,8 @@ class OrderBook:
         self._models: dict[str, SendModel] = {}  # by key: those that orders of this state name
         self._step = 0  # the step of the works below
         self.readers: set[ClientId] = set()  # agents that read orders with a `brief`
+        # why the newest report of an agent was refused, until one is accepted
+        self.refused: dict[ClientId, str] = {}
         self.shared: SendModel | None = None  # what all orders of the newest step share
         self._works: dict[Addressed, Work] = {}  # of the open step, the newest of each kind
         self._state: Any = None  # the newest
@@ -135,8 +137,18 @@ class OrderBook:
             cluster=cluster,
             work=None if brief else work,
             brief=brief,
+            refused=self._why_refused(client),
             use=work is not None and self._is_for_use(work.phase),
         )
+
+    def _why_refused(self, client: ClientId) -> str:
+        """Why reports of this agent do not count, for its owner; empty if they do."""
+        why = self._engine.quarantined.get(client)
+        if why is None:
+            return self.refused.get(client, "")
+        return f"this agent is in quarantine, until `coordinator release {client}`: {why}"[
+            :MAX_FAILURE_CHARS
+        ]
 
     def _is_asked_first(self, client: ClientId) -> bool:
         """Whether the open step of all agents comes before this agent's own order."""

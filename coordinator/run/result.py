@@ -27,6 +27,7 @@ from covey.shared.model_files import model_file
 from covey.shared.numerics import metrics
 from covey.shared.numerics.measures import SHOWN_OF_REGRESSION
 from covey.shared.strategies.base import ClientId
+from covey.shared.version import version
 
 Figures = dict[str, Any]  # of one agent, by mode
 Truth = Mapping[ClientId, int]  # the true cluster of each agent
@@ -362,5 +363,5 @@ def installed_versions(packages: Iterable[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name in packages:
         with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
+            found[name] = version() if name == "covey" else metadata.version(name)
     return found

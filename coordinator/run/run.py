@@ -57,7 +57,7 @@ from covey.coordinator.run.next_phase import next_phase
 from covey.coordinator.run.orders import OrderBook
 from covey.coordinator.run.origin import Origin
 from covey.coordinator.run.own_orders import lost_orders
-from covey.coordinator.run.run_state import AcceptedSteps, RunState, note_outcome
+from covey.coordinator.run.run_state import MAX_FAILURE_CHARS, AcceptedSteps, RunState, note_outcome
 from covey.shared.errors import DecodeError
 from covey.shared.journal import Journal
 from covey.shared.numerics.vectors import Vector
@@ -69,7 +69,9 @@ from covey.shared.strategies.phase_names import EVALUATE, MOMENTS, TRAIN
 from covey.shared.strategies.reading import forgotten
 from covey.shared.wire.messages import ReportContent, digest
 
-HONEST_REFUSALS = frozenset({"other run"})  # an honest agent may cause these: they blame no agent
+HONEST_REFUSALS = frozenset(
+    {"other run", "format"}
+)  # an honest agent may cause these: they blame no agent
 
 
 Effects = list[Effect]
@@ -185,9 +187,15 @@ class Run:
 
         `lost`: buffered rounds: orders whose reports count as lost, besides those that are not to be found.
         """
-        saved = Checkpoint(folder / "checkpoint").facts()
+        checkpoint = Checkpoint(folder / "checkpoint")
+        kind = type(scenario.method.init(setup))
+        checkpoint.must_be_of_this_format(kind)
+        saved = checkpoint.facts()
         saved_engine = saved["engine"]
-        facts = RunState.from_json(saved["run"])
+        try:
+            facts = RunState.from_json(saved["run"])
+        except TypeError:  # keys of another version
+            raise checkpoint.of_another_format() from None
         # the time, in milliseconds, lets it grow even if an old checkpoint was put back
         facts.incarnation = max(facts.incarnation + 1, int(1000 * time.time()))
         open_step = saved_engine["step"]
@@ -211,7 +219,7 @@ class Run:
         this.orders.restore()
         this._keep_waiting()
         this.recorder.note_resume(reported)
-        this.state = this.checkpoint.state(type(this.strategy.init(setup)))
+        this.state = this.checkpoint.state(kind)
         step = engine.step
         this.privacy = private_sums(folder, scenario, facts.ledger, resumed=True)
         if step is not None:
@@ -311,6 +319,7 @@ class Run:
             train_samples=self.samples_of(client),
             base=self.orders.base,
         )
+        self.orders.refused.pop(client, None)
         self.spool.keep(number, client, checked, report.seconds, report.client_state, report.device)
         reported = events.Reported(client, number)
         if is_own:
@@ -383,6 +392,7 @@ class Run:
         """What follows from reports, given by their digests, whose sum lies in the spool."""
         for client, content_digest in reports.items():
             self.accepted.note(client, step)
+            self.orders.refused.pop(client, None)
             self.audit.note("accept", agent=client, step=step, report=content_digest.hex())
         effects = self.handle(events.ReportedTogether(tuple(reports), step), now)
         return [*effects, *self.orders.orders_of(reports, self.state)]
@@ -408,9 +418,12 @@ class Run:
         """What follows from a report that `accept` refused: it is shown, and counts against its sender."""
         why = str(error)
         shown = Announce(notices.ReportRefused(client, why))
-        if error.reason in HONEST_REFUSALS:
+        if error.reason == "other run":
             return [shown]
-        effects = self.handle(events.Refused(client, why), now)
+        self.orders.refused[client] = why[:MAX_FAILURE_CHARS]  # its next orders tell the agent
+        effects: Effects = []
+        if error.reason not in HONEST_REFUSALS:
+            effects = self.handle(events.Refused(client, why), now)
         return [shown, *effects, self.order_of(client)]
 
     @property
@@ -536,6 +549,7 @@ class Run:
         """Forget all about an agent but its newest accepted step, which orders repeat should it come back."""
         self.facts.forget(client)
         self.samples.pop(client, None)
+        self.orders.refused.pop(client, None)
         step = self.engine.step
         if step is not None:
             if self.folding is not None:

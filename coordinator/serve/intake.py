@@ -17,6 +17,7 @@ from covey.coordinator.serve.roster import Roster
 from covey.shared.errors import DecodeError
 from covey.shared.timers import earliest
 from covey.shared.wire.documents import ASKED, AgentStatus
+from covey.shared.wire.format import FORMAT, speaks_other
 from covey.shared.wire.messages import Part
 from covey.shared.wire.parts import Assembler, MemorySink, Sink
 
@@ -132,6 +133,9 @@ class Intake:
     def _read(self, agent: str, payload: bytes, retained: bool, shard: int) -> Seen | None:
         status = AgentStatus.from_bytes(payload)
         online = status.online
+        if online and status.format != FORMAT:  # an honest agent that was not updated, or before us
+            why = speaks_other(f"agent {agent}", status.format, status.version, "this coordinator")
+            status = status.model_copy(update={"problem": why})
         is_question = status.problem == ASKED
         if is_question and not online:  # our own
             return None

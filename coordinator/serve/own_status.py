@@ -11,6 +11,7 @@ from covey.shared.files import write_atomically
 from covey.shared.mqtt.link import Will
 from covey.shared.mqtt.program import Effect, Publish
 from covey.shared.strategies.phase_names import TRAIN
+from covey.shared.version import version
 from covey.shared.wire.documents import CoordinatorStatus
 from covey.shared.wire.roll_call import spread_s
 from covey.shared.wire.topics import Topics
@@ -111,6 +112,7 @@ class OwnStatus:
         task = scenario.task
         return CoordinatorStatus(
             online=True,
+            version=version(),
             epoch=epoch,
             run=self._run.facts.run,
             incarnation=self._run.facts.incarnation,

@@ -10,13 +10,13 @@ import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 
 from mlflow.entities import Metric, Param
 from mlflow.tracking import MlflowClient
 
 from covey.coordinator.track.tracking import Outcome, TrackedRun, known_id, remember_id
+from covey.shared.version import version
 
 MAX_PARAMS = 100  # of one request
 TRAINING = {"mlflow.experimentKind": "custom_model_development"}  # its page shows runs, no chats
@@ -85,7 +85,6 @@ def _tags(run: TrackedRun) -> dict[str, str]:
     folder = str(run.folder.resolve())
     method = str(run.settings["strategy.name"])
     seed = str(run.settings["seed"])
-    version = metadata.version("covey")
     description = (
         f"Clustered federated learning with **{method}**, seed {seed}.\n\n"
         "`report.html` among the artifacts explains all figures. Accuracies are shares between 0 and 1; a step is a round.\n\n"
@@ -98,6 +97,6 @@ def _tags(run: TrackedRun) -> dict[str, str]:
         "mlflow.note.content": description,
         "covey.method": method,
         "covey.seed": seed,
-        "covey.version": version,
+        "covey.version": version(),
         "covey.folder": folder,
     }

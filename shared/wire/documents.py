@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
+from covey.shared.wire.format import FORMAT
 from covey.shared.wire.framing import IGNORES_UNKNOWN, Count, Document, Message, Name, Numbers, Text
 from covey.shared.wire.roll_call import MAX_SPREAD_S, ROLL_SPREAD_S
 
@@ -103,6 +104,7 @@ class AgentStatus(Document):
     run: ShortText = ""  # the run of the agent's state
     accepted: Count = 0  # newest step of that run whose report was accepted, as far as it knows
     version: Text = ""
+    format: Count = FORMAT  # what the messages of its sender mean
     # messages that this agent has refused, by reason
     dropped: Annotated[dict[Text, Count], Field(max_length=64)] = Field(default_factory=dict)
     model: ModelInUse | None = None  # None if the device keeps none
@@ -131,6 +133,8 @@ class CoordinatorStatus(Document):
     model_config = IGNORES_UNKNOWN
 
     online: bool
+    version: Text = ""
+    format: Count = FORMAT  # what the messages of its sender mean
     # session of the coordinator, a dot, and the number of its connections so far
     epoch: ShortText = ""
     run: ShortText = ""

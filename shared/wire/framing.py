@@ -19,6 +19,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from covey.shared import json_text
 from covey.shared.errors import DecodeError
 from covey.shared.printable import printable
+from covey.shared.wire.format import FORMAT, NONE, speaks_other
 from covey.shared.wire.topics import is_name
 
 VERSION = 1
@@ -91,6 +92,7 @@ class Message(BaseModel):
 class Packed(Message):
     """A msgpack message."""
 
+    called: ClassVar[str] = "message"  # for people
     # what carries weights is limited where its parts are put together
     max_bytes: ClassVar[int] = 1 << 40
 
@@ -147,6 +149,11 @@ class Packed(Message):
             )
         except Exception as error:  # msgpack raises a dozen types, some of them bare ValueErrors
             raise DecodeError("not msgpack", str(error)[:MAX_DETAIL]) from None
+        if "format" in cls.model_fields and isinstance(data, dict):
+            number = data.get("format", NONE)
+            if number != FORMAT and type(number) is int:  # its fields may mean something else
+                who = f"the sender of this {cls.called}"
+                raise DecodeError("format", speaks_other(who, number, "", "this program"))
         try:
             return cls.model_validate(data)
         except ValidationError as error:
@@ -192,9 +199,13 @@ class Document(Message):
         except json_text.JsonError as error:
             raise DecodeError("not json", str(error)) from None
         try:
-            return cls.model_validate_json(payload)
+            message = cls.model_validate_json(payload)
         except ValidationError as error:
             raise cls._refusal(error) from None
+        # a status of another number is read all the same: its sender needs an update
+        if "format" in cls.model_fields and "format" not in message.model_fields_set:
+            return message.model_copy(update={"format": NONE})
+        return message
 
 
 def check_key(body: bytes) -> bytes:

@@ -16,6 +16,7 @@ import msgpack
 from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
 from covey.shared.errors import DecodeError
+from covey.shared.wire.format import FORMAT
 from covey.shared.wire.framing import (
     HEAD_BYTES,
     REPORT_VERSION,
@@ -229,7 +230,9 @@ class OrderMessage(Packed):
     """
 
     max_bytes: ClassVar[int] = 16 << 20
+    called: ClassVar[str] = "order"
 
+    format: Count = FORMAT
     run: Name
     serial: Count = 0
     step: Count
@@ -239,6 +242,7 @@ class OrderMessage(Packed):
     cluster: int | None = None
     work: Work | None = None
     brief: BriefWork | None = None
+    refused: Text = ""  # why the agent's newest report was refused; empty once one was accepted
     use: bool = (
         False  # the device may use the model that this order gives it (`agent start --model-dir`)
     )
@@ -251,6 +255,8 @@ class OrderMessage(Packed):
             del fields["brief"]
         if not self.use:
             del fields["use"]
+        if not self.refused:
+            del fields["refused"]
         return fields
 
     @property
@@ -302,6 +308,9 @@ class ReportContent(Packed):
     later work that the coordinator has lost. Methods that keep client state then end with other models.
     """
 
+    called: ClassVar[str] = "report"
+
+    format: Count = FORMAT
     run: Name
     step: Count
     work: Digest  # `Work.digest` of the order

@@ -137,7 +137,7 @@ def test_a_third_run_leaves_no_files_of_the_first(tmp_path: Path) -> None:
     with started(tmp_path) as box:
         box.switch("second")
         box.switch("third")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["state.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["format.json", "state.json"]
 
 
 def test_an_accepted_report_that_is_asked_for_again_waits_with_the_memory_from_before_it(
@@ -356,3 +356,55 @@ def test_a_state_with_a_changed_bit_is_damaged_and_never_another_state(tmp_path:
         with Outbox(tmp_path) as outbox:
             assert outbox.state in (state, State())
             assert outbox.state == state or outbox.damaged
+
+
+def write_state(folder: Path, changes: dict[str, object]) -> bytes:
+    """The state with these keys, and a right seal: what another version writes."""
+    tree = json.loads((folder / "state.json").read_bytes()) | changes
+    del tree["seal"]
+    tree["seal"] = digest(json.dumps(tree, sort_keys=True).encode()).hex()
+    (folder / "state.json").write_bytes(json.dumps(tree).encode())
+    return (folder / "state.json").read_bytes()
+
+
+def with_a_report(folder: Path) -> set[str]:
+    with started(folder) as box:
+        put(box, 1)
+    return {path.name for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("changes", [{"newkey": 1}, {"step": "1"}, {"aside": {"newkey": 1}}])
+def test_a_whole_state_of_another_version_is_refused_and_nothing_of_it_is_touched(
+    tmp_path: Path, changes: dict[str, object]
+) -> None:
+    files = with_a_report(tmp_path)
+    content = write_state(tmp_path, changes)
+    for _ in range(2):  # a refusal holds no lock
+        with pytest.raises(UserError, match="this agent's memory was begun with Covey"):
+            opened(tmp_path)
+    assert (tmp_path / "state.json").read_bytes() == content
+    assert {path.name for path in tmp_path.iterdir()} == files
+
+
+def test_a_folder_of_another_format_is_refused_with_the_version_that_wrote_it(
+    tmp_path: Path,
+) -> None:
+    files = with_a_report(tmp_path)
+    (tmp_path / "format.json").write_text('{"format": 99, "covey": "9.9.9"}')
+    with pytest.raises(UserError, match=r"Covey 9\.9\.9 \(format 99\).*Nothing was changed"):
+        opened(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == files
+
+
+def test_a_folder_from_before_the_number_is_taken_up(tmp_path: Path) -> None:
+    with_a_report(tmp_path)
+    (tmp_path / "format.json").unlink()
+    assert seen(tmp_path)[1] == "report 1"
+
+
+def test_the_state_itself_has_no_key_that_an_agent_from_before_the_number_calls_damage(
+    tmp_path: Path,
+) -> None:
+    with_a_report(tmp_path)
+    tree = json.loads((tmp_path / "state.json").read_bytes())
+    assert tree.keys() - {"seal", "aside"} <= State.__dataclass_fields__.keys()

@@ -7,7 +7,7 @@ import pytest
 from covey.agent.device import events as e
 from covey.agent.device.session import Session
 from covey.shared.mqtt.link import Down, Up
-from covey.shared.wire.documents import AgentStatus
+from covey.shared.wire.documents import AgentStatus, CoordinatorStatus
 from covey.shared.wire.roll_call import ROLL_SPREAD_S
 from tests.agent.orders import TASK, order, rest, status
 from tests.agent.sessions import REF, SUBSCRIPTIONS, TOPICS, fresh, react, up
@@ -182,3 +182,29 @@ def test_an_agent_names_what_it_waits_for() -> None:
     assert "no coordinator has connected" in session.waits_for
     session.handle(e.CoordinatorSeen(status(online=False)), 0.0)
     assert session.waits_for.startswith("the coordinator is offline")
+
+
+@pytest.mark.parametrize("number", [0, 99])
+def test_a_coordinator_of_another_number_is_named_once_and_gets_no_work(number: int) -> None:
+    session = up()
+    status = CoordinatorStatus(
+        online=True, epoch="c.1", run="r", format=number, version="1.2.3", task={"a": 1}
+    )
+    [said] = [
+        action
+        for action in session.handle(e.CoordinatorSeen(status), 0.0)
+        if isinstance(action, e.Notify)
+    ]
+    assert f"the coordinator speaks format {number} (Covey 1.2.3), this agent" in said.text
+    assert session.status.problem == said.text
+    again = session.handle(e.CoordinatorSeen(status.model_copy(update={"round": 1})), 1.0)
+    assert not any(isinstance(action, e.Notify | e.Inspect) for action in again)
+
+
+def test_an_owner_learns_once_that_a_report_was_refused_and_why() -> None:
+    session = up()
+    refused = order(1).model_copy(update={"refused": "the loss is nan"})
+    assert e.RefusalSeen("the loss is nan") in session.handle(e.OrderSeen(refused), 0.0)
+    later = refused.model_copy(update={"serial": refused.serial + 1})
+    assert e.RefusalSeen("the loss is nan") not in session.handle(e.OrderSeen(later), 1.0)
+    assert any("refused a report: the loss is nan" in line.text for line in session.story())

@@ -18,10 +18,11 @@ from covey.broker.cli.program import app as broker
 from covey.coordinator.cli import reference
 from covey.coordinator.cli.options import in_federation
 from covey.coordinator.cli.program import app as coordinator
-from covey.shared.cli import Connection, failed, installed_version
+from covey.shared.cli import Connection, failed
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.credentials import BEGIN, read, render
 from covey.shared.scenario.load import load
+from covey.shared.version import version
 
 PROGRAMS = pytest.mark.parametrize("app", [agent, broker, coordinator])
 
@@ -29,8 +30,8 @@ PROGRAMS = pytest.mark.parametrize("app", [agent, broker, coordinator])
 @PROGRAMS
 def test_every_program_prints_its_version_its_help_and_its_completion(app: typer.Typer) -> None:
     runner = CliRunner()
-    version = runner.invoke(app, ["--version"])
-    assert (version.exit_code, version.stdout) == (0, f"covey {installed_version()}\n")
+    shown = runner.invoke(app, ["--version"])
+    assert (shown.exit_code, shown.stdout) == (0, f"covey {version()}\n")
     short = runner.invoke(app, ["-h"])
     assert (short.exit_code, short.stdout) == (0, runner.invoke(app, ["--help"]).stdout)
     assert "--install-completion" in short.stdout
