@@ -286,6 +286,7 @@ class RoundEngine:
         self.pace.forget(client)
         self.quarantined.pop(client, None)
         self.refused.pop(client, None)
+        self._called.discard(client)
         if self.step is not None:
             self.step.forget(client)
         return [events.Forgotten(client), *self._settle(now)]

@@ -502,8 +502,10 @@ class Service:
         effects = self._handle(Forget(agent), now)
         self.roster.forget(agent)
         desk.intake.forget(agent)
+        desk.silent.heard(agent)
         desk.postponed.drop(agent)
         publisher.forget(desk, agent)
+        desk.show.forget(agent)
         desk.show.publish_at(now)
         return effects
 
