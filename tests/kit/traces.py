@@ -32,10 +32,11 @@ def fill(root: object, agent: ClientId) -> set[str]:
     for _, one in list(_reached(root)):
         if not _is_ours(one):
             continue
-        for name, annotation in _of_agents(type(one)).items():
+        kind: Any = type(one)
+        for name, annotation in _of_agents(kind).items():
             with suppress(
                 AttributeError
-            ):  # a class variable of a base, or a field that is made later
+            ):  # a variable of a base class, or a field that is made later
                 before = getattr(one, name)
                 after = _with(before, annotation, agent)
                 if after is not before:
