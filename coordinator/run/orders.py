@@ -197,7 +197,7 @@ class OrderBook:
         self._newest_settings.clear()
 
     def forget(self, client: ClientId) -> None:
-        """Nothing of this agent is known any more; if it comes back, its status says again what it reads."""
+        """Nothing of this agent is known any more; if it comes back, its status states again what it reads."""
         self.readers.discard(client)
         self._state, self._assigned = None, {}  # they are of a state that knows it
 
