@@ -24,6 +24,17 @@ LARGE_PAGES = "glibc.malloc.hugetlb=1"
 HOME = PACKAGE.parent  # the folder with our package: a checkout's src, or the installed packages
 
 
+def stop_signals() -> list[signal.Signals]:
+    """The signals that ask this process to end: Ctrl-C, SIGTERM, and a closed terminal.
+
+    Who begins a program with SIGHUP ignored, as `nohup` does, wants it to outlive the terminal.
+    """
+    asked = [signal.SIGINT, signal.SIGTERM]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        asked.append(signal.SIGHUP)
+    return asked
+
+
 def python(module: str, *arguments: str) -> tuple[str, ...]:
     """The command line that runs one of our modules."""
     return (sys.executable, "-P", "-m", module, *arguments)

@@ -36,6 +36,7 @@ from covey.agent.cli.options import (
     state_folder,
 )
 from covey.shared import json_text
+from covey.shared.child import python, stop_signals
 from covey.shared.cli import (
     BROKERS,
     Allow,
@@ -99,7 +100,7 @@ def start(
 ) -> None:
     """Stay connected to a broker, and train when the coordinator asks for it.
 
-    The agent runs until SIGTERM or Ctrl-C. SIGUSR1 prints what happened to it so far; so does an end with an error.
+    The agent runs until SIGTERM, Ctrl-C or a closed terminal. SIGUSR1 prints what happened to it so far; so does an end with an error.
     """
     from covey.agent.device.display import DeviceDisplay, print_json, time_of_day
     from covey.agent.device.identity import Identity
@@ -283,7 +284,7 @@ async def run_agents(memberships: Sequence[Membership], workers: PoolOptions, ru
         loop.add_signal_handler(signal.SIGUSR1, show_stories)
     async with Pool(1) as short_lived:  # its worker ends before the agent waits for orders
         await check_device(short_lived, rules.policy.device or "cpu", rules)
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in stop_signals():
         loop.add_signal_handler(number, stop)
 
     async def live(agent: Agent, urls: Sequence[BrokerUrl]) -> None:
@@ -316,7 +317,6 @@ def service(
     import getpass
 
     from covey.agent.device.systemd import render
-    from covey.shared.child import python
 
     start_command = get_command(commands).commands["start"]  # type: ignore[attr-defined]
     parsed = start_command.make_context("agent start", context.args)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -22,6 +21,7 @@ from covey.agent.fleet.faults import FaultPlan
 from covey.agent.learner_choice import TORCH
 from covey.agent.policy import UNLIMITED, Rules
 from covey.agent.worker.pool import Pool, PoolLike, check_device
+from covey.shared.child import stop_signals
 from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt.link import Down, Link, Message, Up, Will
@@ -41,7 +41,6 @@ STARTS_AT_ONCE = 50  # agents; a broker's backlog of connections is short
 START_PAUSE_S = 0.1  # before the next of them
 KEEP_WARM_S = 600.0  # a fleet's workers stay alive between rounds
 PARENT_S = 1.0  # how often to check that the parent process is alive
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class CurrentRound:
@@ -309,7 +308,8 @@ async def _process_end(parent: int) -> AsyncIterator[asyncio.Task[None]]:
     """A task that ends when this process should: on a signal, or after its parent."""
     signalled = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in SIGNALS:
+    numbers = stop_signals()
+    for number in numbers:
         loop.add_signal_handler(number, signalled.set)
 
     async def wait() -> None:
@@ -322,5 +322,5 @@ async def _process_end(parent: int) -> AsyncIterator[asyncio.Task[None]]:
         yield task
     finally:
         task.cancel()
-        for number in SIGNALS:
+        for number in numbers:
             loop.remove_signal_handler(number)

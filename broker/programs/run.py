@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from covey.broker.programs.mosquitto import Mosquitto, find
 from covey.broker.programs.process import until_closed
 from covey.shared import json_text, plugins
+from covey.shared.child import stop_signals
 from covey.shared.errors import UserError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ async def run(
     until_stdin_closes: bool,
     websocket_port: int | None = None,
 ) -> str:
-    """Run a broker until SIGINT or SIGTERM.
+    """Run a broker until it is asked to stop.
 
     Args:
         broker: not started yet.
@@ -48,7 +48,7 @@ async def run(
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in stop_signals():
         loop.add_signal_handler(number, stop.set)
     files = _files(broker)
     times = _modification_times(files)  # before the broker reads them

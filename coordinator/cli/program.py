@@ -13,16 +13,16 @@ from covey.coordinator.cli import (
     running,
     watching,
 )
-from covey.coordinator.serve.signals import sigterm_as_ctrl_c
+from covey.coordinator.serve.signals import as_ctrl_c
 from covey.shared.cli import Commands, program
 
 
 class CoordinatorCommands(Commands):
-    """The commands of this program. SIGTERM stops each of them as Ctrl-C does."""
+    """The commands of this program. SIGTERM and a closed terminal stop each of them as Ctrl-C does."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was typed."""
-        with sigterm_as_ctrl_c():
+        with as_ctrl_c():
             return super().invoke(ctx)
 
 

@@ -177,6 +177,7 @@ class ReportFile:
         with suppress(FileNotFoundError):  # then nothing is left that a restart could find
             self._write(text, [], 0)
         del self._entries[client]
+        self._compared.discard(client)
 
     def _write(self, text: str, contents: list[memoryview], checksum: int) -> int:
         """Write a record behind the last one. Returns where its vectors begin."""

@@ -185,12 +185,15 @@ class Spool:
 
     def drop_sums(self, step: int) -> None:
         """Forget the partial sums of a step, and the reports in them."""
-        for path in self._sum_files(step):
-            path.unlink()
+        self._remove_sums(step)
         kept = self._step(step)
         for client in kept.summed:
             kept.circumstances.pop(client, None)
         kept.summed = {}
+
+    def _remove_sums(self, step: int) -> None:
+        for path in self._sum_files(step):
+            path.unlink()
 
     def _sum_files(self, step: int) -> list[Path]:
         return sorted(self._folder(step).glob(f"[!.]*{SUM}"))
@@ -304,7 +307,8 @@ class Spool:
         else:
             self._room.write(lambda: kept.file.remove(client))
         kept.circumstances.pop(client, None)
-        kept.summed.pop(client, None)
+        if kept.summed.pop(client, None) is not None:
+            self._remove_sums(step)  # a resume would count it again: no report leaves a sum
 
     def gather(self, step: int, reports: Iterable[tuple[ClientId, int]]) -> None:
         """Let the reports of several steps (client, step) be those of one. They stay where they are.

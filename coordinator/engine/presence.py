@@ -74,6 +74,8 @@ class Presence:
         """The agent is gone, and not known any more."""
         self.leave(client)
         self.known.discard(client)
+        self._leave_next = [one for one in self._leave_next if one[1] != client]
+        heapq.heapify(self._leave_next)
 
     def bar(self, client: ClientId) -> None:
         """The agent has come among the barred: it is not invited any more, whether it is present or not."""

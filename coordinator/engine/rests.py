@@ -8,7 +8,7 @@ recovered is back after a while without intervention.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -86,6 +86,13 @@ class Rests:
         return frozenset(
             client for client, trouble in self.troubles.items() if not trouble.has_reported
         )
+
+    def unheard(self, clients: Iterable[ClientId]) -> None:
+        """These agents did not answer a roll call: as a laptop that sleeps they were not there, and not silent."""
+        for client in clients:
+            trouble = self.troubles.get(client)
+            if trouble is not None and trouble.kind == "silent":
+                del self.troubles[client]
 
     def returned(self, client: ClientId) -> None:
         """The agent was away and is back: what it could not do before, it may be able to do now."""

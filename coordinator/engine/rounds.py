@@ -242,9 +242,12 @@ class RoundEngine:
         if self._link_lost_at is not None:
             return []
         expired = self._expire(now)
+        unheard: list[ClientId] = []
         if _is_past(self.presence.rollcall_until, now):
-            self._gone(self.presence.end_rollcall())
-        self._gone(self.presence.end_absences(now))
+            unheard += self.presence.end_rollcall()
+        unheard += self.presence.end_absences(now)
+        self._gone(unheard)
+        self.rests.unheard(unheard)
         if _is_past(self._gather_until, now):
             self._gather_until = None
             self._start_is_overdue = True
@@ -286,6 +289,7 @@ class RoundEngine:
         self.pace.forget(client)
         self.quarantined.pop(client, None)
         self.refused.pop(client, None)
+        self._called.discard(client)
         if self.step is not None:
             self.step.forget(client)
         return [events.Forgotten(client), *self._settle(now)]

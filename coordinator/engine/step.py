@@ -225,7 +225,10 @@ class Step:
                 clients.remove(client)
         self.free = Spare(self.spare)
         self.reasons.pop(client, None)
+        self.took.pop(client, None)  # or it would be learned when the step is over
+        self.suspects -= {client}
         self._invited.discard(client)
+        self._invited_at.pop(client, None)
         self.reported.discard(client)
         self.failed.discard(client)
         self.awaited.discard(client)

@@ -208,6 +208,12 @@ class OrderBook:
         self._newest.clear()
         self._newest_settings.clear()
 
+    def forget(self, client: ClientId) -> None:
+        """Nothing of this agent is known any more; if it comes back, its status states again what it reads."""
+        self.readers.discard(client)
+        self.refused.pop(client, None)
+        self._state, self._assigned = None, {}  # they are of a state that knows it
+
     def file_of(self, key: str) -> Path:
         """The file with the encoded model behind a key that an order of the open step names. It stays until the next fold."""
         return self._sent(key).path

@@ -549,14 +549,15 @@ class Run:
         """Forget all about an agent but its newest accepted step, which orders repeat should it come back."""
         self.facts.forget(client)
         self.samples.pop(client, None)
-        self.orders.refused.pop(client, None)
+        if self.folding is not None:
+            self.folding.remove(client)
         step = self.engine.step
-        if step is not None:
-            if self.folding is not None:
-                self.folding.remove(client)
-            self.spool.discard(step.number, client)
-            self.accepted.settle(client)
+        own_steps = () if step is None else (step.number,)
+        for number in {*own_steps, *self.spool.kept}:
+            self.spool.discard(number, client)
+        self.accepted.settle(client)
         self.state = forgotten(self.strategy, self.state, client)
+        self.orders.forget(client)
         self.audit.note("forget", agent=client)
         return [self._recorded(notices.AgentForgotten(client, self.engine.round))]
 

@@ -108,8 +108,17 @@ class RunState:
 
     def forget(self, client: ClientId) -> None:
         """Forget all about an agent but its newest accepted step, which orders repeat should it come back."""
-        kept_of_agents = (self.evaluation, self.fallen, self.tracked, self.trained)
-        for kept in (*kept_of_agents, self.owners, self.devices):
+        of_agents: tuple[dict[ClientId, Any], ...] = (
+            self.trained,
+            self.owners,
+            self.evaluation,
+            self.evaluated_in,
+            self.fallen,
+            self.failures,
+            self.tracked,
+            self.devices,
+        )
+        for kept in of_agents:
             kept.pop(client, None)
 
     def count_failure(self, client: ClientId, round_: int, why: str) -> None:

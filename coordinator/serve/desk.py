@@ -44,7 +44,9 @@ class Desk:
     elsewhere: Elsewhere
     duplicate_ids: DuplicateIds  # decides between this coordinator and another one
     postponed: PostponedOrders = field(default_factory=PostponedOrders)
-    unpublished: set[str] = field(default_factory=set)  # agents whose newest order was not taken
+    unpublished: set[ClientId] = field(
+        default_factory=set
+    )  # agents whose newest order was not taken
     shared: bytes = b""  # digest of what the published orders share
     timers: Timers = field(default_factory=Timers)
     flood: Flood = field(default_factory=lambda: Flood(singly=300))  # limits notices about peers

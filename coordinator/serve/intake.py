@@ -15,6 +15,7 @@ from covey.coordinator.serve.placement import Placement
 from covey.coordinator.serve.rate import Rates
 from covey.coordinator.serve.roster import Roster
 from covey.shared.errors import DecodeError
+from covey.shared.strategies.base import ClientId
 from covey.shared.timers import earliest
 from covey.shared.wire.documents import ASKED, AgentStatus
 from covey.shared.wire.format import FORMAT, speaks_other
@@ -61,11 +62,13 @@ class Intake:
         self._roster = roster
         self._placement = placement
         # statuses that wait, by agent
-        self._statuses: dict[str, WaitingStatuses] = {}
+        self._statuses: dict[ClientId, WaitingStatuses] = {}
         # the newest status of each agent that sends too many
-        self._late: dict[str, LateStatus] = {}
-        self._reports: Counter[str] = Counter()  # waiting to be accepted, by agent
-        self._refused: dict[str, bytes] = {}  # digest of the newest refused report of each agent
+        self._late: dict[ClientId, LateStatus] = {}
+        self._reports: Counter[ClientId] = Counter()  # waiting to be accepted, by agent
+        self._refused: dict[
+            ClientId, bytes
+        ] = {}  # digest of the newest refused report of each agent
         scenario = run.scenario
         part_bytes = scenario.wire.part_bytes
         self._rates = Rates(part_bytes)
@@ -252,9 +255,12 @@ class Intake:
 
     def report_taken(self, report: Arrived, *, is_refused: bool) -> None:
         """This report waits no longer. A refused one is not read again."""
-        if is_refused:
+        if is_refused and report.client in self._roster.entries:
             self._refused[report.client] = report.digest
-        self._reports[report.client] -= 1
+        if self._reports[report.client] > 1:
+            self._reports[report.client] -= 1
+        else:  # the last one, or one of an agent that was forgotten meanwhile
+            self._reports.pop(report.client, None)
         if isinstance(report.sink, MemorySink):
             self._held_bytes -= report.size
 
@@ -273,7 +279,10 @@ class Intake:
         self._placement.tidy(entries.keys())
 
     def forget(self, agent: str) -> None:
-        """Drop the statuses of this agent that wait."""
+        """Drop the statuses of this agent that wait, its reports and its limits."""
+        self._parts.drop(agent)
+        self._rates.forget(agent)
+        self._reports.pop(agent, None)
         self._statuses.pop(agent, None)
         self._late.pop(agent, None)
         self._refused.pop(agent, None)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from covey.shared.mqtt.throttle import Bucket
+from covey.shared.strategies.base import ClientId
 
 MIB = 2.0**20
 # each: per second, at once
@@ -42,8 +43,8 @@ class Rates:
 
     def __init__(self, part_bytes: int) -> None:
         self._part_bytes = part_bytes
-        self._statuses: dict[str, Bucket] = {}  # by agent, of those that the roster knows
-        self._parts: dict[str, _Parts] = {}  # by agent
+        self._statuses: dict[ClientId, Bucket] = {}  # by agent, of those that the roster knows
+        self._parts: dict[ClientId, _Parts] = {}  # by agent
         self._unknown: _Parts | None = None  # shared by unknown agents; None: none came
 
     def status(self, agent: str, now: float) -> bool:
@@ -97,7 +98,12 @@ class Rates:
         of_parts = self._parts.keys()
         return len(of_statuses | of_parts)
 
-    def keep(self, agents: Set[str]) -> None:
+    def forget(self, agent: ClientId) -> None:
+        """Its next message has full buckets."""
+        self._statuses.pop(agent, None)
+        self._parts.pop(agent, None)
+
+    def keep(self, agents: Set[ClientId]) -> None:
         """Forget all others."""
         _keep(self._statuses, agents)
         _keep(self._parts, agents)

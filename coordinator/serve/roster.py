@@ -6,6 +6,7 @@ It counts only if it answers the present roll call. A live status always counts.
 
 from __future__ import annotations
 
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -133,6 +134,18 @@ class Roster:
             return ""
         verb = "is" if len(found) == 1 else "are"
         return f"{some(found, MAX_NAMED)} {verb} excluded: put that right there, or start with fewer agents (rounds.start_agents)"
+
+    def departures(self) -> str:
+        """Who took part and when each was heard last, once all of them are gone; empty before."""
+        gone = {agent: entry for agent, entry in self.entries.items() if entry.member}
+        if not gone or any(entry.status.online for entry in self.entries.values()):
+            return ""
+        heard = [
+            f"{agent} at {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(entry.seen))}"
+            for agent, entry in sorted(gone.items())
+            if entry.seen is not None
+        ]
+        return f"all agents have left; last heard: {some(heard, MAX_NAMED)}"
 
     def forget(self, agent: ClientId) -> None:
         """Drop an agent: its next status makes it a newcomer."""

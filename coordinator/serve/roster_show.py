@@ -70,6 +70,10 @@ class RosterShow:
         self._evaluated.update(phase.reported)
         self.changed(now)
 
+    def forget(self, agent: ClientId) -> None:
+        """Its row is gone, which the roster has noted."""
+        self._evaluated.discard(agent)
+
     def lost(self, now: float) -> None:
         """A broker may have forgotten every page: publish all of them again."""
         self._shown.clear()

@@ -329,7 +329,7 @@ class Service:
         desk = self.desk
         why = self.run.engine.waits_for or ""
         if why:
-            hint = self.roster.exclusions()
+            hint = self.roster.exclusions() or self.roster.departures()
             if not hint and not any(entry.status.online for entry in self.roster.entries.values()):
                 hint = desk.elsewhere.sentence
             why = "; ".join(filter(None, (why, hint)))
@@ -502,8 +502,10 @@ class Service:
         effects = self._handle(Forget(agent), now)
         self.roster.forget(agent)
         desk.intake.forget(agent)
+        desk.silent.heard(agent)
         desk.postponed.drop(agent)
         publisher.forget(desk, agent)
+        desk.show.forget(agent)
         desk.show.publish_at(now)
         return effects
 

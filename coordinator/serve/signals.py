@@ -1,4 +1,4 @@
-"""How an operator stops a run: Ctrl-C, and SIGTERM, which means the same here."""
+"""How an operator stops a run: Ctrl-C, and SIGTERM or a closed terminal, which mean the same here."""
 
 from __future__ import annotations
 
@@ -10,20 +10,26 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Self
 
+from covey.shared.child import stop_signals
+
 Handler = Callable[[int, FrameType | None], object]
 
 
 @contextmanager
-def sigterm_as_ctrl_c() -> Iterator[None]:
-    """SIGTERM raises KeyboardInterrupt for as long as the block lasts.
+def as_ctrl_c() -> Iterator[None]:
+    """Each signal that asks for a stop raises KeyboardInterrupt for as long as the block lasts.
 
     A run without a broker needs no more: it can be interrupted anywhere, as its checkpoint survives even a kill.
     """
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = _handlers()
+    for number in before:
+        if number is not signal.SIGINT:
+            signal.signal(number, signal.default_int_handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
@@ -59,14 +65,14 @@ def interrupts_stay_interrupts() -> Iterator[None]:
 
 
 def _handlers() -> dict[signal.Signals, Any]:
-    """What Ctrl-C and SIGTERM do now; empty in a thread that no signal reaches."""
+    """What these signals do now; empty in a thread that no signal reaches."""
     is_main = threading.current_thread() is threading.main_thread()
-    numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()
+    numbers = stop_signals() if is_main else ()
     return {number: signal.getsignal(number) for number in numbers}
 
 
 class StopSignals:
-    """Both signals call `stop` in the running event loop, as `with StopSignals(stop)`; it may be replaced meanwhile.
+    """All of them call `stop` in the running event loop, as `with StopSignals(stop)`; it may be replaced meanwhile.
 
     Only the main thread receives signals. In another thread, as under a notebook's event loop, nothing is changed.
     """

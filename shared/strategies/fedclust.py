@@ -86,7 +86,7 @@ class FedClust(ClusteredOnce[FedClustState]):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     signature_phases: ClassVar[tuple[str, ...]] = (SIGNATURE, ENTRY)
-    client_fields = ("assign", "asked", "signatures", "shares")
+    client_fields = (*ClusteredOnce.client_fields, "signatures")
     height = "lambda"
     unit = "Euclidean distance"
 

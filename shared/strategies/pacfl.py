@@ -94,7 +94,7 @@ class Pacfl(ClusteredOnce[PacflState]):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     signature_phases: ClassVar[tuple[str, ...]] = (SIGNATURE, ENTRY)
-    client_fields = ("assign", "asked", "signatures", "labels", "weights", "shares")
+    client_fields = (*ClusteredOnce.client_fields, "signatures", "labels", "weights")
     height = "beta"
     unit = "degrees"
 

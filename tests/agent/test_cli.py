@@ -352,7 +352,7 @@ async def test_a_running_agent_prints_its_story_on_sigusr1(as_json: bool, tmp_pa
                 sentence = await asyncio.wait_for(agent.stdout.readline(), 60)
             if as_json:
                 assert json.loads(sentence)["event"] == "story"
-            agent.send_signal(signal.SIGTERM)
+            agent.send_signal(signal.SIGHUP)  # as a terminal does that is closed
             assert await asyncio.wait_for(agent.wait(), 60) == 0
 
 

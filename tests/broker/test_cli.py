@@ -236,9 +236,10 @@ def test_broker_up_ends_with_its_standard_input(options: list[str]) -> None:
 
 
 @pytest.mark.processes
-def test_broker_up_ends_cleanly_when_terminated() -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_broker_up_ends_cleanly_when_terminated(number: signal.Signals) -> None:
     with up("--embedded") as (process, _):
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(number)
         assert process.wait(60) == 0
 
 

@@ -42,7 +42,7 @@ from covey.shared.strategies.base import Phase
 from covey.shared.wire import frames
 from covey.shared.wire.documents import AgentStatus
 from tests import clock
-from tests.coordinator.engines import TRAIN, feed, opened, restarted
+from tests.coordinator.engines import LINGER, TRAIN, feed, opened, restarted
 from tests.kit import small_run
 from tests.kit.small_fleet import Fleet, Numpy
 
@@ -122,6 +122,22 @@ def test_a_device_that_comes_back_is_asked_at_once_if_it_failed_and_not_if_it_wa
         assert engine.step is not None
         feed(engine, engine.step.opened, Left("c"), Joined("c"))
         assert ("c" in invited(round_of(engine))) == is_back
+
+
+def test_a_laptop_that_sleeps_now_and_then_does_not_rest() -> None:
+    """It does not answer the roll call after the step that it slept through: it was away, and not silent."""
+    engine = opened("a", "b", "c", rounds=60)
+    for _ in range(4):
+        first = engine.step
+        assert first is not None
+        feed(engine, first.opened, Reported("a", first.number), Reported("b", first.number))
+        feed(engine, first.deadline, Tick(), Folded(), Planned(TRAIN))
+        number = first.number + 1  # it is invited once more, and is found to be gone
+        feed(engine, first.deadline + 1.0, Reported("a", number), Reported("b", number))
+        feed(engine, first.deadline + LINGER["rollcall_s"], Tick(), Folded(), Planned(TRAIN))
+        assert "c" not in engine.present
+        feed(engine, first.deadline + 11.0, Joined("c"))
+        assert "c" in invited(round_of(engine)), "it is back"
 
 
 def test_no_agent_rests_where_no_round_could_take_place_without_it() -> None:

@@ -46,6 +46,15 @@ def test_the_last_will_of_the_present_session_takes_an_agent_away() -> None:
     assert roster.entries["a"].status.samples == 5
 
 
+def test_once_all_agents_have_left_the_roster_names_them_and_when_each_was_heard() -> None:
+    roster = Roster("t")
+    assert roster.departures() == ""
+    roster.seen(status(), retained=False, epoch="e1", now=86_400.0 * 365)
+    assert roster.departures() == ""
+    seen(roster, status(online=False))
+    assert roster.departures().startswith("all agents have left; last heard: a at 197")
+
+
 def test_the_last_will_of_an_older_session_changes_nothing() -> None:
     roster = Roster("t")
     seen(roster, status(session="s2"))

@@ -19,7 +19,6 @@ from covey.coordinator.report.tables import none_evaluated, results, unevaluated
 from covey.coordinator.run.effects import Announce, Done, Effect, SendOrder
 from covey.coordinator.run.result import result_of, write_all, write_models
 from covey.coordinator.run.run import Run
-from covey.coordinator.run.run_state import RunState
 from covey.coordinator.simulate.virtual_clock import GivenUpError
 from covey.shared.client import decode_model, execute_order
 from covey.shared.errors import DecodeError
@@ -493,11 +492,3 @@ def test_the_result_of_a_run_without_losses_has_no_such_keys(tmp_path: Path) -> 
     document = result_of(run, None).to_json()
     assert document.keys().isdisjoint({"unevaluated", "stale", "failures"})
     assert unevaluated(document) == ""
-
-
-def test_a_forgotten_agent_leaves_nothing_in_the_memory_of_a_run_but_its_accepted_step() -> None:
-    facts = RunState("r1", accepted={"a": 3}, trained={"a": 1}, devices={"a": "cpu"})
-    facts.evaluation["a"] = facts.fallen["a"] = facts.tracked["a"] = {}
-    facts.forget("a")
-    kept = {name for name, value in vars(facts).items() if isinstance(value, dict) and "a" in value}
-    assert kept == {"accepted"}

@@ -76,8 +76,8 @@ def test_an_error_without_an_interrupt_stays_itself() -> None:
         raise ValueError("broken")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_run_in_process_hears_both_signals(tmp_path: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_run_in_process_hears_each_signal(tmp_path: Path, number: signal.Signals) -> None:
     this = Program(command(tmp_path, WAYS["in process"], "run", rounds=1000), tmp_path / "log")
     until(lambda: rows(tmp_path / "run"), of=this)
     this.process.send_signal(number)

@@ -13,6 +13,7 @@ from covey.shared.strategies.reading import forgotten
 from covey.shared.strategies.registry import BUILT_IN, AnyStrategy
 from tests.bowl import Softmax, normed_client, perceptron_client, softmax_client
 from tests.drive import Run, fingerprint, leaves
+from tests.kit.traces import fill, traces
 from tests.methods import LAYERED, METHODS, NORMED, OPTIONS
 
 registry: TypeAdapter[Any] = TypeAdapter(AnyStrategy)
@@ -133,6 +134,13 @@ def test_nothing_of_a_forgotten_client_is_kept_and_it_comes_back_as_a_newcomer(n
     others = set(run.strategy.assignment(run.state))
     run.rounds(5)
     assert not others or "c3" in run.strategy.assignment(run.state)
+
+
+@every
+def test_no_field_of_any_state_names_an_agent_that_was_forgotten(case: dict[str, Any]) -> None:
+    run = a_run(case)
+    fill(run.state, "c3")
+    assert traces(forgotten(run.strategy, run.state, "c3"), "c3") == set()
 
 
 @every

@@ -436,6 +436,7 @@ class Gated(HardClustered[T], Generic[T]):
 class ClusteredOnce(Gated[G], Generic[G]):
     """Cuts a tree where the cards find a shift."""
 
+    client_fields: ClassVar[tuple[str, ...]] = ("assign", "asked", "shares")
     sealed: ClassVar[Sealed | None] = Sealed(clear=(SIGNATURE, ENTRY, VOTE))
 
     unset: ClassVar[tuple[str, ...]] = ("server", "vote")

@@ -1,0 +1,130 @@
+"""What `coordinator forget` leaves: nothing, but for what is stated here with its reason.
+
+The memory of a run is searched as a whole, and every collection of agents in it has the agent before it is forgotten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from covey.broker.testing.memory_broker import MemoryBroker
+from covey.coordinator.disk.checkpoint import Checkpoint
+from covey.coordinator.engine.events import Forget, Joined
+from covey.coordinator.record.notices import PhaseFolded
+from covey.coordinator.run.result import result_of
+from covey.coordinator.run.run import Run
+from covey.coordinator.serve.service import Service
+from tests import clock
+from tests.coordinator.test_control import operator
+from tests.coordinator.test_recovery import ALL, half_reported
+from tests.kit import small_run
+from tests.kit.small_fleet import PATIENT, Fleet
+from tests.kit.small_run import clients, driver, rules, scenario, setup
+from tests.kit.traces import fill, is_in_text, traces
+
+GONE = "agent-1"
+KEPT = {
+    "RunState.accepted": "an order repeats it, should the agent come back with the report",
+    "AcceptedSteps._steps": "the same mapping",
+    **dict.fromkeys(
+        (f"PhaseFolded.{one.name}" for one in fields(PhaseFolded)),
+        "the newest line of rounds.jsonl",
+    ),
+    "Journal.newest": "the newest line of a file of the history",
+    "Rules.newcomers": "agents of the scenario, which the operator wrote",
+    "Ledger.sums": "what was released of an agent cannot be taken back",
+    "Ledger.signatures": "as above",
+    "Ledger.local": "as above",
+    "Ledger.entered": "as above: one report counts once",
+}
+HISTORY = {
+    "audit.jsonl": "a chain: it states what happened",
+    "rounds.jsonl": "a line for each round: it states who took part",
+    "arrivals.jsonl": "the order of events, for a replay",
+}
+PRIVATE = {"client": {"clip": 1.0, "noise_multiplier": 1.0, "delta": 1e-5}}
+
+
+def run_of(folder: Path, kind: str) -> Run:
+    """A run with an open step, or with orders of single agents."""
+    scene = small_run.buffered("fedavg") if kind == "buffered" else scenario("fedavg")
+    if kind == "private":
+        scene = scenario("fedavg", privacy=PRIVATE, rounds=ALL)
+    run = driver(folder, scene).run
+    for client in clients():
+        run.handle(Joined(client), 0.0)
+    return run
+
+
+@pytest.mark.parametrize("kind", ["in step", "buffered", "private"])
+def test_nothing_in_the_memory_of_a_run_names_an_agent_that_was_forgotten(
+    tmp_path: Path, kind: str
+) -> None:
+    run = run_of(tmp_path, kind)
+    filled = fill(run, GONE)
+    assert {"RunState.failures", "Presence.known", "Rests.troubles"} <= filled
+    run.handle(Forget(GONE), 1.0)
+    assert traces(run, GONE) - KEPT.keys() == set()
+    assert GONE in run.facts.accepted
+
+
+def test_nothing_in_the_memory_of_a_service_names_an_agent_that_was_forgotten(
+    tmp_path: Path,
+) -> None:
+    scene, broker = scenario("fedclust", rounds={"count": 4, "participation": 1.0}), MemoryBroker()
+
+    async def program() -> tuple[set[str], set[str]]:
+        fleet = Fleet(tmp_path, scene, rules(scene, **PATIENT), broker, clients())
+        async with fleet, asyncio.TaskGroup() as group:
+            serving = group.create_task(fleet.serve())
+            await asyncio.sleep(1.7)  # clusters exist, and the first round is open
+            await fleet.vanish(GONE)
+            assert isinstance(fleet.service, Service)
+            filled = fill(fleet.service, GONE)
+            await operator(broker, "forget", GONE)
+            await asyncio.sleep(2.0)  # what was decided with it is published
+            left = traces(fleet.service, GONE)
+            await serving
+            return filled, left | traces(fleet.service, GONE)
+
+    filled, left = clock.run(program())
+    assert {"Roster.entries", "Intake._refused", "Placement._homes"} <= filled
+    assert left - KEPT.keys() == set()
+
+
+def named_in(folder: Path, agent: str) -> set[str]:
+    """The files of a folder that have this name, in their names or contents."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {
+        path.name
+        for path in files
+        if is_in_text(agent, path.name) or is_in_text(agent, path.read_bytes().decode("latin-1"))
+    }
+
+
+def test_a_forgotten_agent_is_in_no_file_of_the_run_but_its_history_and_its_accepted_step(
+    tmp_path: Path,
+) -> None:
+    run, _ = half_reported(tmp_path)
+    run.failed("agent-7", run.engine.number, "private reason of the device", 0.5)
+    for agent in (GONE, "agent-7"):
+        run.handle(Forget(agent), 1.0)
+    assert "failures" not in result_of(run, None).to_json()
+    saved = Checkpoint(tmp_path / "checkpoint").facts()
+    saved["run"].pop("accepted")
+    assert not [agent for agent in (GONE, "agent-7") if is_in_text(agent, json.dumps(saved))]
+    left = named_in(tmp_path, GONE)
+    assert left - HISTORY.keys() - {"manifest.json", "reports"} == set()
+
+
+def test_a_resume_does_not_bring_a_forgotten_agent_back(tmp_path: Path) -> None:
+    run, _ = half_reported(tmp_path)
+    run.handle(Forget(GONE), 1.0)
+    scene = run.scenario
+    again, _ = Run.resume(tmp_path, scene, setup(scene), rules(scene), 2.0)
+    assert traces(again, GONE) - KEPT.keys() == set()
