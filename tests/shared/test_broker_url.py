@@ -80,16 +80,19 @@ def test_a_path_that_cannot_be_a_line_of_http_is_refused(text: str) -> None:
         BrokerUrl.parse(text)
 
 
+ENDS = [  # of an address, after the password
+    *("", "@", "@host", "@host:port", "@host:0", "@host:99999999", "@[::1", "@a b", "@host/p"),
+    *("@host?x=1", "@host?profile=none", "@host#x", "@\u2100host", "@host]", "@host/a@b", ":1"),
+]
+
+
 @given(
     head=st.sampled_from(
         ["mqtt://", "mqtts://", "wss://", "http://", "mqtt:/", "MQTT://", "", "//"]
     ),
     user=st.sampled_from(["ann", "", "a%20b", "[ann"]),
     password=st.text(max_size=12),
-    end=st.sampled_from(
-        ["", "@", "@host", "@host:port", "@host:0", "@host:99999999", "@[::1", "@a b", "@host/p"]
-        + ["@host?x=1", "@host?profile=none", "@host#x", "@\u2100host", "@host]", "@host/a@b", ":1"]
-    ),
+    end=st.sampled_from(ENDS),
     tls=st.sampled_from([Tls(), Tls(insecure=True)]),
 )
 def test_no_refusal_of_an_address_shows_its_password(
