@@ -95,7 +95,7 @@ def answer(models: Models, body: bytes, kind: str, keep: list[str]) -> dict[str,
 
 
 def refusal(error: Exception) -> dict[str, str]:
-    """What an asker is told about a request that failed. What nobody expected is shown on the terminal, too."""
+    """The answer to a request that failed. An error that no one expected is shown on the terminal, too."""
     if isinstance(error, CoveyError):
         return {"error": str(error)}
     kind = type(error).__name__
