@@ -32,7 +32,7 @@ needs_root = pytest.mark.skipif(not is_root, reason="only root may become anothe
 
 def read_by_others(place: Path) -> list[str]:
     """The names that another user of this machine can open below a folder that is open to all; by the modes where nobody can be asked."""
-    for folder in (place, *place.parents[:2]):
+    for folder in (place, *place.parents[:-2]):
         folder.chmod(folder.stat().st_mode | 0o055)
     if not is_root:
         return [
