@@ -111,7 +111,6 @@ class BrokerFolder:
 
         server = _server_certificate(authority, hosts, days)
         private_folder(folder)
-        folder.chmod(0o700)  # an empty folder that existed may be open to others
         write_private(folder / "ca.key", authority.own.key)
         write_private(folder / FLEET_KEY, f"{fleet_key.new_secret().hex()}\n".encode())
         write_private(folder / "server.key", server.key)
@@ -154,6 +153,7 @@ class BrokerFolder:
             port: None: that of the credentials.
             keeps_retained: can the broker keep retained messages over restarts?
         """
+        private_folder(self.folder)
         if not host:
             host = "0.0.0.0"  # noqa: S104  devices are elsewhere, and everyone needs a password
         if port is None:
@@ -540,6 +540,7 @@ class BrokerFolder:
         """Lock the folder against other commands and yield its audit log. Waits for a running command."""
         descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
+            private_folder(self.folder)  # it may have been copied or opened since
             _wait_for_lock(descriptor, self.folder)
             log = AuditLog(self.folder / "audit.jsonl", AUDIT_OWNER)
             (self.folder / "audit.jsonl").chmod(0o600)

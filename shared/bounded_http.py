@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from covey.shared.errors import UserError
 
 HOST = "127.0.0.1"
+MOST_DIGITS = 20  # of a length
 PAUSE_S = 0.1  # until the next attempt where no descriptor is left for a connection
 
 
@@ -106,3 +108,17 @@ class BoundedOnThisMachine(Bounded, HTTPServer):
     def hosts(self) -> tuple[str, ...]:
         """The hosts that a request may name: a web page cannot reach the server under a name of its own."""
         return (f"{HOST}:{self.port}", f"localhost:{self.port}")
+
+    def is_own_page(self, origin: str | None) -> bool:
+        """Whether a request comes from a page of this server. A browser names the origin of every POST; programs name none."""
+        return origin in [f"http://{host}" for host in self.hosts]
+
+
+def body_length(headers: Message, most: int) -> int:
+    """The bytes of a request's body. Raises UserError for a length that is none, or above `most`."""
+    length = headers.get("Content-Length") or "0"
+    if not (length.isascii() and length.isdecimal() and len(length) < MOST_DIGITS):
+        raise UserError("Content-Length is not a number of bytes")
+    if int(length) > most:
+        raise UserError(f"the request has {int(length)} bytes; at most {most} are read")
+    return int(length)

@@ -21,8 +21,11 @@ _REMEDIES = {
     IsADirectoryError: "this is a folder, expected a file; choose another path",
     PermissionError: "this user may not read or write it; change its permissions, or choose another path",
 }
+_OTHERWISE = "look at the disk and the limits of this user, then run the command again (a run that has begun: with --resume)"
 _AFTER_FREEING = "free some space and run the command again (a run that has begun: with --resume)"
 _REMEDIES_BY_NUMBER = {
+    errno.EFBIG: "it would exceed the largest size of a file: of this user (ulimit -f, LimitFSIZE=), or of the file system",
+    errno.EIO: "the disk cannot be read or written; look at the system's log, and at the figures that the disk keeps of itself",
     errno.EROFS: "the file system is read-only; mount it for writing, or choose another path",
     errno.ENOSPC: f"the disk is full; {_AFTER_FREEING}",
     errno.EDQUOT: f"this user's disk quota is used up; {_AFTER_FREEING}",
@@ -125,13 +128,30 @@ def bare_errors() -> Iterator[None]:
 def os_errors_as_user_errors() -> Iterator[None]:
     """Turn OSErrors about files into UserErrors with a remedy: most often the path was mistyped.
 
-    An OSError without a file, such as one of the network, passes through.
+    One of the network passes through.
     """
     try:
         yield
     except OSError as error:
-        remedy = _REMEDIES_BY_NUMBER.get(error.errno or 0) or _REMEDIES.get(type(error))
-        if error.filename is None and remedy is None:
+        if error.filename is None and _is_of_the_network(error):
             raise
-        subject = error.filename or error
-        raise UserError(f"{subject}: {remedy or error.strerror}") from error
+        raise UserError(os_error_text(error)) from error
+
+
+def _is_of_the_network(error: OSError) -> bool:
+    is_of_a_library = type(error).__module__ != "builtins"  # socket.gaierror, ssl.SSLError
+    return (
+        is_of_a_library or error.errno is None or isinstance(error, ConnectionError | TimeoutError)
+    )
+
+
+def os_error_text(error: OSError) -> str:
+    """What happened to which file, with the system's name for it, and what to do."""
+    number = error.errno or 0
+    remedy = _REMEDIES.get(type(error))
+    if remedy is None:
+        name = errno.errorcode.get(number, str(number))
+        remedy = (
+            f"{error.strerror or error} ({name}); {_REMEDIES_BY_NUMBER.get(number, _OTHERWISE)}"
+        )
+    return remedy if error.filename is None else f"{error.filename}: {remedy}"

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import os
 import secrets
+import stat
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ from covey.shared.errors import UserError
 
 OWNER_ONLY = 0o600
 PRIVATE_FOLDER = 0o700
+OF_OTHERS = 0o077  # all that a mode allows to others than the owner
+ROOT = 0
 
 
 @contextlib.contextmanager
@@ -100,14 +103,39 @@ def write_private(path: Path, content: bytes) -> None:
             file.write(content)
 
 
-def private_folder(folder: Path) -> None:
-    """Make sure that a folder exists. A new one, but not its parents, is closed to other users.
+def private_folder(folder: Path, *, durable: bool = False) -> None:
+    """Make sure that a folder, but not its parents, exists and is closed to other users, also one that was there.
+
+    All that a program keeps lies in such folders, so the modes of the files in them do not matter. New ones survive a power
+    cut if `durable`.
 
     Raises:
         FileExistsError: something other than a folder has this name.
+        UserError: the folder cannot be closed: it is another user's, all users share it, or its file system keeps no modes.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(folder.parent, durable=durable)
+    is_new = not folder.exists()
     folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+    if durable and is_new:
+        sync_folder(folder.parent)
+    found = folder.stat()
+    if found.st_uid != os.geteuid() and os.geteuid() != ROOT:
+        raise UserError(
+            f"{folder}: this folder belongs to another user (uid {found.st_uid}), who could read what is kept in it; choose "
+            "another, or make it yours"
+        )
+    if not found.st_mode & OF_OTHERS:
+        return
+    if found.st_mode & stat.S_ISVTX or folder.resolve() == Path(folder.anchor or "/").resolve():
+        raise UserError(
+            f"{folder}: all users of this machine share this folder; name a folder in it"
+        )
+    folder.chmod(PRIVATE_FOLDER)
+    if folder.stat().st_mode & OF_OTHERS:
+        raise UserError(
+            f"{folder}: other users can read it, and its file system keeps no permissions; mount it with umask=077, or choose "
+            "another folder"
+        )
 
 
 def make_folder(path: Path, *, durable: bool = True) -> None:
@@ -117,6 +145,17 @@ def make_folder(path: Path, *, durable: bool = True) -> None:
     if durable:
         for folder in missing:
             sync_folder(folder.parent)
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Have an OSError of the block name the file: the system calls for an open one do not."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None or error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def write_at(descriptor: int, offset: int, data: bytes | memoryview) -> None:
@@ -158,6 +197,7 @@ def sync_files(paths: Iterable[Path]) -> None:
 _OBSTACLES = {
     errno.ENOSPC: "no room is left on the disk of {}; free some",
     errno.EDQUOT: "this user's disk quota at {} is used up; free some",
+    errno.ESTALE: "the server of {} has another file system there now; mount it again",
     errno.EROFS: "the file system of {} is read-only; mount it for writing",
     errno.EMFILE: "this process has no descriptor left for a file in {}; close connections to it",
     errno.ENFILE: "this machine has no descriptor left for a file in {}; end other programs",
@@ -217,6 +257,7 @@ def sync(path: Path) -> None:
     """Wait until a file or a folder is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        with naming(path):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -7,13 +7,12 @@ off. And a line may hold what proves the one before it: such a chain is a matter
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, Generic, TypeVar
 
-from covey.shared.files import sync, sync_folder, write_atomically
+from covey.shared.files import naming, sync, sync_folder, write_atomically
 
 E = TypeVar("E")  # an entry
 BLOCK_BYTES = 1 << 16
@@ -98,10 +97,12 @@ class Journal(Generic[E]):
         with self.path.open("ab", buffering=0) as file:
             size = file.tell()
             try:
-                if file.write(content) != len(content):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
-                if self._durable:
-                    os.fsync(file.fileno())
+                with naming(self.path):
+                    rest = memoryview(content)
+                    while rest:  # what stands in the way of the rest is said by its own write
+                        rest = rest[file.write(rest) :]
+                    if self._durable:
+                        os.fsync(file.fileno())
             except OSError:
                 file.truncate(size)  # half a line would damage the next one
                 raise

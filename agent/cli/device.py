@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import shlex
 import signal
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from covey.agent.policy import Policy, Rules
     from covey.shared.mqtt.broker_url import BrokerUrl
 
+MOST_INPUT = 1 << 12  # characters of a code
 SECURE = "secure"  # the folder of secure sums in the state of an agent
 
 commands = command_group()
@@ -213,7 +215,13 @@ def _take_entry(folder: Path, file: Path) -> None:
 
 @commands.command()
 def join(
-    code: Annotated[str, typer.Argument(help="as `broker enroll --join` printed it")],
+    code: Annotated[
+        str,
+        typer.Argument(
+            help="as `broker enroll --join` printed it; - reads it from standard input, so that no list of processes and no "
+            "history of the shell has it"
+        ),
+    ],
     out: Annotated[
         Path | None,
         typer.Option(help="the credentials file  [default: ID.pem]", show_default=False),
@@ -224,13 +232,20 @@ def join(
     from covey.shared.mqtt.credentials import parse
     from covey.shared.mqtt.joining import JoinCode, redeem
 
-    wanted = JoinCode.parse(code)
+    wanted = JoinCode.parse(_line_of_input() if code == "-" else code)
     if out is not None and out.exists():
         raise UserError(f"--out {out}: the file exists; name a new one. The code was not used")
     content = redeem(wanted)
-    file = out or _new_file(parse(content, Path(code)).id)
+    file = out or _new_file(parse(content, Path("the answer")).id)
     write_private(file, content)
     print(f"wrote {file}; run `agent start --credentials {shlex.quote(str(file))} --data DATA`")
+
+
+def _line_of_input() -> str:
+    """The first line of standard input, for which a person at a terminal is asked."""
+    if sys.stdin.isatty():
+        print("the code: ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline(MOST_INPUT).strip()
 
 
 def _new_file(agent: str) -> Path:

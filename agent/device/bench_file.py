@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from covey.shared.errors import DecodeError
-from covey.shared.files import write_atomically
+from covey.shared.files import private_folder, write_atomically
 from covey.shared.wire.documents import Benchmark
 
 NAME = "bench.json"
@@ -14,7 +14,7 @@ MAX_BYTES = 1 << 12
 
 def write(state: Path, result: Benchmark) -> Path:
     """Write the result into the folder of an agent's state. Returns the file."""
-    state.mkdir(parents=True, exist_ok=True)
+    private_folder(state)
     file = state / NAME
     write_atomically(file, result.model_dump_json().encode())
     return file

@@ -31,7 +31,6 @@ from covey.shared.files import (
     private_folder,
     read_replaced,
     replace_quickly,
-    sync_folder,
     write_atomically,
 )
 from covey.shared.version import version
@@ -62,9 +61,7 @@ class Outbox:
         self._durable = durable
         self.damaged: list[str] = []
         self.unwritten = ""
-        private_folder(folder)
-        if durable:
-            sync_folder(folder.parent)
+        private_folder(folder, durable=durable)
         self._lock = ExitStack()
         self._lock.enter_context(
             folder_lock(

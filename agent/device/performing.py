@@ -33,6 +33,7 @@ from covey.agent.device.outbox import Outbox
 from covey.agent.kept import privacy_account
 from covey.agent.policy import Rules
 from covey.agent.worker.pool import PoolLike, WorkerLost
+from covey.shared.errors import UserError
 from covey.shared.files import obstacle, write_atomically
 from covey.shared.strategies.phase_names import AHEAD
 from covey.shared.wire.deployments import Deployment
@@ -261,6 +262,8 @@ class Performer:
                 self._observer(Damaged(self._outbox.set_memory_aside()))
             elif answer.get("disk_full"):
                 await self.disk.wait(answer["disk_full"])
+            elif answer.get("disk_broken"):
+                raise UserError(answer["disk_broken"])
             else:
                 return answer
 

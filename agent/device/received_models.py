@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from covey.shared.files import make_folder
+from covey.shared.files import private_folder
 from covey.shared.wire.framing import CHECKSUM_BYTES
 from covey.shared.wire.messages import Part
 from covey.shared.wire.parts import Assembler, FileSink, Sink
@@ -56,7 +56,7 @@ class ReceivedModels:
 
     def __init__(self, folder: Path, largest_bytes: int = MAX_MODEL_BYTES) -> None:
         self._folder = folder
-        make_folder(folder, durable=False)
+        private_folder(folder)
         for pattern in PATTERNS:
             for path in folder.glob(pattern):
                 path.unlink()

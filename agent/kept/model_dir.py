@@ -17,7 +17,7 @@ from covey.agent.kept.verdict import Figure, is_better
 from covey.agent.kept.versions import Version
 from covey.shared import json_text
 from covey.shared.errors import UserError
-from covey.shared.files import make_folder, write_atomically
+from covey.shared.files import private_folder, write_atomically
 from covey.shared.model_files import SUFFIX
 
 INDEX = "in_use.json"
@@ -100,7 +100,7 @@ class ModelDir:
     index: Index = field(default_factory=Index, init=False)
 
     def __post_init__(self) -> None:
-        make_folder(self.folder, durable=self.durable)
+        private_folder(self.folder, durable=self.durable)
         try:
             self.index = read_index(self.folder)
         except UserError as error:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from covey.shared.errors import DecodeError, PublicError
-from covey.shared.files import make_folder, write_atomically, write_private
+from covey.shared.files import private_folder, write_private
 from covey.shared.secure.agent import AgentState, Identity, OwnersPolicy, SecureAgent
 from covey.shared.secure.integers import from_wire
 from covey.shared.secure.masks import WIRE, Integers
@@ -80,18 +80,20 @@ class SecureFolder:
 
         path = folder / SIGNING_KEY
         if not path.exists():
-            make_folder(folder)
+            private_folder(folder.parent)
+            private_folder(folder, durable=True)
             write_private(path, fleet_key.new_secret())
         return primitives.signing_key(path.read_bytes())
 
     @staticmethod
     def take_entry(folder: Path, entry: bytes, fleet: bytes, expelled: bytes = b"") -> None:
         """Keep the entry of this device's credentials, the key of its fleet, and the list of expelled entries."""
-        make_folder(folder)
+        private_folder(folder.parent)
+        private_folder(folder, durable=True)
         if expelled:
-            write_atomically(folder / EXPELLED, expelled)
-        write_atomically(folder / FLEET, fleet)
-        write_atomically(folder / ENTRY, entry)
+            write_private(folder / EXPELLED, expelled)
+        write_private(folder / FLEET, fleet)
+        write_private(folder / ENTRY, entry)
 
     @property
     def token(self) -> Token:
@@ -120,8 +122,8 @@ class SecureFolder:
             ) from None
 
     def save(self, state: AgentState) -> None:
-        make_folder(self._folder)
-        write_atomically(self._folder / STATE, state.to_bytes())
+        private_folder(self._folder, durable=True)
+        write_private(self._folder / STATE, state.to_bytes())
 
     def vector(self, name: str) -> Integers | None:
         try:
@@ -130,18 +132,18 @@ class SecureFolder:
             return None
 
     def save_vector(self, name: str, vector: Integers) -> None:
-        make_folder(self._folder)
-        write_atomically(self._file(name), np.asarray(vector, WIRE).tobytes())
+        private_folder(self._folder, durable=True)
+        write_private(self._file(name), np.asarray(vector, WIRE).tobytes())
 
     def erase_work(self) -> None:
         for path in [*self._folder.glob(f"*{ENDING}"), self._folder / WORK]:
             path.unlink(missing_ok=True)
 
     def keep_work(self, name: bytes, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        make_folder(self._folder)
+        private_folder(self._folder, durable=True)
         content = io.BytesIO()
         np.savez(content, **{**arrays, "name": np.frombuffer(name, np.uint8)})  # type: ignore[arg-type]
-        write_atomically(self._folder / WORK, content.getvalue())
+        write_private(self._folder / WORK, content.getvalue())
 
     def kept_work(self, name: bytes) -> Mapping[str, npt.NDArray[Any]] | None:
         try:

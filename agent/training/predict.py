@@ -137,7 +137,7 @@ class Predictor:
 
         Raises:
             UserError: a column to keep has the name of another one of the predictions.
-            DataError: the samples cannot be read, or do not fit the model's task.
+            DataError: the samples cannot be read, do not fit the model's task, or have no finite answer.
         """
         taken = [name for name in keep if name in OWN_COLUMNS]
         if taken:
@@ -198,7 +198,15 @@ class Predictor:
         for named in self.file.models:
             raw = local.predict(self._layout.vector(named), "train")
             outputs.append(answers(raw[: len(samples.rows)], self.file.task.kind))
-        return weighted_mean(list(self.file.weights), outputs), samples
+        mixed = weighted_mean(list(self.file.weights), outputs)
+        finite = np.isfinite(mixed).reshape(len(mixed), -1).all(axis=1)
+        if not finite.all():
+            row = samples.rows[int(np.argmin(finite))]
+            raise DataError(
+                f"{data}: row {row}: the model has no finite answer for it; are its values in the units of the training data?",
+                public="a row without a finite answer",
+            )
+        return mixed, samples
 
 
 def _errors(values: Outputs, targets: Sequence[str], data: Path) -> Score:

@@ -1,7 +1,7 @@
 """Predictions of the model in use for other programs of this machine: `agent serve`, over HTTP.
 
 It listens on 127.0.0.1. A request must name that address (or localhost) as its host, so that a web page cannot reach it
-under a name of its own. Requests are answered one after another; a new model in use serves from the next request on.
+under a name of its own, and a page of another origin is refused. No request ends the program. Requests are answered one after another; a new model in use serves from the next request on.
 
     GET  /model                     what answers: run, round, cluster, inputs, classes
     POST /predict?keep=COLUMN       a table: CSV text, or JSON {"rows": [{column: value, ...}, ...]}
@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import csv
 import io
+import logging
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
@@ -24,11 +25,15 @@ from urllib.parse import parse_qs, urlsplit
 from covey.agent.policy import Rules
 from covey.agent.training.predict import Predictor, model_in_use
 from covey.shared import json_text
-from covey.shared.bounded_http import BoundedOnThisMachine
+from covey.shared.bounded_http import BoundedOnThisMachine, body_length
 from covey.shared.errors import CoveyError, UserError
 
 MOST_BYTES = 16 << 20  # of a request
-JSON = "application/json"
+CSV, JSON = "text/csv", "application/json"
+
+Asked = Callable[[Mapping[str, list[str]]], Mapping[str, Any]]  # from the query of a request
+
+log = logging.getLogger(__name__)
 
 
 class Models:
@@ -89,6 +94,15 @@ def answer(models: Models, body: bytes, kind: str, keep: list[str]) -> dict[str,
         return {"model": described(predictor), "predictions": [one.to_json() for one in found]}
 
 
+def refusal(error: Exception) -> dict[str, str]:
+    """The answer to a request that failed. An error that no one expected is shown on the terminal, too."""
+    if isinstance(error, CoveyError):
+        return {"error": str(error)}
+    kind = type(error).__name__
+    log.error("a request failed with %s: %s", kind, error)
+    return {"error": f"the request failed with {kind}; the terminal of `agent serve` shows more"}
+
+
 def _table(body: bytes) -> bytes:
     """A table of the rows in a JSON object. Raises UserError if it has none."""
     try:
@@ -139,27 +153,33 @@ class _Handler(BaseHTTPRequestHandler):
             return described(predictor)
 
     def _predictions(self, query: Mapping[str, list[str]]) -> dict[str, Any]:
-        size = int(self.headers.get("Content-Length") or 0)
-        if not 0 < size <= MOST_BYTES:
-            raise UserError(
-                f"the request has {size} bytes; expected a table of 1 to {MOST_BYTES} bytes"
-            )
-        kind = self.headers.get_content_type()
+        size = body_length(self.headers, MOST_BYTES)
+        if size == 0:
+            raise UserError(f"the request has 0 bytes; expected a table of 1 to {MOST_BYTES} bytes")
+        kind = self.headers.get_content_type() if "Content-Type" in self.headers else "missing"
+        if kind not in (CSV, JSON):
+            raise UserError(f"the request's Content-Type is {kind}; expected {CSV} or {JSON}")
         return answer(self.server.models, self.rfile.read(size), kind, query.get("keep", []))
 
-    def _reply(self, path: str, found: Any) -> None:
+    def _reply(self, path: str, found: Asked) -> None:
         asked = urlsplit(self.path)
+        origin = self.headers.get("Origin")
         if self.headers.get("Host") not in self.server.hosts:
             self._send(HTTPStatus.FORBIDDEN, {"error": "this host is not served"})
+        elif origin is not None and not self.server.is_own_page(origin):
+            self._send(HTTPStatus.FORBIDDEN, {"error": "pages of other origins are not served"})
         elif asked.path != path:
             self._send(HTTPStatus.NOT_FOUND, {"error": "expected GET /model or POST /predict"})
         else:
-            try:
-                self._send(HTTPStatus.OK, found(parse_qs(asked.query)))
-            except CoveyError as error:
-                self._send(HTTPStatus.BAD_REQUEST, {"error": str(error)})
-            except ValueError:
-                self._send(HTTPStatus.BAD_REQUEST, {"error": "Content-Length is not a number"})
+            self._send(*self._answered(found, asked.query))
+
+    def _answered(self, found: Asked, query: str) -> tuple[HTTPStatus, Mapping[str, Any]]:
+        try:
+            return HTTPStatus.OK, found(parse_qs(query))
+        except CoveyError as error:
+            return HTTPStatus.BAD_REQUEST, refusal(error)
+        except Exception as error:  # the next request is answered all the same
+            return HTTPStatus.INTERNAL_SERVER_ERROR, refusal(error)
 
     def _send(self, status: HTTPStatus, content: Mapping[str, Any]) -> None:
         body = json_text.dumps(content).encode()

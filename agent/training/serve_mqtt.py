@@ -15,12 +15,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from covey.agent.training.serve import JSON, MOST_BYTES, Models, answer
+from covey.agent.training.serve import CSV, JSON, MOST_BYTES, Models, answer, refusal
 from covey.shared import json_text
-from covey.shared.errors import CoveyError, UserError
+from covey.shared.errors import UserError
 from covey.shared.mqtt.link import Link, Message, Up, Will
 
-CSV = "text/csv"
 ONLINE, OFFLINE = b"online", b"offline"
 NO_TOPIC = re.compile(r"[#+\x00-\x1f]|^/|//|/$")
 
@@ -77,12 +76,13 @@ def answers(place: Place, models: Models, rows: bytes) -> Iterator[tuple[str, by
             raise UserError(f"the request has {len(rows)} bytes; expected 1 to {MOST_BYTES}")
         kind = JSON if rows.lstrip()[:1] in (b"{", b"[") else CSV
         found = answer(models, rows, kind, [])
-    except CoveyError as error:
-        yield f"{place.topic}/predictions", json_text.dumps({"error": str(error)}).encode(), False
+        newest = {**found["predictions"][-1], "model": found["model"]}
+        predictions, prediction = json_text.dumps(found), json_text.dumps(newest)
+    except Exception as error:  # no message ends the program: a retained one would at each start
+        yield f"{place.topic}/predictions", json_text.dumps(refusal(error)).encode(), False
         return
-    yield f"{place.topic}/predictions", json_text.dumps(found).encode(), False
-    newest = {**found["predictions"][-1], "model": found["model"]}
-    yield f"{place.topic}/prediction", json_text.dumps(newest).encode(), True
+    yield f"{place.topic}/predictions", predictions.encode(), False
+    yield f"{place.topic}/prediction", prediction.encode(), True
 
 
 async def serve(link: Link, place: Place, models: Models) -> None:

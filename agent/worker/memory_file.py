@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from covey.shared.errors import os_error_text
 from covey.shared.files import atomic_replace, obstacle
 from covey.shared.wire.messages import digest
 
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 
 class DiskFull(Exception):  # noqa: N818 - the service waits and asks again
     """The disk has no room for the result of the work."""
+
+
+class DiskBroken(Exception):  # noqa: N818 - the service ends with this message
+    """A result of the work cannot be written, and no waiting helps."""
 
 
 class MemoryDamaged(Exception):  # noqa: N818 - the service sets it aside
@@ -109,6 +114,7 @@ def save_memory(path: Path, memory: ClientState, *, durable: bool = True) -> byt
 
     Raises:
         DiskFull: the disk has no room for it.
+        DiskBroken: it cannot be written, and waiting does not help.
     """
     arrays = dict(memory)  # before the disk is touched: some may still have to be read
     try:
@@ -119,10 +125,13 @@ def save_memory(path: Path, memory: ClientState, *, durable: bool = True) -> byt
             with zipfile.ZipFile(temporary) as archive:
                 return _seal_of(archive)
     except OSError as error:
-        why = obstacle(error, path.parent)
-        if why:
-            raise DiskFull(why) from error
-        raise
+        raise unwritten(error, path) from error
+
+
+def unwritten(error: OSError, path: Path) -> DiskFull | DiskBroken:
+    """Why a file of the state could not be written: whether waiting helps, and what to do."""
+    why = obstacle(error, path.parent)
+    return DiskFull(why) if why else DiskBroken(os_error_text(error))
 
 
 def _seal_of(archive: zipfile.ZipFile) -> bytes:

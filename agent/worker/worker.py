@@ -38,14 +38,21 @@ from covey.agent.kept.privacy_account import DeviceAccount
 from covey.agent.learner_choice import TORCH
 from covey.agent.learning import learner_for, load_learner
 from covey.agent.policy import SIGNATURES, Policy, PolicyError, PrivacyDemand, Rules, values_of
-from covey.agent.worker.memory_file import DiskFull, MemoryDamaged, load_memory, save_memory
+from covey.agent.worker.memory_file import (
+    DiskBroken,
+    DiskFull,
+    MemoryDamaged,
+    load_memory,
+    save_memory,
+    unwritten,
+)
 from covey.agent.worker.memory_limit import memory_limited
 from covey.agent.worker.process import Options, prepared
 from covey.shared.child import death_with_parent
 from covey.shared.consent import AllowedCode, consented
 from covey.shared.disclosures import Promise, cleared
 from covey.shared.errors import CoveyError, DataError, public_text
-from covey.shared.files import obstacle, write_atomically
+from covey.shared.files import write_atomically
 from covey.shared.strategies.phase_names import EVALUATE, EXCHANGES, MOMENTS, TRAIN, VOTE
 from covey.shared.wire import frames
 
@@ -147,7 +154,7 @@ def answer(job: frames.Job, options: Options = DEFAULTS) -> frames.Job:
 
     Returns:
         The answer. After an error: {"failure": text that may leave the device, "detail": text for its own terminal};
-        of a disk that cannot be written to: {"disk_full": why}.
+        of a disk that cannot be written to: {"disk_full": why}, or {"disk_broken": why} where waiting does not help.
     """
     try:
         match job["job"]:
@@ -174,6 +181,8 @@ def answer(job: frames.Job, options: Options = DEFAULTS) -> frames.Job:
         raise ValueError(f"unknown job {job['job']!r}")
     except DiskFull as error:
         return {"disk_full": str(error)}
+    except DiskBroken as error:
+        return {"disk_broken": str(error)}
     except Exception as error:
         return {"failure": _line(public_text(error)), "detail": _explain(error, options)}
 
@@ -323,7 +332,7 @@ def _perform(job: frames.Job, options: Options) -> frames.Job:
         return {"memory_damaged": True}
     except ModelDamaged as error:
         return {"model_damaged": error.digest}
-    except DiskFull:
+    except (DiskFull, DiskBroken):
         raise
     except Exception as error:
         detail = _explain(error, options)
@@ -643,10 +652,7 @@ def _write(path: Path, content: bytes | memoryview, *, durable: bool) -> None:
     try:
         write_atomically(path, content, durable=durable, mark=str(os.getpid()), name_durable=False)
     except OSError as error:
-        why = obstacle(error, path.parent)
-        if why:
-            raise DiskFull(why) from error
-        raise
+        raise unwritten(error, path) from error
 
 
 def _explain(error: Exception, options: Options = DEFAULTS) -> str:

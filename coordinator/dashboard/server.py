@@ -35,7 +35,8 @@ from covey.coordinator.dashboard.sections import list_sections, sections
 from covey.coordinator.view import theme
 from covey.coordinator.view.table import Table
 from covey.shared import json_text
-from covey.shared.bounded_http import HOST, BoundedOnThisMachine
+from covey.shared.bounded_http import HOST, BoundedOnThisMachine, body_length
+from covey.shared.errors import UserError
 from covey.shared.wire.documents import Control
 
 KEY_HEADER = "X-Covey-Key"
@@ -197,9 +198,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def _is_from_us(self) -> bool:
         """Whether the request comes from our own page, and not from another one."""
-        origins = [f"http://{host}" for host in self.server.hosts]
         kind = self.headers.get("Content-Type", "")
-        if self.headers.get("Origin") in origins and kind == "application/json":
+        if self.server.is_own_page(self.headers.get("Origin")) and kind == "application/json":
             return True
         self._refuse(HTTPStatus.FORBIDDEN, "commands come from the dashboard's own page only")
         return False
@@ -213,13 +213,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def _control(self) -> Control | None:
         """The command in the body; None if there is none that the dashboard may send."""
-        length = self.headers.get("Content-Length", "")
-        if not length.isascii() or not length.isdecimal() or int(length) > MAX_BODY_BYTES:
-            return None
-        body = self.rfile.read(int(length))
         try:
+            body = self.rfile.read(body_length(self.headers, MAX_BODY_BYTES))
             control = Control.model_validate(json_text.loads(body))
-        except (ValueError, ValidationError):
+        except (ValueError, ValidationError, UserError):
             return None
         needs_agent = control.command in ("release", "forget")
         has_agent = control.agent is not None

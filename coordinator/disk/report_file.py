@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from covey.shared import json_text
-from covey.shared.files import write_at
+from covey.shared.files import naming, write_at
 from covey.shared.numerics.vectors import Vector, release
 from covey.shared.strategies.base import ClientId
 
@@ -188,17 +188,18 @@ class ReportFile:
         start = _aligned(record_start + HEAD_BYTES + len(encoded))
         descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o666)
         try:
-            if not self._is_tidy:
-                # half of a record that a full disk or a kill has interrupted
-                os.ftruncate(descriptor, self._end)
-            self._is_tidy = False
-            write_at(descriptor, record_start, head.to_bytes() + encoded)
-            end = start
-            for content in contents:
-                write_at(descriptor, end, content)
-                end += content.nbytes
-            if not contents:
-                os.ftruncate(descriptor, end)  # as far as vectors would begin
+            with naming(self.path):
+                if not self._is_tidy:
+                    # half of a record that a full disk or a kill has interrupted
+                    os.ftruncate(descriptor, self._end)
+                self._is_tidy = False
+                write_at(descriptor, record_start, head.to_bytes() + encoded)
+                end = start
+                for content in contents:
+                    write_at(descriptor, end, content)
+                    end += content.nbytes
+                if not contents:
+                    os.ftruncate(descriptor, end)  # as far as vectors would begin
         finally:
             os.close(descriptor)
         self._is_tidy = True

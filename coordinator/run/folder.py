@@ -33,7 +33,8 @@ def prepared(scenario: Scenario, options: Options, *, in_process: bool = False) 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
     """Hold a folder, made where it is not there, against other coordinators: UserError where one is at work in it."""
-    private_folder(folder)
+    if not folder.is_dir():
+        private_folder(folder)
     with folder_lock(
         folder,
         f"{folder}: another coordinator is at work in it; wait for it or stop it, or choose another --out",
@@ -55,6 +56,7 @@ def prepare(scenario: Scenario, options: Options, *, in_process: bool = False) -
         _must_be(saved["scenario"], scenario, begun)
         began_in_process = saved["run"]["run"] == IN_PROCESS
         _must_run_as_it_began(folder, began_in_process, in_process)
+        private_folder(folder)
         return True
     if options.resume:
         _must_be(_digest_of(begun), scenario, begun)

@@ -78,6 +78,8 @@ class WorkerClients:
         answer = self._jobs[client].pop(order.step).result()
         if "failure" in answer:
             raise UserError(f"{client}: {answer['failure']}")
+        if answer.get("disk_broken"):
+            raise UserError(answer["disk_broken"])
         if answer.get("disk_full"):
             raise UserError(f"{answer['disk_full']}, then continue with --resume")
         return self._file(client, REPORT, order.step).read_bytes()

@@ -25,6 +25,9 @@ DEFAULT_PATH = "/mqtt"  # of a websocket, as most brokers have it
 PATH = re.compile(
     r"/[A-Za-z0-9._~!$&'()*+,;=:@%/-]*"
 )  # no blank and no line break: it becomes a line of HTTP
+SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:)?//?")
+# what may follow the scheme where no login is: a host, a port and a path
+NO_LOGIN = re.compile(r"(\[[0-9a-fA-F:.]*\]?|[^:/?#\[]*)(:\d{0,5})?([/?#].*)?", re.DOTALL)
 ADDRESS = "mqtt[s]://[user:password@]host[:port] or ws[s]://[user:password@]host[:port][/path]"
 PROFILE = "profile="  # begins the query of an address
 CA_HINT = "The authority of `broker up` is ca.pem in its folder; `broker enroll` puts it into the credentials file"
@@ -104,22 +107,23 @@ class BrokerUrl:
         Raises:
             UserError: names the part of the address that is invalid.
         """
-        parts = _split(text)
+        shown = masked(text)
+        parts = _split(text, shown)
         is_encrypted = parts.scheme in ENCRYPTED
         if not is_encrypted and tls != SYSTEM_TLS:
             raise UserError(
-                f"{_shown(parts)}: TLS options need an address that begins with mqtts:// or wss://"
+                f"{shown}: TLS options need an address that begins with mqtts:// or wss://"
             )
         user = unquote(parts.username) if parts.username else None
         password = unquote(parts.password) if parts.password is not None else None
         return cls(
             host=parts.hostname or "",
-            port=_port(parts) or PORTS[parts.scheme],
+            port=_port(parts, shown) or PORTS[parts.scheme],
             tls=tls if is_encrypted else None,
             user=user,
             password=password,
             path=(parts.path or DEFAULT_PATH) if parts.scheme in WEBSOCKETS else "",
-            profile=_profile(parts),
+            profile=_profile(parts, shown),
         )
 
     def __str__(self) -> str:
@@ -194,14 +198,30 @@ def environment_of(urls: Sequence[BrokerUrl]) -> dict[str, str]:
     return variables
 
 
-def _split(text: str) -> SplitResult:
+def masked(text: str) -> str:
+    """An address as typed, with `***` in place of what is, or could be, its password. Never fails.
+
+    A text that cannot be read hides its password too, so this does not parse it: whatever stands between the first colon
+    and the last `@` may belong to it; and without an `@`, what stands where a port is expected.
+    """
+    begin = SCHEME.match(text)
+    start = begin.end() if begin else 0
+    login, at, place = text[start:].rpartition("@")
+    if not at and NO_LOGIN.fullmatch(place):
+        return text
+    user, colon, _ = (login if at else place).partition(":")
+    return f"{text[:start]}{user}:***{at}{place if at else ''}" if colon else text
+
+
+def _split(text: str, shown: str) -> SplitResult:
     """The parts of an address. Raises UserError for the first one that is invalid."""
     try:
         parts = urlsplit(text)
-    except ValueError as error:
-        raise UserError(f"broker address {text!r}: {error}; {EXPECTED}") from None
-    if fault := _fault(parts):
-        raise UserError(f"broker address {_shown(parts)!r} {fault}; {EXPECTED}")
+        fault = _fault(parts)
+    except ValueError:  # its own text quotes the password
+        fault = "has brackets or letters that belong to no host"
+    if fault:
+        raise UserError(f"broker address {shown!r} {fault}; {EXPECTED}")
     return parts
 
 
@@ -221,37 +241,32 @@ def _fault(parts: SplitResult) -> str:
         or parts.fragment
         or not (is_path or parts.path in ("", "/"))
     ):
+        if "@" in parts.path + parts.query + parts.fragment:
+            return "has a login with a letter that ends it: write / ? and # as %2F, %3F and %23"
         return "continues after the host"
     if parts.password is not None and not parts.username:
         return "has a password but no user"
     return ""
 
 
-def _profile(parts: SplitResult) -> Profile:
+def _profile(parts: SplitResult, shown: str) -> Profile:
     if not parts.query:
         return profile_of(parts.hostname or "")
     try:
         return profile_named(parts.query.removeprefix(PROFILE))
     except KeyError:
         raise UserError(
-            f"broker address {_shown(parts)!r}: unknown profile; expected one of {', '.join(NAMES)}"
+            f"broker address {shown!r}: unknown profile; expected one of {', '.join(NAMES)}"
         ) from None
 
 
-def _port(parts: SplitResult) -> int | None:
+def _port(parts: SplitResult, shown: str) -> int | None:
     try:
         port = parts.port
     except ValueError:
         port = 0
     if port == 0:
         raise UserError(
-            f"broker address {_shown(parts)!r}: the port is not a number from 1 to 65535; {EXPECTED}"
+            f"broker address {shown!r}: the port is not a number from 1 to 65535; {EXPECTED}"
         )
     return port
-
-
-def _shown(parts: SplitResult) -> str:
-    """The address as typed, without its password."""
-    if parts.password is None:
-        return parts.geturl()
-    return parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":***@")).geturl()

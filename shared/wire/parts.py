@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from covey.shared.errors import DecodeError
-from covey.shared.files import write_at
+from covey.shared.files import naming, write_at
 from covey.shared.wire.messages import DIGEST_BYTES, Part
 
 # finished contents that are remembered per sender, in case one of their parts comes late
@@ -142,11 +142,11 @@ class FileSink:
         self.path = path
         self._hash = _new_hash()
         self._hashed = 0  # bytes at the beginning of the content that are in `_hash`
-        with path.open("wb") as file:
+        with naming(path), path.open("wb") as file:
             file.truncate(size)
 
     def write(self, offset: int, data: bytes) -> None:
-        with self.path.open("r+b", buffering=0) as file:
+        with naming(self.path), self.path.open("r+b", buffering=0) as file:
             write_at(file.fileno(), offset, data)
         if offset == self._hashed:
             self._hash.update(data)

@@ -10,7 +10,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from covey.agent.cli.program import app
@@ -19,14 +22,18 @@ from covey.agent.kept.model_file import save_model
 from covey.agent.kept.versions import Version
 from covey.agent.policy import NO_CODE_RULES
 from covey.agent.training import serve
+from covey.agent.training import serve_mqtt as serve_mqtt_module
+from covey.agent.training.predict import Predictor
 from covey.agent.training.serve import Models, PredictionServer
 from covey.agent.training.serve_mqtt import Place
 from covey.agent.training.serve_mqtt import serve as serve_mqtt
 from covey.agent.training.watch import seen, whole
 from covey.broker.testing.memory_broker import MemoryBroker
+from covey.shared import json_text
 from covey.shared.errors import UserError
 from covey.shared.mqtt.link import Message
 from covey.shared.mqtt.retained import until_quiet
+from covey.shared.numerics.vectors import Layout, Tensor
 from tests import clock
 from tests.agent.test_kept import BAD, GOOD, LAYOUT, TASK
 
@@ -50,6 +57,19 @@ def server(tmp_path: Path) -> Iterator[PredictionServer]:
         yield server
         server.shutdown()
         thread.join()
+
+
+@pytest.fixture
+def values(tmp_path: Path) -> Models:
+    """A model of a value, twice `a` plus `b`: large rows overflow."""
+    folder, version = tmp_path / "value", Version("r1", 3, 0)
+    models = ModelDir(folder)
+    task = NAMED.model_copy(update={"classes": None}).for_agents()
+    layout = Layout((Tensor("fc.weight", (1, 2)), Tensor("fc.bias", (1,))), 2)
+    vector = np.array([2, 1, 0.5], np.float32)
+    save_model(models.path(version), version, task, ((1.0, vector),), layout)
+    models.take(version, "first")
+    return Models(None, folder, NO_CODE_RULES)
 
 
 def ask(
@@ -94,7 +114,7 @@ def test_a_new_model_in_use_answers_from_the_next_request_on(
     server: PredictionServer, tmp_path: Path
 ) -> None:
     use(tmp_path / "models", Version("r2", 1, 0), good=False)
-    _status, found = ask(server, "POST", "/predict", "a,b\n1.5,0\n")
+    _status, found = ask(server, "POST", "/predict", "a,b\n1.5,0\n", Content_Type="text/csv")
     assert (found["predictions"][0]["prediction"], found["model"]["run"]) == ("no", "r2")
 
 
@@ -130,8 +150,70 @@ def test_a_web_page_of_another_name_and_a_body_without_end_are_refused(
 ) -> None:
     assert ask(server, "GET", "/model", Host="evil.example")[0] == 403
     monkeypatch.setattr(serve, "MOST_BYTES", 10)
-    status, found = ask(server, "POST", "/predict", "a,b\n" + "1,2\n" * 9)
+    status, found = ask(server, "POST", "/predict", "a,b\n" + "1,2\n" * 9, Content_Type="text/csv")
     assert (status, "40 bytes" in found["error"]) == (400, True)
+
+
+def test_pages_of_other_origins_and_forms_are_refused(server: PredictionServer) -> None:
+    for origin in ("http://evil.example", "null", "", f"https://localhost:{server.port}"):
+        assert ask(server, "GET", "/model", Origin=origin)[0] == 403
+        table = ask(
+            server, "POST", "/predict", "a,b\n1,2\n", Origin=origin, Content_Type="text/csv"
+        )
+        assert table[0] == 403
+    own = f"http://localhost:{server.port}"
+    assert ask(server, "GET", "/model", Origin=own)[0] == 200
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
+        status, found = ask(server, "POST", "/predict", "a,b\n1,2\n", Content_Type=kind)
+        assert (status, "expected text/csv or application/json" in found["error"]) == (400, True)
+
+
+def test_a_length_that_is_none_is_named_and_no_other_error_is_called_one(
+    server: PredictionServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for length in ("x", "-1", "\u00b2", "9" * 5000):
+        wrong = ask(server, "POST", "/predict", Content_Length=length, Content_Type="text/csv")
+        assert (wrong[0], "Content-Length is not" in wrong[1]["error"]) == (400, True)
+
+    def broken(*_: object, **__: object) -> None:
+        raise ValueError("of nobody's making")
+
+    monkeypatch.setattr(Predictor, "predict", broken)
+    status, found = ask(server, "POST", "/predict", "a,b\n1,2\n", Content_Type="text/csv")
+    assert (status, "failed with ValueError" in found["error"]) == (500, True)
+    assert ask(server, "GET", "/model")[0] == 200
+
+
+def test_a_row_without_a_finite_answer_is_named_over_http(values: Models) -> None:
+    with PredictionServer(values, 0) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        table = "a,b\n1,2\n3e38,3e38\n"
+        status, found = ask(server, "POST", "/predict", table, Content_Type="text/csv")
+        server.shutdown()
+    assert (status, "the request: row 2" in found["error"]) == (400, True)
+
+
+CELLS = st.one_of(
+    st.floats().map(str),
+    st.integers().map(str),
+    st.text(max_size=4),
+    st.sampled_from(["3e38", "1e999"]),
+)
+
+
+@given(
+    rows=st.lists(st.lists(CELLS, min_size=1, max_size=3), max_size=3), junk=st.binary(max_size=8)
+)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60
+)
+def test_any_message_is_answered_in_json_and_ends_nothing(
+    values: Models, rows: list[list[str]], junk: bytes
+) -> None:
+    table = "\n".join(["a,b", *(",".join(cells) for cells in rows)]).encode()
+    for message in (table, table + junk, junk, json.dumps({"rows": rows}).encode()):
+        for _topic, payload, _retain in serve_mqtt_module.answers(PLACE, values, message):
+            json_text.loads(payload)
 
 
 def test_a_table_may_come_by_standard_input(tmp_path: Path) -> None:
@@ -224,6 +306,28 @@ def test_a_call_that_makes_no_sense_is_refused(tmp_path: Path, words: list[str],
 # -- over MQTT -------------------------------------------------------------------------------------
 
 PLACE = Place("home/pi-7", "pi.7", "homeassistant")
+
+
+@clock.virtual(within_s=3600)
+async def test_a_retained_row_without_a_finite_answer_does_not_end_the_program(
+    values: Models,
+) -> None:
+    broker = MemoryBroker()
+    async with broker.link("reader") as reader, broker.link("pi-7", PLACE.will) as link:
+        await reader.publish(PLACE.rows, b"a,b\n3e38,3e38\n", retain=True)
+        serving = asyncio.create_task(serve_mqtt(link, PLACE, values))
+        await reader.subscribe(["home/pi-7/predictions"])
+        answers: list[Any] = []
+        async for item in reader.incoming():
+            if isinstance(item, Message):
+                answers.append(json.loads(item.payload))
+                if len(answers) == 2:
+                    break
+                await reader.publish(PLACE.rows, b"a,b\n1,2\n")
+        serving.cancel()
+        await asyncio.wait({serving})
+    assert "row 1" in answers[0]["error"]
+    assert answers[1]["predictions"][0]["prediction"] == 4.5
 
 
 @clock.virtual(within_s=3600)

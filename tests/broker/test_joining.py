@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -44,6 +46,20 @@ def desk(home: BrokerFolder, codes: Codes) -> Iterator[tuple[JoinServer, list[tu
             yield server, taken
         finally:
             server.shutdown()
+
+
+def test_a_code_comes_by_standard_input_and_stays_out_of_the_command_line(
+    home: BrokerFolder, tmp_path: Path
+) -> None:
+    out = tmp_path / "pi-7.pem"
+    program = [sys.executable, "-m", "covey.agent.cli", "join", "-", "--out", str(out)]
+    with desk(home, Codes(FILES, time.monotonic() + 60)) as (server, _taken):
+        code = f"{code_of(server, home, 'pi-7')}\n"
+        done = subprocess.run(program, input=code, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert out.read_bytes() == FILES["pi-7"]
+    empty = subprocess.run(program[:-2], input="", capture_output=True, text=True, timeout=60)
+    assert (empty.returncode, "not a whole code" in empty.stderr) == (2, True)
 
 
 def code_of(server: JoinServer, home: BrokerFolder, user: str) -> JoinCode:

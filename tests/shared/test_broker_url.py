@@ -1,9 +1,11 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from covey.shared.errors import UserError
-from covey.shared.mqtt.broker_url import BrokerUrl, Tls
+from covey.shared.mqtt.broker_url import BrokerUrl, Tls, masked
 
 
 def test_an_address_shows_host_and_user_and_hides_the_password() -> None:
@@ -78,10 +80,43 @@ def test_a_path_that_cannot_be_a_line_of_http_is_refused(text: str) -> None:
         BrokerUrl.parse(text)
 
 
-def test_a_refusal_does_not_show_the_password() -> None:
-    with pytest.raises(UserError) as error:
-        BrokerUrl.parse("mqtt://ann:secret@host/path")
-    assert "secret" not in str(error.value)
+ENDS = [  # of an address, after the password
+    *("", "@", "@host", "@host:port", "@host:0", "@host:99999999", "@[::1", "@a b", "@host/p"),
+    *("@host?x=1", "@host?profile=none", "@host#x", "@\u2100host", "@host]", "@host/a@b", ":1"),
+]
+
+
+@given(
+    head=st.sampled_from(
+        ["mqtt://", "mqtts://", "wss://", "http://", "mqtt:/", "MQTT://", "", "//"]
+    ),
+    user=st.sampled_from(["ann", "", "a%20b", "[ann"]),
+    password=st.text(max_size=12),
+    end=st.sampled_from(ENDS),
+    tls=st.sampled_from([Tls(), Tls(insecure=True)]),
+)
+def test_no_refusal_of_an_address_shows_its_password(
+    head: str, user: str, password: str, end: str, tls: Tls
+) -> None:
+    if "@" not in end:  # what follows the last one is the host, whatever was meant
+        password = password.replace("@", "")
+    text = f"{head}{user}:S3cret{password}3nding{end}"
+    try:
+        shown = str(BrokerUrl.parse(text, tls))
+    except UserError as error:
+        shown = str(error)
+    assert "s3cret" not in shown.lower()
+    assert "3nding" not in shown.lower()
+
+
+def test_a_password_with_a_letter_that_ends_the_login_is_named_as_such() -> None:
+    with pytest.raises(UserError, match=r"'mqtt://ann:\*\*\*@host' has a login .* %2F"):
+        BrokerUrl.parse("mqtt://ann:s/cret@host")
+
+
+@pytest.mark.parametrize("text", ["mqtt://host:70000", "mqtt://host/a:b", "mqtt://[::1]:0/x"])
+def test_an_address_without_a_password_is_shown_as_typed(text: str) -> None:
+    assert masked(text) == text
 
 
 def test_tls_files_that_cannot_be_read_are_named() -> None:

@@ -1,0 +1,232 @@
+"""Folders of ours are closed to other users, also those that were there before, and every error of a disk is one message."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from covey.agent.device import bench_file
+from covey.agent.device.outbox import Outbox
+from covey.agent.kept.model_dir import ModelDir
+from covey.agent.kept.secure_folder import SecureFolder
+from covey.broker.folder import BrokerFolder
+from covey.shared import files
+from covey.shared.errors import UserError, os_errors_as_user_errors
+from covey.shared.files import obstacle, private_folder, sync, write_private
+from covey.shared.journal import Journal
+from covey.shared.wire.documents import Benchmark
+from covey.shared.wire.parts import FileSink
+
+NOBODY = 65534
+is_root = os.geteuid() == 0
+needs_root = pytest.mark.skipif(not is_root, reason="only root may become another user")
+
+
+def read_by_others(place: Path) -> list[str]:
+    """The names that another user of this machine can open below a folder that is open to all; by the modes where nobody can be asked."""
+    for folder in (place, *place.parents[:-2]):
+        folder.chmod(folder.stat().st_mode | 0o055)
+    if not is_root:
+        return [
+            str(path)
+            for path in place.rglob("*")
+            if all(
+                one.stat().st_mode & stat.S_IXOTH for one in path.parents if place in one.parents
+            )
+            and path.stat().st_mode & stat.S_IROTH
+        ]
+    found = subprocess.run(
+        ["find", str(place), "-mindepth", "1", "-readable"],
+        user=NOBODY,
+        group=NOBODY,
+        extra_groups=[],
+        cwd="/",
+        capture_output=True,
+        text=True,
+    )
+    return found.stdout.splitlines()
+
+
+@contextmanager
+def masked(mask: int) -> Iterator[None]:
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.parametrize("mask", [0, 0o022, 0o077])
+@pytest.mark.parametrize("mode", [None, 0o755, 0o777, 0o750, 0o700])
+def test_a_folder_of_ours_is_private_also_if_it_was_there(
+    tmp_path: Path, mask: int, mode: int | None
+) -> None:
+    folder = tmp_path / "above" / "state"
+    with masked(mask):
+        if mode is not None:
+            folder.mkdir(parents=True)
+            folder.chmod(mode)
+        private_folder(folder)
+        (folder / "secret").write_text("x")
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert not [path for path in read_by_others(tmp_path) if "secret" in path]
+
+
+def test_a_folder_that_all_users_share_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    for shared in (folder, Path("/")):
+        with pytest.raises(UserError, match="all users of this machine share this folder"):
+            private_folder(shared)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o1777
+
+
+@needs_root
+def test_a_folder_of_another_user_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    monkeypatch.setattr(os, "geteuid", lambda: NOBODY)
+    with pytest.raises(UserError, match=r"belongs to another user \(uid 0\)"):
+        private_folder(folder)
+
+
+def test_a_file_system_without_modes_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o755)
+    monkeypatch.setattr(Path, "chmod", lambda *_: None)
+    with pytest.raises(UserError, match="keeps no permissions"):
+        private_folder(tmp_path)
+
+
+def test_the_folder_of_a_broker_is_closed_again_by_each_change(tmp_path: Path) -> None:
+    home = BrokerFolder.create(tmp_path / "home", ["localhost"], 8883)
+    home.folder.chmod(0o755)
+    assert str(home.folder) in read_by_others(tmp_path)
+    home.enroll("pi-7")
+    assert read_by_others(tmp_path) == []
+
+
+# -- errors of a disk ------------------------------------------------------------------------------
+
+LIMITED = """
+import resource, sys
+from pathlib import Path
+from covey.shared.errors import os_errors_as_user_errors
+from covey.shared.journal import Journal
+from covey.shared.wire.parts import FileSink
+place = Path(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+with os_errors_as_user_errors():
+    if sys.argv[2] == "journal":
+        journal = Journal(place, str.encode, keep=None)
+        for number in range(1000):
+            journal.add(f"line {number}" * 50)
+            journal.flush()
+    else:
+        FileSink(place, 1 << 20)
+"""
+
+
+@pytest.mark.parametrize("what", ["journal", "sink"])
+def test_a_limit_on_the_size_of_files_is_named_as_such(tmp_path: Path, what: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(tmp_path / "file"), what],
+        capture_output=True,
+        text=True,
+    )
+    assert f"{tmp_path / 'file'}: File too large (EFBIG); " in done.stderr
+    content = (tmp_path / "file").read_bytes()
+    assert content == b"" or content.endswith(b"\n")
+
+
+@pytest.mark.parametrize("number", sorted(errno.errorcode))
+def test_every_error_of_a_file_is_a_message_with_its_path(number: int, tmp_path: Path) -> None:
+    for path in (str(tmp_path), None):
+        error = OSError(number, os.strerror(number), path)
+        is_of_network = path is None and isinstance(error, ConnectionError | TimeoutError)
+        with (
+            pytest.raises(OSError if is_of_network else UserError) as told,
+            os_errors_as_user_errors(),
+        ):
+            raise error
+        assert path is None or path in str(told.value)
+
+
+def test_a_sync_that_fails_names_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", broken)
+    journal = Journal(tmp_path / "lines", str.encode, keep=None)
+    journal.add("one")
+    for action in (
+        journal.flush,
+        lambda: sync(tmp_path),
+        lambda: write_private(tmp_path / "key", b"x"),
+    ):
+        with (
+            pytest.raises(UserError, match=rf"{tmp_path}.*\(EIO\); the disk cannot be"),
+            os_errors_as_user_errors(),
+        ):
+            action()
+
+
+def test_only_what_can_pass_is_waited_for(tmp_path: Path) -> None:
+    waited = {number for number in errno.errorcode if obstacle(OSError(number, ""), tmp_path)}
+    assert waited == {
+        *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ESTALE)
+    }
+    assert "no room" in obstacle(OSError(errno.ENOSPC, ""), tmp_path)
+    others = waited - {errno.ENOSPC}
+    assert not any("no room" in obstacle(OSError(number, ""), tmp_path) for number in others)
+    assert files.obstacle(OSError(errno.ENOENT, ""), tmp_path / "gone").startswith(str(tmp_path))
+
+
+def test_a_file_of_parts_names_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = FileSink(tmp_path / "part", 4)
+
+    def broken(*_: object) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "pwrite", broken)
+    with pytest.raises(OSError, match="part"):
+        sink.write(0, b"abcd")
+
+
+# -- the folders of a device -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mask", [0, 0o022, 0o077])
+@pytest.mark.parametrize("first", ["keys", "bench", "credentials", "outbox", "models", "a person"])
+def test_no_folder_of_a_device_can_be_read_by_others(tmp_path: Path, mask: int, first: str) -> None:
+    state, kept = tmp_path / "state", tmp_path / "models"
+    makers: dict[str, Callable[[], object]] = {
+        "a person": lambda: [one.mkdir() for one in (state, kept)],
+        "keys": lambda: SecureFolder.signing_key(state / "secure"),
+        "bench": lambda: bench_file.write(state, Benchmark.model_construct()),
+        "credentials": lambda: SecureFolder.take_entry(state / "secure", b"entry", b"fleet"),
+        "models": lambda: ModelDir(kept),
+        "outbox": lambda: Outbox(state).close(),
+    }
+    with masked(mask):
+        makers[first]()
+        for name in ("outbox", "models", "keys", "credentials"):
+            makers[name]()
+        (state / "memory-1").write_bytes(b"the device's own model")
+        (kept / "model.safetensors").write_bytes(b"another")
+    assert read_by_others(tmp_path) == []
+    for name in ("signing.key", "entry", "fleet.pub"):
+        found = [path for path in (state / "secure").iterdir() if path.name.startswith(name)]
+        assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in found)
