@@ -160,8 +160,9 @@ class Fetching:
             actions.append(
                 Notify(
                     f"step {self.step}: the order has arrived, and the broker sends no part of its model, although it was "
-                    f"asked {STALLS_TO_SHOW} times. Either the connection is slow, or the nodes of the broker do not share "
-                    "retained messages (RabbitMQ): name all of them to `broker doctor`, and use one node for all agents"
+                    f"asked {STALLS_TO_SHOW} times. Either the connection is slow, or the broker drops what is large (message_size_limit) "
+                    "or not allowed, or its nodes do not share retained messages (RabbitMQ): name all of them to "
+                    "`broker doctor`, and use one node for all agents"
                 )
             )
         return actions
