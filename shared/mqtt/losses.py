@@ -50,9 +50,7 @@ class Losses:
         Args:
             payload_bytes: the largest payload that the broker takes; `UNLIMITED` if it names none.
         """
-        seen = (
-            f"{self._times} times in a row while {self._size} bytes to {self._topic} were under way"
-        )
+        seen = f"again while {self._size} bytes to {self._topic} were under way"
         if payload_bytes + HEAD_BYTES >= UNLIMITED:
             return f"{seen}; if it happens again, check the largest packet that the broker takes with `broker doctor`"
         most = payload_bytes + HEAD_BYTES

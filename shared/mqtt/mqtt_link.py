@@ -378,7 +378,7 @@ class MqttLink:
             return end
         profile = await self._asked()
         if profile.unusable:
-            return self._unusable(profile)
+            return replace(end, why=self._unusable(profile).why, given=True)
         if is_suspect:
             return replace(end, why=f"{end.why}, {self._losses.why(profile.payload_bytes)}")
         return end
