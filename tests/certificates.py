@@ -40,8 +40,8 @@ class Authority:
             str(self.cert),
         )
 
-    def sign(self, name: str) -> Signed:
-        """A certificate for `name` that is good for 127.0.0.1 too."""
+    def sign(self, name: str, *, days: int = 2) -> Signed:
+        """A certificate for `name` that is good for 127.0.0.1 too; with -1 day it has expired."""
         cert, key, request = (self._folder / f"{name}.{kind}" for kind in ("pem", "key", "csr"))
         extensions = self._folder / f"{name}.ext"
         extensions.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
@@ -54,7 +54,7 @@ class Authority:
             str(request),
             *signer,
             "-days",
-            "2",
+            str(days),
             "-extfile",
             str(extensions),
             "-out",

@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -270,7 +271,7 @@ def _serve_mqtt(
         client = f"covey-serve-{secrets.token_hex(4)}"
         async with MqttLink(url, client_id=client, will=place.will) as link:
             print(f"{url}: {place.rows}", flush=True)
-            await serve(link, place, models)
+            await serve(link, place, models, partial(print, file=sys.stderr, flush=True))
 
     asyncio.run(until_the_end())
 

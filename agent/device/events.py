@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from covey.shared.mqtt.link import Down, Up
+from covey.shared.mqtt.link import Down, Echo, Up
 from covey.shared.mqtt.subscriptions import Refused
 from covey.shared.wire.deployments import Deployment, DeploymentShare
 from covey.shared.wire.documents import AgentStatus, CoordinatorStatus, ModelInUse
@@ -183,6 +183,7 @@ class Tick:
 Event = (
     Up
     | Down
+    | Echo
     | OwnStatusSeen
     | CoordinatorSeen
     | OrderSeen

@@ -52,6 +52,7 @@ class Fetching:
         self._newest: dict[str, bytes] = {}  # model key -> digest, as of the latest order or later
         self.parts = PartWindow[Action](Subscribe, Unsubscribe)  # as of the latest `settle`
         self._stall = StallTimer()  # watches only while FETCHING
+        self._waits = 0  # for a part since the latest one came, of all orders: each may end sooner than a person learns of it
 
     def __repr__(self) -> str:
         if self.order is None:
@@ -123,10 +124,12 @@ class Fetching:
     # the models
 
     def link_up(self, now: float) -> None:
+        self._waits = 0
         self._stall.reset()
         self._watch_for_stall(now)
 
     def part_arrived(self, topic: str, digest: bytes, now: float) -> None:
+        self._waits = 0
         self._stall.reset()
         self._watch_for_stall(now)
         if digest in _digests(self._missing()):
@@ -134,6 +137,7 @@ class Fetching:
 
     def model_ready(self, key: str, digest: bytes, now: float) -> Actions:
         """A model is complete on disk."""
+        self._waits = 0
         self._on_disk.add(digest)
         self._newest[key] = digest
         if self.state is not WorkState.IDLE:
@@ -156,12 +160,14 @@ class Fetching:
             return []
         self._watch_for_stall(now)
         actions = self.parts.again(self._topics_of(self._missing()))
-        if self._stall.stalls == STALLS_TO_SHOW:
+        self._waits += 1
+        if self._waits == STALLS_TO_SHOW:
             actions.append(
                 Notify(
                     f"step {self.step}: the order has arrived, and the broker sends no part of its model, although it was "
-                    f"asked {STALLS_TO_SHOW} times. Either the connection is slow, or the nodes of the broker do not share "
-                    "retained messages (RabbitMQ): name all of them to `broker doctor`, and use one node for all agents"
+                    f"asked {STALLS_TO_SHOW} times. Either the connection is slow, or the broker drops what is large (message_size_limit) "
+                    "or not allowed, or its nodes do not share retained messages (RabbitMQ): name all of them to "
+                    "`broker doctor`, and use one node for all agents"
                 )
             )
         return actions

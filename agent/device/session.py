@@ -63,7 +63,7 @@ from covey.agent.device.fetching import Fetching, WorkState, is_exchange
 from covey.agent.device.presence import Presence, Progress
 from covey.agent.device.story import Circumstances, Story, StoryLine, sentences
 from covey.agent.policy import DEFAULT_RULES, Rules
-from covey.shared.mqtt.link import Down, Up
+from covey.shared.mqtt.link import Down, Echo, Up
 from covey.shared.mqtt.profiles import Profile
 from covey.shared.mqtt.subscriptions import Refused
 from covey.shared.timers import earliest
@@ -219,6 +219,8 @@ class Session:
             case Down():
                 self._presence.link_lost()
                 return self._delivery.link_lost()
+            case Echo(why):
+                return [Notify(why)]
             case OwnStatusSeen(status, retained):
                 return self._presence.own_status_seen(status, retained, now)
             case CoordinatorSeen(status, retained):

@@ -35,7 +35,7 @@ from covey.agent.device.events import (
     WorkFailed,
     YieldId,
 )
-from covey.shared.mqtt.link import Down, Up
+from covey.shared.mqtt.link import Down, Echo, Up
 from covey.shared.mqtt.subscriptions import Refused
 from covey.shared.strategies.phase_names import occasion
 from covey.shared.wire.documents import CoordinatorStatus
@@ -118,7 +118,7 @@ def sentences(
                     f"The coordinator accepted step {accepted}, but the state on this disk is older: "
                     "the agent's memory of earlier work is lost."
                 )
-            case Notify(text) if isinstance(event, Refused):
+            case Notify(text) if isinstance(event, Refused | Echo):
                 yield text[:1].upper() + text[1:]
             case Notify(text):
                 yield f"Staying out of the run: {text}"

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from covey.agent.training.serve import CSV, JSON, MOST_BYTES, Models, answer, refusal
 from covey.shared import json_text
 from covey.shared.errors import UserError
-from covey.shared.mqtt.link import Link, Message, Up, Will
+from covey.shared.mqtt.link import Down, Echo, Link, Message, Up, Will
 
 ONLINE, OFFLINE = b"online", b"offline"
 NO_TOPIC = re.compile(r"[#+\x00-\x1f]|^/|//|/$")
@@ -85,15 +85,30 @@ def answers(place: Place, models: Models, rows: bytes) -> Iterator[tuple[str, by
     yield f"{place.topic}/prediction", prediction.encode(), True
 
 
-async def serve(link: Link, place: Place, models: Models) -> None:
-    """Answer what arrives on a link, whose last will is that of the place, until it is closed."""
+def _silent(text: str) -> None:
+    return None
+
+
+async def serve(
+    link: Link, place: Place, models: Models, show: Callable[[str], object] = _silent
+) -> None:
+    """Answer what arrives on a link, whose last will is that of the place, until it is closed.
+
+    Args:
+        link: open.
+        place: where to answer.
+        models: that answer.
+        show: gets a line for people about the link.
+    """
     try:
         async for item in link.incoming():
             if isinstance(item, Up):
-                await link.subscribe([place.rows])
+                await link.subscribe([place.rows, place.status])
                 await link.publish(place.status, ONLINE, retain=True)
                 if place.discovery:
                     await link.publish(*place.announcement(), retain=True)
+            elif isinstance(item, Down | Echo):
+                show(item.why)
             elif isinstance(item, Message) and item.topic == place.rows:
                 for topic, payload, retain in await asyncio.to_thread(
                     lambda rows: list(answers(place, models, rows)), item.payload

@@ -18,7 +18,7 @@ from covey.coordinator.checks import MAX_OTHER_BYTES, largest_report_of
 from covey.coordinator.serve.rate import Rates
 from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import CoveyError, DecodeError
-from covey.shared.mqtt.link import Down, Incoming, Link, Message, Up, Will
+from covey.shared.mqtt.link import Down, Echo, Incoming, Link, Message, Up, Will
 from covey.shared.mqtt.part_window import PartWindow
 from covey.shared.mqtt.profiles import Profile
 from covey.shared.mqtt.program import Effect, Items, Publish, Show, Subscribe, Unsubscribe, program
@@ -145,6 +145,8 @@ class AggregatorService:
                 self._up(item.profile, now)
             case Down(why):
                 self._show(f"broker: {why}; trying again")
+            case Echo(why):
+                self._show(why)
             case Refused(accepted_before=True):
                 self._show(item.why)
             case Refused(topics) if topics:

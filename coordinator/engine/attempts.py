@@ -7,10 +7,16 @@ from __future__ import annotations
 
 from covey.coordinator.engine.rules import Rules
 from covey.coordinator.engine.step import Step
+from covey.shared.mqtt.read_back import SETTINGS
 
 FIRST_PAUSE_S = 0.5  # after a void step; doubled with each one that follows
 LONGEST_PAUSE_S = 30.0
 MAX_DOUBLINGS = 6
+SILENT = 2  # void attempts in a row without any report, after which the broker is suspected
+NOBODY_REPORTS = (
+    f"nobody reports, though agents are online: either the deadline is too short for them, or the broker drops orders, models or "
+    f"reports. Check {SETTINGS}"
+)
 
 
 class Attempts:
@@ -25,6 +31,9 @@ class Attempts:
         self._alike_limit = rules.alike_limit
         self.number = 0  # void attempts at the coming phase: each draws another cohort
         self._voids = 0  # of these, those since the start of this process
+        self._silent = (
+            0  # of these, those in a row in which no agent reported though some were awaited
+        )
         self._alike = RepeatedFailure(rules.alike_limit)  # of these
 
     def __repr__(self) -> str:
@@ -52,9 +61,14 @@ class Attempts:
         why = failure or _too_few(step)
         if common_reason and not failure:
             why = f"{why}; they could not do their work: {common_reason}"
+        is_silent = not (failure or common_reason or step.reported) and bool(step.awaited)
+        self._silent = self._silent + 1 if is_silent else 0
+        is_last = self._voids >= self._limit
+        if self._silent == SILENT or (self._silent > SILENT and is_last):
+            why = f"{why}; {NOBODY_REPORTS}"
         reason = failure or common_reason
         is_hopeless = self._alike.note(reason)
-        if self._voids >= self._limit:
+        if is_last:
             return why, f"{self._voids} attempts in a row came to nothing: {why}"
         if is_hopeless:
             times = self._alike_limit
@@ -65,6 +79,7 @@ class Attempts:
         """A phase was folded."""
         self.number = 0
         self._voids = 0
+        self._silent = 0
         self._alike.forget()
 
 

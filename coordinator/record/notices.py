@@ -377,6 +377,16 @@ class SubscriptionsRefused(_Notice):
 
 
 @dataclass(frozen=True)
+class BrokerDrops(_Notice):
+    """The broker acknowledges what it does not deliver, or delivers it again."""
+
+    event: ClassVar[str] = "delivery"
+
+    why: str  # for people
+    works: bool  # it delivers again
+
+
+@dataclass(frozen=True)
 class ControlReceived(_Notice):
     """The operator has paused or resumed the run."""
 
@@ -451,6 +461,7 @@ Notice = (
     | AggregatorDown
     | SumRefused
     | SubscriptionsRefused
+    | BrokerDrops
     | ControlReceived
     | DiskRemark
     | ProcessFrozen

@@ -74,6 +74,8 @@ class ProgressBar:
                 self._say("the broker accepts all subscriptions again")
             case notices.SubscriptionsRefused(why=why):
                 self._warn(why)
+            case notices.BrokerDrops(why=why, works=works):
+                (self._say if works else self._warn)(why)
             case notices.ModelsPublished(round=number, models=count):
                 noun = "model" if count == 1 else "models"
                 self._say(f"devices may use round {number} from now on: {count} {noun} published")

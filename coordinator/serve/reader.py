@@ -15,7 +15,7 @@ from covey.coordinator.serve.publisher import packet_bytes
 from covey.shared.errors import DecodeError
 from covey.shared.files import obstacle
 from covey.shared.mqtt.duplicate_ids import Reaction
-from covey.shared.mqtt.link import Down, Incoming, Message, Up
+from covey.shared.mqtt.link import Down, Echo, Incoming, Message, Up
 from covey.shared.mqtt.program import Effect, Show
 from covey.shared.wire.documents import Control, CoordinatorStatus
 from covey.shared.wire.topics import AgentTopic, PlainTopic
@@ -39,7 +39,7 @@ class Cleared:
     shard: int = 0
 
 
-ReadItem = Up | Down | Arrived | Seen | AggregatorItem | Control | Repeat | Cleared
+ReadItem = Up | Down | Echo | Arrived | Seen | AggregatorItem | Control | Repeat | Cleared
 GiveWay = Callable[[str, bool], None]
 
 

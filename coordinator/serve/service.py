@@ -17,6 +17,7 @@ from typing import Any
 from covey.coordinator.disk.space import DiskFullError
 from covey.coordinator.engine.events import Event, Forget, Paused, Release, Resumed, Tick
 from covey.coordinator.record.notices import (
+    BrokerDrops,
     CausedByPeer,
     ControlReceived,
     DiskRemark,
@@ -71,7 +72,7 @@ from covey.coordinator.serve.steady import BEAT_S, SteadyClock
 from covey.shared.errors import UserError
 from covey.shared.mqtt import program as shell
 from covey.shared.mqtt.duplicate_ids import DuplicateIds, session_id
-from covey.shared.mqtt.link import Down, Incoming, Link, Up, Will
+from covey.shared.mqtt.link import Down, Echo, Incoming, Link, Up, Will
 from covey.shared.mqtt.program import TOGETHER, End, Items, Look, Publish, Show, Start
 from covey.shared.mqtt.subscriptions import Refused
 from covey.shared.timers import earliest
@@ -390,6 +391,10 @@ class Service:
                 return self._connections.up(item, now)
             case Down():
                 return self._connections.down(item, now)
+            case Echo(why, works):
+                desk.effects.append(Show(BrokerDrops(why, works)))
+                if not works:
+                    self.run.audit.blame("delivery", "broker", why)
             case SumArrived() | AggregatorSeen() | OrderNotTaken():
                 return self.aggregators.take(item, now)
             case Repeat(shard):

@@ -40,7 +40,16 @@ class Down:
     shard: int = 0  # as in `Message`
 
 
-Incoming = Message | Up | Down
+@dataclass(frozen=True)
+class Echo:
+    """The broker drops what it acknowledges, or delivers it again. It is reported once each."""
+
+    why: str  # for people
+    works: bool = False
+    shard: int = 0  # as in `Message`
+
+
+Incoming = Message | Up | Down | Echo
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import os
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -28,8 +28,11 @@ from covey.shared.mqtt.backoff import Backoff
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.failover import Failover
 from covey.shared.mqtt.inbox import Inbox
-from covey.shared.mqtt.link import UNANSWERED, Down, Incoming, Message, Subscribed, Up, Will
+from covey.shared.mqtt.link import UNANSWERED, Down, Echo, Incoming, Message, Subscribed, Up, Will
+from covey.shared.mqtt.losses import Losses
 from covey.shared.mqtt.profiles import Profile
+from covey.shared.mqtt.read_back import LOOK_S, ReadBack, delivered, swallowed
+from covey.shared.mqtt.reasons import EVERY_S, Reasons
 from covey.shared.mqtt.throttle import Throttle
 from covey.shared.mqtt.tls_errors import tls_failure
 
@@ -66,14 +69,16 @@ class _End:
     why: str  # for people
     connected: bool = False  # there was a connection
     refused: bool = False  # the broker answered, and refused us
+    given: bool = False  # the broker itself gave the reason
+    mute: bool = False  # it ended the connection without an answer
 
 
 class MqttLink:
     """A `covey.shared.mqtt.link.Link` to a real broker: `async with MqttLink(url, client_id=...) as link`.
 
     The block is entered at once; the link connects in the background, again and again as long as it is open. The first
-    failed attempt reports `Down`. Later ones are silent, except when the broker is back and refuses us: that has a
-    new reason. Leaving the block disconnects properly, without the last will.
+    failed attempt reports `Down`, and later ones do where the reason has changed (see `reasons`). A broker that drops what it
+    acknowledges is reported as `Echo` (see `read_back`). Leaving the block disconnects properly, without the last will.
 
     If more than `inbox_bytes` wait to be read, the link disconnects (`Down`), and connects again once half of them
     were read: a slow reader never fills the memory, and loses nothing unnoticed.
@@ -120,8 +125,12 @@ class MqttLink:
         self._inbox_bytes = inbox_bytes
         self._backoff = backoff or Backoff()
         self._inbox = Inbox()
-        self._down_reason = ""  # of the latest `Down`; "" since the latest `Up`
-        self._reported: set[BrokerUrl] = set()  # brokers with a `Down` since the latest `Up`
+        self._reasons: dict[BrokerUrl, Reasons] = {}  # of each `Down` since the latest `Up`
+        self._losses = Losses()
+        # when a broker was asked for its limits, and what it allows
+        self._answers: dict[BrokerUrl, tuple[float, Profile]] = {}
+        self._read_back = ReadBack()  # of the newest connection
+        self._look: asyncio.TimerHandle | None = None  # the next one at what has not come back
         self._client: aiomqtt.Client | None = None  # None while the link is down
         self._was_up = False  # there was a connection
         self._acknowledgements: Acknowledgements | None = None  # of that client's messages
@@ -194,7 +203,18 @@ class MqttLink:
             return False
         if throttle.keeps_back(topic, len(payload), retain):
             return False
-        taken = await acknowledgements.publish(topic, payload, retain)
+        read_back = self._read_back
+        if retain:
+            read_back.published(topic, payload)
+        taken, losses = False, self._losses
+        losses.leaves(topic, len(payload))
+        try:
+            taken = await acknowledgements.publish(topic, payload, retain)
+        finally:
+            losses.left(topic, len(payload), taken=taken)
+        if taken and retain:
+            read_back.acknowledged(topic, payload)
+            self._look_soon()
         if not taken and client is self._client:
             # unacknowledged or half-sent: only a new connection makes the state certain again
             _cut(client)
@@ -221,6 +241,7 @@ class MqttLink:
         for topic, code in zip(topics, codes or (), strict=False):
             if getattr(code, "value", code) >= SUBACK_FAILURE:
                 refused.append(topic)
+        self._read_back.subscribed(set(topics) - set(refused))
         return Subscribed(refused=tuple(refused))
 
     async def unsubscribe(self, topics: Sequence[str]) -> bool:
@@ -232,6 +253,7 @@ class MqttLink:
         done, _ = await self._call(
             lambda client: client.unsubscribe(list(topics), timeout=self._ack_s)
         )
+        self._read_back.unsubscribed(set(topics))
         return done
 
     async def _call(self, start: Call) -> tuple[bool, Any]:
@@ -267,7 +289,7 @@ class MqttLink:
         try:
             while not self._stop.is_set():
                 started = loop.time()
-                end = await self._connection()
+                end = await self._explained(await self._connection())
                 self._report_down(end)
                 lasted_s = loop.time() - started if end.connected else 0.0
                 lasted_s = self._failover.ended(lasted_s)
@@ -277,14 +299,23 @@ class MqttLink:
             self._inbox.close()
 
     def _report_down(self, end: _End) -> None:
-        """Report each broker's first end since the latest `Up`, and a refusal with a new reason; never our own goodbye."""
-        is_first = self.url not in self._reported
-        is_new_refusal = end.refused and end.why != self._down_reason
-        if self._stop.is_set() or not (is_first or is_new_refusal):
+        """Report a reason that is new to people; never our own goodbye."""
+        if self._stop.is_set():
             return
-        self._inbox.put(Down(end.why))
-        self._down_reason = end.why
-        self._reported.add(self.url)
+        reasons = self._reasons.setdefault(self.url, Reasons())
+        if reasons.reports(end.why, asyncio.get_running_loop().time(), given=end.given):
+            self._inbox.put(Down(end.why))
+
+    def _look_soon(self) -> None:
+        """Look again whether what was published has come back, as long as some of it has not."""
+        if self._look is None and self._client is not None and self._read_back.waits:
+            self._look = asyncio.get_running_loop().call_later(LOOK_S, self._look_back)
+
+    def _look_back(self) -> None:
+        self._look = None
+        if self._read_back.look():
+            self._inbox.put(Echo(f"{self.url}: {swallowed(self._read_back.missing)}"))
+        self._look_soon()
 
     async def _rest(self, delay_s: float) -> None:
         """Wait before the next attempt, and until half of a full inbox was read."""
@@ -308,24 +339,67 @@ class MqttLink:
             _cut(client)
             refused = isinstance(error, MqttConnectError)
             reason = _reason(error)
-            words = tls_failure(reason, self.url) or f"{reason}{self._advice(error)}"
-            return _End(f"{self.url}: {words}", refused=refused)
+            tls = tls_failure(reason, self.url)
+            return _End(
+                f"{self.url}: {tls or f'{reason}{self._advice(error)}'}",
+                refused=refused,
+                given=refused or tls is not None,
+                mute=reason == NO_ANSWER,
+            )
         if self.url.path:
             _prepare_websocket(client._client.socket())
         self._profile = self.url.profile.narrowed(connack)
         if self._profile.unusable:
             await _goodbye(client)
-            return _End(f"{self.url}: {self._profile.unusable}", refused=True)
+            return self._unusable(self._profile)
         self.certificate_until = _certificate_until(client)
         self._rise(client)
         why = await self._watch(client)
         self._client = None
         self._throttle = None
+        self._losses.ended()
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
         if self._acknowledgements is not None:
             self._acknowledgements.end()
         for call in self._calls:
             call.cancel()
         return _End(f"{self.url}: {why}", connected=True)
+
+    def _unusable(self, profile: Profile) -> _End:
+        return _End(f"{self.url}: {profile.unusable}", refused=True, given=True)
+
+    async def _explained(self, end: _End) -> _End:
+        """An end over which MQTT 3.1.1 is silent, with what the broker names of its limits when it is asked in MQTT 5."""
+        is_suspect = end.connected and self._losses.is_suspect
+        is_mute = end.mute and self._will is not None  # it may refuse what is retained, or QoS 1
+        if self._stop.is_set() or self.url.profile.mqtt5 or not (is_suspect or is_mute):
+            return end
+        profile = await self._asked()
+        if profile.unusable:
+            return replace(end, why=self._unusable(profile).why, given=True)
+        if is_suspect:
+            return replace(end, why=f"{end.why}, {self._losses.why(profile.payload_bytes)}")
+        return end
+
+    async def _asked(self) -> Profile:
+        """The profile within the limits that the broker names in MQTT 5, if it has that. It is asked once a minute at most."""
+        now, url = asyncio.get_running_loop().time(), self.url
+        asked_at, profile = self._answers.get(url, (-EVERY_S, url.profile))
+        if now < asked_at + EVERY_S:
+            return profile
+        client = self._new_client(asks=True)
+        connack = _connack_of(client)
+        try:
+            await client.__aenter__()
+        except (aiomqtt.MqttError, OSError, ValueError):
+            _cut(client)
+        else:
+            await _goodbye(client)
+        profile = url.profile.narrowed(connack)
+        self._answers[url] = now, profile
+        return profile
 
     def _advice(self, error: BaseException) -> str:
         """What the user can do.
@@ -356,8 +430,8 @@ class MqttLink:
             self._was_up = True
             self._throttle = Throttle(self._profile, MAX_CONCURRENT_CALLS)
             self._acknowledgements = Acknowledgements(client, self._throttle, within_s=self._ack_s)
-            self._down_reason = ""
-            self._reported.clear()
+            self._reasons.clear()
+            self._read_back = ReadBack()
             self._inbox.put(Up(str(self.url), profile=self._profile))
 
     async def _watch(self, client: aiomqtt.Client) -> str:
@@ -379,9 +453,14 @@ class MqttLink:
             return lost.result()
         return "closed"
 
-    def _new_client(self) -> aiomqtt.Client:
+    def _new_client(self, *, asks: bool = False) -> aiomqtt.Client:
+        """A client for one connection.
+
+        Args:
+            asks: the connection only asks for the broker's limits, in MQTT 5 and without our last will.
+        """
         will = None
-        if self._will:
+        if self._will and not asks:
             will = aiomqtt.Will(self._will.topic, self._will.payload, qos=1, retain=True)
         client = aiomqtt.Client(
             self.url.host,
@@ -389,9 +468,9 @@ class MqttLink:
             username=self.url.user,
             password=self.url.password,
             logger=_library_log,
-            identifier=self._id_at(self.url),
+            identifier=f"{self.client_id}-5" if asks else self._id_at(self.url),
             queue_type=_queue_into(lambda message: self._arrived(client, message)),
-            **self._session_options(),
+            **self._session_options(asks=asks),
             will=will,
             timeout=CONNECT_S,
             keepalive=self._keepalive_s,
@@ -408,17 +487,17 @@ class MqttLink:
         _watch_open_sockets_only(client)
         return client
 
-    def _session_options(self) -> dict[str, Any]:
+    def _session_options(self, *, asks: bool) -> dict[str, Any]:
         """Arguments of the client for the version of MQTT, and for a session that is clean or not."""
-        if not self.url.profile.mqtt5:
+        if not (self.url.profile.mqtt5 or asks):
             version = aiomqtt.ProtocolVersion.V311
             return {"protocol": version, "clean_session": self._clean_session}
         properties: Any = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
-        if not self._clean_session:
+        if not self._clean_session and not asks:
             properties.SessionExpiryInterval = KEPT_S
         return {
             "protocol": aiomqtt.ProtocolVersion.V5,
-            "clean_start": self._clean_session,
+            "clean_start": self._clean_session or asks,
             "properties": properties,
         }
 
@@ -426,6 +505,8 @@ class MqttLink:
         # the first message of a persistent session may overtake our own notice of the connection
         self._rise(client)
         payload = message.payload if isinstance(message.payload, bytes) else b""
+        if self._read_back.arrived(message.topic.value, payload):
+            self._inbox.put(Echo(f"{self.url}: {delivered(message.topic.value)}", works=True))
         if not self._full.is_set():
             self._inbox.put(Message(message.topic.value, payload, message.retain))
         if self._inbox.size_bytes > self._inbox_bytes:

@@ -92,9 +92,9 @@ class Profile:
         """The profile within what the broker named in its CONNACK, by the names of its properties."""
         why = ""
         if not connack.get("RetainAvailable", 1):
-            why = "the broker keeps no retained messages, and Covey needs them"
+            why = "the broker keeps no retained messages, and Covey needs them (retain_available of Mosquitto)"
         elif not connack.get("MaximumQoS", 1):
-            why = "the broker takes messages at QoS 0 only, and Covey needs QoS 1"
+            why = "the broker takes messages at QoS 0 only, and Covey needs QoS 1 (max_qos of Mosquitto)"
         elif not connack.get("WildcardSubscriptionAvailable", 1):
             why = "the broker takes no wildcard subscriptions, and the coordinator's are `agents/+`"
         packet = connack.get("MaximumPacketSize", UNLIMITED)

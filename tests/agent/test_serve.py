@@ -371,6 +371,21 @@ async def test_a_device_answers_at_a_topic_of_its_own_and_retains_its_newest_pre
     assert set(kept) == {"home/pi-7/status", "home/pi-7/prediction"}
 
 
+@clock.virtual(within_s=3600)
+async def test_a_device_that_answers_over_mqtt_reports_why_its_broker_is_lost(
+    tmp_path: Path,
+) -> None:
+    models = Models(None, tmp_path / "models", NO_CODE_RULES)
+    broker, shown = MemoryBroker(), asyncio.Queue[str]()
+    async with broker.link("pi-7", PLACE.will) as link:
+        serving = asyncio.create_task(serve_mqtt(link, PLACE, models, shown.put_nowait))
+        await asyncio.sleep(0.1)
+        broker.disconnect("pi-7")
+        assert await shown.get()
+        serving.cancel()
+        await asyncio.wait({serving})
+
+
 def test_a_topic_that_no_message_can_have_is_refused(tmp_path: Path) -> None:
     for wrong in ("", "#", "home/+", "/home", "home/", "a//b", "a\x00"):
         with pytest.raises(UserError, match="without # and"):

@@ -145,6 +145,19 @@ def test_a_model_that_does_not_come_although_its_order_did_is_shown_once() -> No
     assert "broker doctor" in text
 
 
+def test_orders_that_end_before_a_part_comes_are_reported_together() -> None:
+    """A deadline may be shorter than the waits of one order."""
+    session, shown = up(), []
+    for step in range(1, 4):
+        now = 20.0 * step
+        session.handle(e.OrderSeen(order(step, ref(content=b"%d" % step))), now)
+        for action in session.handle(e.Tick(), session.wake_at or now):
+            if isinstance(action, e.Notify):
+                shown.append(action.text)
+    assert len(shown) == 1
+    assert "message_size_limit" in shown[0]
+
+
 def test_the_parts_of_a_large_model_may_come_late() -> None:
     session = up()
     large = REF.model_copy(update={"size": 10 * FETCHED_BYTES_PER_S})

@@ -93,6 +93,7 @@ EXAMPLES: list[tuple[Notice, str]] = [
         notices.SubscriptionsRefused(["t"], "refused"),
         '{"event": "subscriptions", "refused": ["t"], "why": "refused"}',
     ),
+    (notices.BrokerDrops("x", False), '{"event": "delivery", "why": "x", "works": false}'),
     (
         notices.ControlReceived("pause", "c"),
         '{"event": "control", "command": "pause", "topic": "c"}',

@@ -2,6 +2,7 @@
 
 import pytest
 
+from covey.coordinator.engine.attempts import Attempts
 from covey.coordinator.engine.events import (
     Action,
     Ask,
@@ -22,7 +23,9 @@ from covey.coordinator.engine.events import (
     Void,
 )
 from covey.coordinator.engine.rounds import RoundEngine
+from covey.coordinator.engine.rules import Rules
 from covey.coordinator.engine.sampling import invitation_order
+from covey.coordinator.engine.step import Step
 from covey.shared.strategies.base import Phase, View
 from tests.coordinator.engines import TRAIN, cohort, feed, gathered, opened
 
@@ -303,3 +306,27 @@ def test_an_agent_that_never_reports_has_the_time_for_a_first_work_once() -> Non
     assert "silent" in cohort(engine)
     assert engine.step is not None
     assert engine.step.deadline == 91.0 + 30.0
+
+
+def silent_attempts(count: int, *, online: bool = True, limit: int = 20) -> list[str]:
+    """Why attempts are void in which no agent reports, one after another."""
+    attempts, found = Attempts(Rules(start_agents=2, void_limit=limit)), []
+    for number in range(count):
+        step = Step.of(number, TRAIN, ["a", "b"], 0.0)
+        step.reported.clear()
+        step.look_around({"a", "b"} if online else set())
+        found.append(attempts.failed(step, "")[0])
+    return found
+
+
+def test_attempts_without_any_report_of_agents_that_are_online_blame_the_broker_too() -> None:
+    first, second, *others = silent_attempts(5)
+    assert "broker" not in first
+    for word in ("deadline", "broker doctor", "message_size_limit", "access rules"):
+        assert word in second
+    assert not [why for why in others if "broker" in why]
+    assert "broker doctor" in silent_attempts(5, limit=5)[-1]
+
+
+def test_attempts_whose_agents_left_do_not_blame_the_broker() -> None:
+    assert not [why for why in silent_attempts(5, online=False) if "broker" in why]

@@ -1,0 +1,200 @@
+"""A broker comes back with a fault: a link reports which, and the old settings heal it. Against Mosquitto itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from covey.broker.programs.mosquitto import find
+from covey.shared.mqtt import mqtt_link, reasons
+from covey.shared.mqtt.backoff import Backoff
+from covey.shared.mqtt.broker_url import BrokerUrl, Tls
+from covey.shared.mqtt.link import Down, Echo, Incoming, Up, Will
+from covey.shared.mqtt.mqtt_link import MqttLink
+from covey.shared.mqtt.read_back import LOOKS
+from tests.certificates import Authority, needs_openssl
+from tests.processes import free_ports
+
+pytestmark = pytest.mark.skipif(find() is None, reason="mosquitto is not installed")
+
+STATUS = "covey/f/agents/a/status"
+ONLINE = bytes(900)
+LARGE = bytes(3000)  # a part of a report
+LOOK_S = 0.05
+
+
+class Broker:
+    """Mosquitto on one port, under one configuration after another."""
+
+    def __init__(self, folder: Path) -> None:
+        (self.port,) = free_ports(1)
+        self._folder = folder
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def runs(self, *settings: str) -> None:
+        """Start it (again) with these settings."""
+        await self.stop()
+        program, config = find(), self._folder / "mosquitto.conf"
+        assert program is not None
+        lines = [f"listener {self.port} 127.0.0.1", "allow_anonymous true", *settings]
+        config.write_text("\n".join([*lines, "user root", ""]))
+        self._process = await asyncio.create_subprocess_exec(
+            program, "-c", str(config), stderr=asyncio.subprocess.DEVNULL
+        )
+
+    async def stop(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            await process.wait()
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    one = Broker(tmp_path)
+    yield one
+    await one.stop()
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mqtt_link, "LOOK_S", LOOK_S)
+
+
+class Program:
+    """What every program of Covey does: it subscribes to its own status and publishes it after each `Up`."""
+
+    def __init__(self, url: BrokerUrl | str, *more: tuple[str, bytes]) -> None:
+        self.items: list[Incoming] = []
+        self._more = more
+        self._link = MqttLink(
+            url,
+            client_id="a",
+            will=Will(STATUS, b"gone"),
+            backoff=Backoff(first_s=0.05, max_s=0.1, away_s=0.1),
+        )
+
+    async def __aenter__(self) -> Program:
+        await self._link.__aenter__()
+        self._task = asyncio.create_task(self._live())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+        await self._link.__aexit__(None, None, None)
+
+    async def _live(self) -> None:
+        async for item in self._link.incoming():
+            self.items.append(item)
+            if isinstance(item, Up):
+                await self._link.subscribe([STATUS])
+                await self._link.publish(STATUS, ONLINE, retain=True)
+                for topic, payload in self._more:
+                    await self._link.publish(topic, payload)
+
+    async def until(self, shows: Callable[[Incoming], bool], within_s: float = 60) -> Incoming:
+        """The first item that shows it, and forget all up to there."""
+        async with asyncio.timeout(within_s):
+            while True:
+                while self.items:
+                    if shows(item := self.items.pop(0)):
+                        return item
+                await asyncio.sleep(0.01)
+
+    async def is_down(self, *words: str) -> None:
+        """Wait until it reports why it is down, in these words."""
+        await self.until(
+            lambda item: isinstance(item, Down) and all(word in item.why for word in words)
+        )
+
+    async def is_up(self) -> None:
+        await self.until(lambda item: isinstance(item, Up))
+
+
+def secured(folder: Path, by: Authority, *, days: int = 2) -> list[str]:
+    """Settings for TLS with a new certificate of this authority."""
+    signed = by.sign("broker", days=days)
+    for path in (signed.cert, signed.key):
+        path.chmod(0o644)
+    return [f"certfile {signed.cert}", f"keyfile {signed.key}"]
+
+
+@needs_openssl
+async def test_a_certificate_that_expired_or_is_of_another_authority_is_named_while_a_program_runs(
+    broker: Broker, tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    own, other = Authority(tmp_path), Authority(tmp_path / "other")
+    await broker.runs(*secured(tmp_path, own))
+    url = BrokerUrl("127.0.0.1", broker.port, tls=Tls(ca=own.cert))
+    async with Program(url) as program:
+        await program.is_up()
+        await broker.runs(*secured(tmp_path, own, days=-1))
+        await program.is_down("has expired", "broker renew")
+        await broker.runs(*secured(tmp_path / "other", other))
+        await program.is_down("an authority that this machine does not know", "--ca")
+        await broker.runs(*secured(tmp_path, own))
+        await program.is_up()
+
+
+async def test_a_port_at_which_nobody_listens_any_more_is_named(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reasons, "EVERY_S", 0.3)
+    await broker.runs()
+    async with Program(f"mqtt://127.0.0.1:{broker.port}") as program:
+        await program.is_up()
+        await broker.stop()
+        await program.is_down("the connection was lost")
+        await program.is_down("refused")
+        await asyncio.sleep(1.0)
+        assert program.items == []
+        await broker.runs()
+        await program.is_up()
+
+
+@pytest.mark.parametrize("fault", ["acl", "size"])
+async def test_a_broker_that_drops_what_it_acknowledges_is_named(
+    fault: str, broker: Broker, tmp_path: Path
+) -> None:
+    acl = tmp_path / "acl"
+    acl.write_text("topic read covey/#\n")
+    settings = {"acl": f"acl_file {acl}", "size": "message_size_limit 500"}
+    await broker.runs()
+    async with Program(f"mqtt://127.0.0.1:{broker.port}") as program:
+        await program.is_up()
+        await asyncio.sleep(3 * LOOKS * LOOK_S)
+        assert not [item for item in program.items if isinstance(item, Echo)]
+        await broker.runs(settings[fault])
+        echo = await program.until(lambda item: isinstance(item, Echo))
+        assert isinstance(echo, Echo)
+        for word in (STATUS, "access rules", "message_size_limit", "mount points", "broker doctor"):
+            assert word in echo.why
+        await broker.runs()
+        await program.is_up()
+        await asyncio.sleep(3 * LOOKS * LOOK_S)
+        assert not [item for item in program.items if isinstance(item, Echo)]
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("retain_available false", ["no retained messages", "retain_available"]),
+        ("max_qos 0", ["QoS 0 only", "max_qos"]),
+        ("max_packet_size 2000", ["3000 bytes to covey/f/agents/a/report", "at most 2000 bytes"]),
+    ],
+)
+async def test_a_limit_over_which_a_broker_ends_connections_is_named(
+    setting: str, words: list[str], broker: Broker
+) -> None:
+    await broker.runs()
+    report = ("covey/f/agents/a/report", LARGE)
+    async with Program(f"mqtt://127.0.0.1:{broker.port}", report) as program:
+        await program.is_up()
+        await broker.runs(setting)
+        await program.is_down(*words)
+        await broker.runs()
+        await program.is_up()
