@@ -1,4 +1,4 @@
-"""What an order starts from is the whole order: members of a sum whose orders differ in anything have no sum together."""
+"""The start of a sum is the whole order: members of a sum whose orders differ in anything have no sum together."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_an_order_that_differs_in_any_field_has_another_start(name: str) -> None
     changed = ORDER.model_copy(update={name: another(getattr(ORDER, name), field.annotation)})
     assert (begun(changed) != begun(ORDER)) == (
         name != "sizes"
-    )  # which each phase of a sum has anew
+    )  # which each phase of a sum has again
 
 
 @pytest.mark.parametrize("place", range(len(MODELS)))
