@@ -26,6 +26,18 @@ from covey.shared.wire.documents import Benchmark
 from covey.shared.wire.parts import FileSink
 
 NOBODY = 65534
+BENCHMARK = Benchmark(
+    model="mlp",
+    values=1,
+    samples=1,
+    test_samples=1,
+    batch=1,
+    threads=1,
+    import_s=1.0,
+    step_s=1.0,
+    evaluation_s=1.0,
+    memory_mb=1,
+)
 is_root = os.geteuid() == 0
 needs_root = pytest.mark.skipif(not is_root, reason="only root may become another user")
 
@@ -213,15 +225,17 @@ def test_a_file_of_parts_names_itself(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_no_folder_of_a_device_can_be_read_by_others(tmp_path: Path, mask: int, first: str) -> None:
     state, kept = tmp_path / "state", tmp_path / "models"
     makers: dict[str, Callable[[], object]] = {
-        "a person": lambda: [one.mkdir() for one in (state, kept)],
+        "a person": lambda: list(map(os.mkdir, (state, kept))),
         "keys": lambda: SecureFolder.signing_key(state / "secure"),
-        "bench": lambda: bench_file.write(state, Benchmark.model_construct()),
+        "bench": lambda: bench_file.write(state, BENCHMARK),
         "credentials": lambda: SecureFolder.take_entry(state / "secure", b"entry", b"fleet"),
         "models": lambda: ModelDir(kept),
         "outbox": lambda: Outbox(state).close(),
     }
     with masked(mask):
         makers[first]()
+        if first != "a person":
+            assert read_by_others(tmp_path) == []
         for name in ("outbox", "models", "keys", "credentials"):
             makers[name]()
         (state / "memory-1").write_bytes(b"the device's own model")
