@@ -67,6 +67,7 @@ _SINGLE = (Promise.SUMMED, Promise.NOISED)  # it is of one agent, and has no noi
 _OF_TRAINING = (*_SINGLE, Promise.KEPT)
 
 REPORT: Table = {
+    "format": _row("number of the messages' format"),
     "run": _row("of the order"),
     "step": _row("of the order"),
     "work": _row("digest of the order"),
@@ -154,6 +155,7 @@ NUMBERS_OF_TRAINING: Table = {
 }
 
 STATUS: Table = {
+    "format": _row("number of the messages' format"),
     "agent": _row("the agent's id"),
     "session": _row("this start of the agent"),
     "serial": _row("counts statuses"),

@@ -7,10 +7,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
-import numpy as np
-
 from covey.shared.errors import DecodeError
-from covey.shared.numerics.vectors import Vector, blocks
 from covey.shared.secure import messages
 from covey.shared.secure.messages import (
     CELL_BYTES,
@@ -66,27 +63,8 @@ def start_of(work: bytes, models: Sequence[bytes], content: bytes, order: bytes)
     return Start(hashed("start", work, *models), content, order)
 
 
-SKETCH = struct.Struct("<4d")
+SKETCH = struct.Struct("<4d")  # `covey.shared.strategies.secured.phases` makes them
 NEAR = 2.0**-20  # distance of two sketches: models that differ in nothing that a sum could show
-
-
-def sketch(models: Sequence[Vector], secret: bytes) -> bytes:
-    """Where some models lie: near models have near sketches, and nobody without the secret can make two others near, or two
-    near ones look different.
-
-    Four sums of the values with random signs (Alon, Matias, Szegedy 1999), in units of the length that values of 1 would add.
-    """
-    size = sum(model.size for model in models)
-    signs = np.random.Generator(np.random.Philox(key=int.from_bytes(secret[:16], "little")))
-    sums, square = np.zeros(4), float(size)
-    for model in models:
-        for span in blocks(model.size):
-            values = model[span].astype(np.float64)
-            square += float(values @ values)
-            bits = np.unpackbits(np.frombuffer(signs.bytes(-(-values.size // 8)), np.uint8))
-            np.negative(values, out=values, where=bits[: values.size].view(np.bool_))
-            sums += [values[bucket::4].sum() for bucket in range(4)]
-    return SKETCH.pack(*(sums / max(square, 1.0) ** 0.5))
 
 
 def are_near(one: bytes, other: bytes) -> bool:

@@ -30,7 +30,13 @@ from covey.coordinator.disk.space import Room
 from covey.coordinator.disk.spool import Spool
 from covey.coordinator.run.effects import SendModel
 from covey.coordinator.run.own_orders import OwnOrders
-from covey.shared.files import atomic_replace, make_folder, sync_folder, write_atomically
+from covey.shared.files import (
+    atomic_replace,
+    make_folder,
+    private_folder,
+    sync_folder,
+    write_atomically,
+)
 from covey.shared.journal import Journal
 from covey.shared.secure.agent import AgentState
 from covey.shared.secure.simulated import simulated_identity
@@ -189,6 +195,11 @@ def folders(folder: Path) -> Check:
     return (folder / "a" / "b" / "c").is_dir
 
 
+def private(folder: Path) -> Check:
+    private_folder(folder / "a" / "b", durable=True)
+    return (folder / "a" / "b").is_dir
+
+
 def arrays(folder: Path) -> Check:
     save_arrays(folder / "x", {"a": np.arange(5)}, durable=True)
     return lambda: bool((open_arrays(folder / "x")[0]["a"] == np.arange(5)).all())
@@ -252,6 +263,7 @@ CASES: dict[str, Callable[[Path], Check]] = {
     "coordinator/run/own_orders.py OwnOrders": own_orders,
     "shared/files.py atomic_replace": replaced,
     "shared/files.py make_folder": folders,
+    "shared/files.py private_folder": private,
     "shared/files.py write_atomically": whole,
     "shared/journal.py Journal": journal,
 }

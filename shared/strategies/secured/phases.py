@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from covey.shared.errors import DecodeError
-from covey.shared.numerics.vectors import Vector
-from covey.shared.secure.derivation import Start, sketch, start_of
+from covey.shared.numerics.vectors import Vector, blocks
+from covey.shared.secure.derivation import SKETCH, Start, start_of
 from covey.shared.secure.masks import Integers
 from covey.shared.secure.primitives import hashed
 from covey.shared.strategies.phase_names import AHEAD as AHEAD
@@ -49,6 +49,25 @@ def bytes_of(words: npt.NDArray[Any]) -> bytes:
 
 # of the report to this very order: `Terms.vectors` names those of the update, alike for all members
 NOT_COMPARED = frozenset({"sizes"})
+
+
+def sketch(models: Sequence[Vector], secret: bytes) -> bytes:
+    """Where some models lie: near models have near sketches, and nobody without the secret can make two others near, or two
+    near ones look different.
+
+    Four sums of the values with random signs (Alon, Matias, Szegedy 1999), in units of the length that values of 1 would add.
+    """
+    size = sum(model.size for model in models)
+    signs = np.random.Generator(np.random.Philox(key=int.from_bytes(secret[:16], "little")))
+    sums, square = np.zeros(4), float(size)
+    for model in models:
+        for span in blocks(model.size):
+            values = model[span].astype(np.float64)
+            square += float(values @ values)
+            bits = np.unpackbits(np.frombuffer(signs.bytes(-(-values.size // 8)), np.uint8))
+            np.negative(values, out=values, where=bits[: values.size].view(np.bool_))
+            sums += [values[bucket::4].sum() for bucket in range(4)]
+    return SKETCH.pack(*(sums / max(square, 1.0) ** 0.5))
 
 
 def start_of_work(
