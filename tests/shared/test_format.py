@@ -84,8 +84,8 @@ def without_format(message: Message) -> bytes:
     if isinstance(message, Document):
         body = json.dumps(tree).encode()
         return body[:-1] + check_key(body)
-    body: bytes = msgpack.packb(tree, use_bin_type=True)
-    return bytes([1]) + checksum_of(body) + body
+    packed: bytes = msgpack.packb(tree, use_bin_type=True)
+    return bytes([1]) + checksum_of(packed) + packed
 
 
 NUMBERED = sorted(name for name, one in SAMPLES.items() if "format" in type(one).model_fields)
