@@ -12,13 +12,13 @@ import site
 import subprocess
 import sys
 import tarfile
-import tomllib
 import venv
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from covey.shared.version import RELEASE
 from tests.processes import ROOT
 
 pytestmark = pytest.mark.processes
@@ -26,6 +26,7 @@ pytestmark = pytest.mark.processes
 SOURCES = ("agent", "broker", "coordinator", "examples", "scenarios", "shared", "src")
 FILES = ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md", "constraints.txt")
 BUILD = "import sys, setuptools.build_meta as backend; getattr(backend, sys.argv[1])(sys.argv[2])"
+COMMIT = "0123456789abcdef0123456789abcdef01234567"  # that the checkout has
 FOREIGN = "raise ImportError('this package belongs to somebody else')\n"
 
 
@@ -54,6 +55,8 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]
         shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=ignored)
     for name in FILES:
         shutil.copy(ROOT / name, tree / name)
+    (tree / ".git").mkdir()
+    (tree / ".git" / "HEAD").write_text(f"{COMMIT}\n")
     python("-c", BUILD, "build_sdist", str(work), folder=tree)
     (source,) = work.glob("covey-*.tar.gz")
     shutil.unpack_archive(source, work, filter="data")
@@ -124,9 +127,16 @@ def test_the_source_distribution_has_what_an_installation_wants(
 
 
 def test_a_version_has_the_same_number_everywhere() -> None:
-    number = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert f"\nversion: {number}\n" in (ROOT / "CITATION.cff").read_text()
-    assert number in (ROOT / "CHANGELOG.md").read_text()
+    assert f"\nversion: {RELEASE}\n" in (ROOT / "CITATION.cff").read_text()
+    assert RELEASE in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_commit_of_a_checkout_stays_in_what_is_made_of_it(
+    distributions: tuple[Path, Path],
+) -> None:
+    """The wheel is made of the source distribution, which has no git."""
+    for made in distributions:
+        assert made.name.startswith(f"covey-{RELEASE}+g{COMMIT[:8]}")
 
 
 def test_covey_comes_from_the_wheel(environment: Path, tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ class Checkpoint:
         return facts
 
     def must_be_of_this_format(self, kind: type[Any] | None = None) -> None:
-        """UserError if a program of another format wrote it: to continue with it could mean something else.
+        """UserError if a program of another format wrote it: to continue it could mean something else.
 
         `kind`: of the state, if it is known; a key that it does not have is another version's.
         """
@@ -78,7 +78,7 @@ class Checkpoint:
             raise self.of_another_format()
 
     def of_another_format(self) -> UserError:
-        """The checkpoint is whole, and this version cannot continue with it."""
+        """The checkpoint is whole, and this version cannot continue it."""
         manifest = self._read()
         number = manifest.get("format", NONE)
         begun = begun_with_other(

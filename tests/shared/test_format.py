@@ -1,4 +1,4 @@
-"""The format number: what has another one is not what is damaged, and a changed meaning has a new number."""
+"""The format number: what has another one is kept apart from what is damaged, and a changed meaning has a new number."""
 
 from __future__ import annotations
 
