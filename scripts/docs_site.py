@@ -73,7 +73,14 @@ NAVIGATION = {
         "mistakes",
     ],
     "Evidence": ["results", "performance", "chaos", "fuzzing"],
-    "Project": ["architecture", "contributing", "style", "changelog", "security-policy"],
+    "Project": [
+        "architecture",
+        "decisions",
+        "contributing",
+        "style",
+        "changelog",
+        "security-policy",
+    ],
 }
 
 MARK = re.compile(r"^<!-- generated: ([\w-]+) -->$", re.MULTILINE)
