@@ -1,7 +1,7 @@
 """When to show that a run waits, and for what. Pure: time is an argument.
 
 A reason is shown once it has lasted for a while, again when it changes, and again from time to time: a line that was
-printed an hour ago does not show whether the run still waits. Whoever waits may also give up after a time.
+printed an hour ago does not show whether the run still waits. Anyone who waits may also give up after a time.
 """
 
 from __future__ import annotations
