@@ -95,6 +95,7 @@ ENTRIES = (
             "phase": "name of the open phase; empty where none is open",
             "step": "number of the newest step",
             "state": "what the coordinator does",
+            "given_up": "with `state` stopped: the run ended without its last round, and can be resumed",
             "task": "the task to check the data against: `features`, `classes`, `model`, `scale`, `standardise`",
             "task_digest": "name of that task; an agent repeats it in its status once its data was checked",
             "batch": "samples of a mini-batch of the run; a device with a limit on its memory tries a step",

@@ -159,7 +159,8 @@ class Session:
         if not coordinator.online:
             return "the coordinator is offline; this agent continues when it is back"
         if _is_over(coordinator):
-            return f"run {coordinator.name} is {coordinator.state}; waiting for the next one"
+            ended = "was given up" if coordinator.given_up else f"is {coordinator.state}"
+            return f"run {coordinator.name} {ended}; waiting for the next one"
         return ""
 
     @property

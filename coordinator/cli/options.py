@@ -108,7 +108,7 @@ CONTRADICTIONS = (
     (
         "in_process",
         "needs no broker",
-        (*BROKER_OPTIONS, "shard", "embedded", "metrics", "aggregators"),
+        (*BROKER_OPTIONS, "shard", "embedded", "metrics", "aggregators", "give_up_after"),
     ),
     ("executor", "runs without a broker", (*BROKER_OPTIONS, "shard", "embedded")),
     ("embedded", "starts its own broker", (*BROKER_OPTIONS, "shard")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import shlex
 import sys
@@ -78,6 +79,15 @@ def run(
             show_default=False,
         ),
     ] = None,
+    give_up_after: Annotated[
+        float | None,
+        typer.Option(
+            min=1.0,
+            metavar="<seconds>",
+            help="end the run, with exit code 2, once it has waited so long for agents  [default: it waits on]",
+            show_default=False,
+        ),
+    ] = None,
     in_process: InProcess = False,
     data_root: DataRoot = None,
     metrics: Annotated[
@@ -142,6 +152,7 @@ def run(
         tuple(several_brokers(connection, shard)),
         cluster,
         aggregators,
+        math.inf if give_up_after is None else give_up_after,
     )
     observing: AbstractContextManager[Observer]
     observing = nullcontext(json_notice) if as_json else ProgressBar(out(), loaded.rounds.count)
@@ -157,7 +168,11 @@ def run(
 
             result = driver.alone(loaded, options, observer)
         else:
-            result = asyncio.run(command.run(loaded, options, observer))
+            try:
+                result = asyncio.run(command.run(loaded, options, observer))
+            except command.RunGivenUpError as error:
+                again = resume_command(sys.argv[1:])
+                raise UserError(f"{error}; to continue: {again}") from None
         if result is not None:
             finish_tracked(tracked, options.folder, result)
     if result is None:

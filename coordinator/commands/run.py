@@ -41,6 +41,10 @@ CLIENT_DIGITS = 8  # of the coordinator's MQTT client id
 MAX_DESCRIPTORS = 65_536  # where the system has no limit
 
 
+class RunGivenUpError(UserError):
+    """The run was given up, and can be resumed."""
+
+
 @dataclass(frozen=True)
 class _Addresses:
     """The brokers of a run, as their two kinds of clients reach them."""
@@ -56,7 +60,8 @@ async def run(scenario: Scenario, options: Options, observer: Observer) -> dict[
         the result, as result.json has it; None if the operator stopped the run
 
     Raises:
-        UserError: the run cannot start, or was given up
+        RunGivenUpError: the run was given up
+        UserError: the run cannot start
     """
     raise_descriptor_limit()
     task = asyncio.current_task()
@@ -113,7 +118,13 @@ async def _run(
         # simulated agents keep nothing through a power cut either: they do the work again
         this.spool.durable = fleet is None
         link = await _connect(stack, brokers.coordinator, scenario.federation, options.cluster)
-        service = Service(this, link, observer=observer, aggregators=options.aggregators)
+        service = Service(
+            this,
+            link,
+            observer=observer,
+            aggregators=options.aggregators,
+            give_up_after_s=options.give_up_after_s,
+        )
         _serve_metrics(stack, options, service)
         # From here on a signal stops the service, which ends in order, and no longer cancels the task.
         cancel = signals.stop
@@ -125,7 +136,7 @@ async def _run(
     if reason is None:
         return None
     if reason:
-        raise UserError(f"the run was given up after round {this.engine.round}: {reason}")
+        raise RunGivenUpError(f"the run was given up after round {this.engine.round}: {reason}")
     return await finish(this, options.data_root, options.allowed)
 
 

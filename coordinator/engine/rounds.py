@@ -316,6 +316,10 @@ class RoundEngine:
         present = tuple(sorted(pool.admitted(pool.awake)))
         return View(self.round, self.rules.rounds, self.attempt, present)
 
+    def give_up(self) -> None:
+        """The run is over: the operator's patience is."""
+        self.stage = Stage.DONE
+
     def end_rounds(self) -> View:
         """No round comes after those that were folded: from now on newcomers of the rules are agents like others."""
         self.rules = replace(self.rules, rounds=self.round)

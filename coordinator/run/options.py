@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,3 +28,4 @@ class Options:
     brokers: tuple[BrokerUrl, ...] = ()  # several; they replace `broker` and those of the scenario
     cluster: bool = False  # they are addresses of one broker, which are tried in turn
     aggregators: bool = False  # reports may come as sums of `coordinator aggregate`
+    give_up_after_s: float = math.inf  # of waiting for agents

@@ -561,6 +561,11 @@ class Run:
         self.audit.note("forget", agent=client)
         return [self._recorded(notices.AgentForgotten(client, self.engine.round))]
 
+    def give_up(self, why: str) -> Effects:
+        """End the run without its last round. It can be resumed: nothing of this is in the checkpoint."""
+        self.engine.give_up()
+        return self._finish(why)
+
     def _finish(self, why: str) -> Effects:
         self.audit.note("finish", round=self.engine.round, why=why)
         return [*self._orders_of_all(), Done(why)]

@@ -35,6 +35,7 @@ class OwnStatus:
         self._session = session
         # the newest roll call on each broker
         self._epochs = [""] * shards
+        self.given_up = False  # the run ended without its last round; it can be resumed
         self._calls = 0  # roll calls so far, on any broker
         self._stored: tuple[str, int, int, bool] | None = None  # what the run's folder has
 
@@ -121,7 +122,8 @@ class OwnStatus:
             rounds=scenario.rounds.count,
             phase=self.phase,
             step=engine.number,
-            state="stopped" if stopped else self.state,
+            state="stopped" if stopped or self.given_up else self.state,
+            given_up=self.given_up,
             task=task.for_agents(),
             task_digest=task.digest,
             batch=scenario.training.batch,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -123,7 +124,8 @@ def last_will(topics: Topics) -> Will:
 class Service:
     """A run over a link. The observer gets every line of the record and every event worth a line.
 
-    With `aggregators`, reports may come as sums of the aggregators near the brokers.
+    With `aggregators`, reports may come as sums of the aggregators near the brokers. A run that has waited for agents for
+    `give_up_after_s` without a break is given up.
     """
 
     def __init__(
@@ -134,6 +136,7 @@ class Service:
         observer: Observer = ignore,
         session: str | None = None,
         aggregators: bool = False,
+        give_up_after_s: float = math.inf,
     ) -> None:
         self.run = run
         self.link = link
@@ -164,7 +167,8 @@ class Service:
         self._connections = Connections(self.desk, self.aggregators)
         self._reader = Reader(self.desk, self.aggregators, self._give_way)
         self._clock = SteadyClock()
-        self._waiting = Waiting()
+        self._give_up_after_s = give_up_after_s
+        self._waiting = Waiting(give_up_after_s)
         self._held: list[Arrived] = []  # reports that wait for others
         self._items = Items(together=[Arrived, Seen, NotTaken])
         self._stopping = False
@@ -277,6 +281,7 @@ class Service:
             desk.show.due,
             desk.duplicate_ids.announce_at,
             self._waiting.due,
+            self._waiting.gives_up_at,
             desk.timers.next,
             desk.intake.wake_at,
             desk.silent.wake_at,
@@ -299,6 +304,9 @@ class Service:
                 if not self._stopping:
                     over = self._carry_out(self._decide(items, now), now)
                     self._show_waiting(now)
+                    if over is None and _is_due(self._waiting.gives_up_at, now):
+                        why = f"nothing could happen for {self._give_up_after_s:g} s: {self._waiting.why}"
+                        over = self._carry_out(self.run.give_up(why), now)
                     desk.effects += desk.show.publish(now)
                     desk.own_status.store()
             except DiskFullError as error:
@@ -551,6 +559,7 @@ class Service:
                         status_changed = True
                 case Done(why):
                     over = why
+                    desk.own_status.given_up = bool(why)
         if over is not None and self._was_over:
             return over
         if status_changed or over is not None:

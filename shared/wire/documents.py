@@ -146,6 +146,9 @@ class CoordinatorStatus(Document):
     phase: Text = ""
     step: Count = 0
     state: Literal["gathering", "open", "paused", "folding", "finished", "stopped"] = "gathering"
+    given_up: bool = (
+        False  # stopped without its last round; the reason is left out, for it names other agents
+    )
     task: Numbers | None = None
     task_digest: ShortText = ""
     batch: Count = 0  # samples of a mini-batch; 0: unknown
@@ -161,6 +164,8 @@ class CoordinatorStatus(Document):
             del fields["spread_s"]
         if not self.batch:
             del fields["batch"]
+        if not self.given_up:
+            del fields["given_up"]
         return fields
 
     @property

@@ -165,6 +165,13 @@ def test_a_new_agent_does_not_compare_its_data_with_the_task_of_a_run_that_is_ov
     assert session.waits_for == ""
 
 
+def test_a_run_that_was_given_up_is_called_so() -> None:
+    session = up()
+    left = status(task=True, state="stopped", given_up=True, name="old")
+    session.handle(e.CoordinatorSeen(left, retained=True), 0.0)
+    assert session.waits_for == "run old was given up; waiting for the next one"
+
+
 def test_changed_data_is_compared_with_the_present_task_or_with_the_next_one() -> None:
     session = up()
     assert react(session, e.DataChanged()) == []

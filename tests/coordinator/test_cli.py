@@ -331,3 +331,18 @@ def test_clips_without_a_limit_on_weights_are_remarked_on(tmp_path: Path) -> Non
         ).stderr
         == ""
     )
+
+
+def test_a_run_that_is_given_up_ends_with_one_message_that_has_the_command_to_continue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def given_up(_: Scenario, options: Options, *__: object) -> None:
+        raise command.RunGivenUpError(f"given up after {options.give_up_after_s:g} s")
+
+    monkeypatch.setattr(command, "run", given_up)
+    monkeypatch.setattr("sys.argv", ["coordinator", "run", "s.yaml"])
+    message = refusal("run", written(tmp_path, DIGITS), "--give-up-after", "60")
+    assert "given up after 60 s; to continue: coordinator run s.yaml --resume" in message
+    assert "needs no broker" in refusal(
+        "run", written(tmp_path, DIGITS), "--in-process", "--give-up-after", "60"
+    )

@@ -19,7 +19,7 @@ from covey.coordinator.serve import intake
 from covey.coordinator.serve.roster import MAX_UNKNOWN, Roster
 from covey.coordinator.serve.service import Service
 from covey.shared.mqtt.link import Message
-from covey.shared.wire.documents import AgentStatus, Control, RosterMessage
+from covey.shared.wire.documents import AgentStatus, Control, CoordinatorStatus, RosterMessage
 from covey.shared.wire.messages import Part, digest
 from covey.shared.wire.topics import Topics
 from tests import clock
@@ -487,3 +487,55 @@ def test_a_run_that_is_resumed_after_its_end_keeps_the_roster_of_its_end(tmp_pat
     clock.run(program())
     roster = read_roster(tmp_path / "run")
     assert len(roster.agents) == 8
+
+
+async def left_alone(fleet: Fleet, run: Run, paused: bool = False) -> str | None:
+    """Why a run ends whose agents all leave and do not come back."""
+    async with fleet.broker.link("coordinator") as link, asyncio.TaskGroup() as group:
+        service = Service(run, link, give_up_after_s=600.0)
+        serving = group.create_task(service.serve())
+        await asyncio.sleep(1.2)
+        for client in list(fleet.lives):
+            await fleet.vanish(client)
+        if paused:
+            await link.publish(TOPICS.control, Control(command="pause").to_bytes())
+            await asyncio.sleep(7200.0)
+            service.stop()
+        return await serving
+
+
+def test_a_run_whose_agents_have_all_left_is_given_up_after_a_while_and_can_be_resumed(
+    tmp_path: Path,
+) -> None:
+    scene, broker = scenario("fedavg", rounds={"count": 2}), MemoryBroker()
+    own_rules, begin = rules(scene), setup(scene)
+
+    async def program() -> tuple[str | None, float, CoordinatorStatus, int]:
+        now = asyncio.get_running_loop().time
+        async with Fleet(tmp_path, scene, own_rules, broker, clients()) as fleet:
+            run = Run.start(tmp_path / "run", scene, begin, own_rules, "r1", now())
+            why, ended = await left_alone(fleet, run), now()
+            [(_, left)] = broker.retained.matching(TOPICS.coordinator_status)
+            for client in clients():
+                fleet.join(client)
+            again, _ = Run.resume(tmp_path / "run", scene, begin, own_rules, now())
+            await fleet.serve(again)
+        return why, ended, CoordinatorStatus.from_bytes(left), again.engine.round
+
+    why, ended, left, rounds = clock.run(program())
+    assert why is not None
+    assert why.startswith("nothing could happen for 600 s: 0 agents are there")
+    assert "; all agents have left; last heard: agent-0 at" in why
+    assert 600.0 < ended < 700.0
+    assert (left.state, left.given_up, rounds) == ("stopped", True, 2)
+
+
+def test_a_pause_is_no_reason_to_give_a_run_up(tmp_path: Path) -> None:
+    scene = scenario("fedavg")
+
+    async def program() -> str | None:
+        async with Fleet(tmp_path, scene, rules(scene), MemoryBroker(), clients()) as fleet:
+            run = Run.start(tmp_path / "run", scene, setup(scene), rules(scene), "r1", 0.0)
+            return await left_alone(fleet, run, paused=True)
+
+    assert clock.run(program()) is None
