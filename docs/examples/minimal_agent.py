@@ -34,6 +34,7 @@ Example = tuple[list[float], int]
 FEDERATION = "default"
 PROTOCOL_VERSION = 1
 REPORT_VERSION = 2  # of reports and their parts
+FORMAT = 1  # what the fields of statuses, orders and reports mean
 RESEND_S = 2.0
 RECONNECT_S = 1.0
 QOS = 1
@@ -203,7 +204,13 @@ class MinimalAgent:
             clean_session=True,
             protocol=mqtt.MQTTv311,
         )
-        will = {"agent": self.agent, "session": self.session, "serial": 0, "online": False}
+        will = {
+            "format": FORMAT,
+            "agent": self.agent,
+            "session": self.session,
+            "serial": 0,
+            "online": False,
+        }
         client.will_set(self.topic("status"), write_document(will), qos=QOS, retain=True)
         client.on_connect = self.on_connect
         client.on_message = self.on_message
@@ -255,6 +262,7 @@ class MinimalAgent:
     def publish_status(self, online: bool = True) -> None:
         self.serial += 1
         status = {
+            "format": FORMAT,
             "agent": self.agent,
             "session": self.session,
             "serial": self.serial if online else 0,
@@ -365,6 +373,7 @@ class MinimalAgent:
         step = self.order["step"]
         self.reported_work = content_digest(msgpack.packb(work))
         report: Fields = {
+            "format": FORMAT,
             "run": self.run_id,
             "step": step,
             "work": self.reported_work,
