@@ -221,6 +221,10 @@ class FesemMa(MultiCentre[FesemMaState]):
         counts = Expected(_outputs(state.layout), whole=True, required=False)
         return {"classes": counts}
 
+    @classmethod
+    def numbers_of(cls, phase: str) -> frozenset[str]:
+        return super().numbers_of(TRAIN if phase.startswith(LAYER) else phase)
+
     def entry_order(self, state: FesemMaState) -> Order:
         if state.models:
             return Order(models=(MEAN_OF_CENTRES,), numbers=self.entry_epochs)
