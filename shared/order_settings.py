@@ -13,7 +13,8 @@ from covey.shared.errors import PublicError
 from covey.shared.numerics.split import Patterns, Split
 from covey.shared.numerics.vectors import Layout
 from covey.shared.scenario.task import SPLIT, Task
-from covey.shared.strategies.base import Strategy, Training
+from covey.shared.strategies.base import ALTERNATIVE, Strategy, Training
+from covey.shared.strategies.phase_names import AHEAD, BOX, EVALUATE, JOIN
 from covey.shared.strategies.registry import AnyStrategy
 from covey.shared.wire.messages import Work
 
@@ -27,6 +28,27 @@ _strategy: TypeAdapter[Strategy[Any]] = TypeAdapter(AnyStrategy)
 def settings_of(work: Work) -> Settings:
     """The method with its hyper-parameters, and the training settings. Raises PublicError if either is invalid."""
     return _settings(_packed([work.strategy, work.training]), consent())
+
+
+def check_numbers(strategy: Strategy[Any], work: Work) -> None:
+    """Raise PublicError for a number in an order that neither the method nor the run has in this phase.
+
+    Without this check a number without meaning would make a second order of the same work.
+    """
+    for name in sorted(work.numbers.keys() - _numbers_of(strategy, work)):
+        raise PublicError(
+            f"numbers.{name}: the method {strategy.name} declares no such number for the phase {work.phase}; "
+            "the order is refused"
+        )
+
+
+def _numbers_of(strategy: Strategy[Any], work: Work) -> frozenset[str]:
+    """The names that an order of this phase may have."""
+    if work.phase in (BOX, JOIN):  # which announce the work of another phase
+        return strategy.numbers_of(str(work.numbers.get(AHEAD))) | {AHEAD}
+    of_method = strategy.numbers_of(work.phase)
+    can_fall_back = strategy.fallback is not None and bool(work.evaluation.get("fallback"))
+    return of_method | {ALTERNATIVE} if work.phase == EVALUATE and can_fall_back else of_method
 
 
 def layout_of(work: Work) -> Layout:

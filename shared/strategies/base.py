@@ -109,6 +109,7 @@ from covey.shared.strategies.training import factor_in as factor_in
 ClientId = str
 Numbers = Mapping[str, Any]  # int, float, str, or lists of these: travels as msgpack
 SampleIndices = npt.NDArray[np.int64]  # training samples by their place in the data
+OrderNumbers = Mapping[str, tuple[str, ...]]  # by phase: the names of numbers
 ClientState = Mapping[str, npt.NDArray[Any]]  # what a client keeps between orders, by name
 Mixture = tuple[tuple[float, Vector], ...]  # (weight, model): weighted means of softmax outputs
 Models = tuple[Vector, ...]  # of equal length (d,)
@@ -582,6 +583,10 @@ class Strategy(BaseModel, Generic[S]):
     # Does the server keep the latest model of each client? The plan of a run counts its memory.
     keeps_models: ClassVar[bool] = False
 
+    # The numbers that the client half reads in an order, by phase, beside those that the bases declare. Agents refuse
+    # an order with any other: one without meaning would make a second order of the same work.
+    order_numbers: ClassVar[OrderNumbers] = {}
+
     # The fewest samples of a class whose sums are in a card of a simulated agent, if `task.min_cell` is not set.
     simulated_cell: ClassVar[int] = MIN_CELL
 
@@ -631,6 +636,12 @@ class Strategy(BaseModel, Generic[S]):
         if self.server is not None and (why := self.refuses(self.server)):
             raise ValueError(f"server is not for {_name_of(self)}: {why}; leave it out")
         return self
+
+    @classmethod
+    def numbers_of(cls, phase: str) -> frozenset[str]:
+        """The numbers that an order of this phase may carry, as the class and its bases declare them."""
+        declared = [vars(one).get("order_numbers", {}) for one in cls.__mro__]
+        return frozenset(name for by_phase in declared for name in by_phase.get(phase, ()))
 
     @property
     def starts(self) -> int:

@@ -41,6 +41,7 @@ from covey.shared.strategies.base import (
     Job,
     Local,
     Order,
+    OrderNumbers,
     Phase,
     PrivacyFacet,
     Report,
@@ -65,6 +66,7 @@ from covey.shared.strategies.bases.cut import (
 from covey.shared.strategies.bases.hard import START, TO_THE_LAST_GOOD
 from covey.shared.strategies.bases.options import Quorum
 from covey.shared.strategies.bases.soft import merged
+from covey.shared.strategies.phase_names import CARD
 
 SKETCH = 256  # values of a sketched update: 1 kB
 
@@ -92,6 +94,10 @@ class FedClust(ClusteredOnce[FedClustState]):
 
     fallback: ClassVar[Fallback | None] = TO_THE_LAST_GOOD
 
+    order_numbers: ClassVar[OrderNumbers] = {
+        SIGNATURE: (CARD, "epochs", "steps"),
+        ENTRY: ("epochs", "steps"),
+    }
     summary: ClassVar[str] = "cluster once by first updates, then one FedAvg per cluster"
     source: ClassVar[str] = "Islam et al. 2024"
 

@@ -31,6 +31,7 @@ from covey.shared.numerics.averages import fair_weights
 from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.strategies.base import (
     LARGEST,
+    TRAIN,
     ClientId,
     ClientState,
     Expected,
@@ -38,6 +39,7 @@ from covey.shared.strategies.base import (
     Job,
     Local,
     Order,
+    OrderNumbers,
     Phase,
     Report,
     Reports,
@@ -116,6 +118,7 @@ class FedNova(SingleModel[NovaState]):
 
     sealed: ClassVar[Sealed | None] = Sealed()
 
+    order_numbers: ClassVar[OrderNumbers] = {TRAIN: (SUMMED,)}
     summary: ClassVar[str] = "FedAvg that counts a client's direction, not how far it went"
     source: ClassVar[str] = "Wang et al. 2020"
 

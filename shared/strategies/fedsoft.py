@@ -32,6 +32,7 @@ from covey.shared.strategies.base import (
     ESTIMATE,
     LAST_MODEL,
     MODEL,
+    TRAIN,
     ClientId,
     Clients,
     ClientState,
@@ -43,6 +44,7 @@ from covey.shared.strategies.base import (
     Models,
     Moving,
     Order,
+    OrderNumbers,
     Phase,
     Report,
     Reports,
@@ -90,6 +92,7 @@ class FedSoft(Strategy[FedSoftState]):
 
     client_fields = ("importance", "samples", "trained", "late", "asked")
 
+    order_numbers: ClassVar[OrderNumbers] = {TRAIN: ("pull",)}
     summary: ClassVar[str] = (
         "soft clusters; each client trains one personal model pulled towards all of them"
     )

@@ -44,6 +44,7 @@ from covey.shared.strategies.base import (
     CHOICE,
     ENTRY,
     MODEL,
+    TRAIN,
     WARMUP,
     Buffering,
     ClientId,
@@ -51,6 +52,7 @@ from covey.shared.strategies.base import (
     Job,
     Local,
     Order,
+    OrderNumbers,
     PrivacyFacet,
     Report,
     Reports,
@@ -96,6 +98,7 @@ class Fesem(MultiCentre[FesemState]):
     signature_phases: ClassVar[tuple[str, ...]] = (WARMUP, ENTRY)
     client_fields = ("assign", "asked", "stored", "since", "samples", "sketches")
 
+    order_numbers: ClassVar[OrderNumbers] = {TRAIN: ("mu",)}
     summary: ClassVar[str] = (
         "K-means over client models in every round, with a pull towards the own centre"
     )

@@ -57,6 +57,7 @@ from covey.shared.strategies.base import (
     Job,
     Local,
     Order,
+    OrderNumbers,
     Phase,
     Report,
     Reports,
@@ -109,6 +110,7 @@ class FesemMa(MultiCentre[FesemMaState]):
     client_fields = ("assign", "asked", "stored", "counts", "cohort", "places")
     usual: ClassVar[int] = 3
 
+    order_numbers: ClassVar[OrderNumbers] = {TRAIN: ("mu", "frozen")}
     summary: ClassVar[str] = (
         "FeSEM with hidden units matched before models are compared and averaged"
     )
@@ -218,6 +220,10 @@ class FesemMa(MultiCentre[FesemMaState]):
             return {}
         counts = Expected(_outputs(state.layout), whole=True, required=False)
         return {"classes": counts}
+
+    @classmethod
+    def numbers_of(cls, phase: str) -> frozenset[str]:
+        return super().numbers_of(TRAIN if phase.startswith(LAYER) else phase)
 
     def entry_order(self, state: FesemMaState) -> Order:
         if state.models:

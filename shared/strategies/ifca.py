@@ -47,6 +47,7 @@ from covey.shared.strategies.base import (
     Local,
     Mixture,
     Order,
+    OrderNumbers,
     Phase,
     PrivacyFacet,
     Report,
@@ -67,6 +68,7 @@ from covey.shared.strategies.base import (
 from covey.shared.strategies.bases.cut import (
     CARD_ORDER,
     CARDS_ALONE,
+    SQUARES,
     Numbered,
     cards_of,
     sampled,
@@ -90,6 +92,7 @@ from covey.shared.strategies.bases.hypotheses import (
 from covey.shared.strategies.bases.losses import comparable, lowest
 from covey.shared.strategies.bases.single import counted
 from covey.shared.strategies.fedsgd import decayed
+from covey.shared.strategies.phase_names import CARD
 from covey.shared.strategies.sums import SumsAtHand
 
 COLLAPSED = 5  # rounds in which all reporters choose the same hypothesis
@@ -108,6 +111,7 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
     unset: ClassVar[tuple[str, ...]] = ("server", "freeze_after", "choose_first")
     sealed: ClassVar[Sealed | None] = Sealed(clear=(SIGNATURE, CHOOSE))
 
+    order_numbers: ClassVar[OrderNumbers] = {SIGNATURE: (CARD, SQUARES), TRAIN: (CHOICE,)}
     summary: ClassVar[str] = "K models; each client trains the one with its lowest training loss"
     source: ClassVar[str] = "Ghosh et al. 2020, Mansour et al. 2020"
 

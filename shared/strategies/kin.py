@@ -41,6 +41,7 @@ from covey.shared.numerics.votes import LEAST, difference
 from covey.shared.sentences import some
 from covey.shared.strategies.base import (
     ENTRY,
+    EVALUATE,
     HOLD_BACK,
     LAST_MODEL,
     MODEL,
@@ -56,6 +57,7 @@ from covey.shared.strategies.base import (
     Local,
     Mixture,
     Order,
+    OrderNumbers,
     Phase,
     PrivacyFacet,
     Proximity,
@@ -76,6 +78,7 @@ from covey.shared.strategies.bases.cut import (
     INPUTS,
     LABELS,
     OF_CARDS,
+    SQUARES,
     Tested,
     asking,
     bases_of,
@@ -94,6 +97,7 @@ from covey.shared.strategies.bases.single import sample_term
 from covey.shared.strategies.bases.vote import (
     GROUP_OR_ALL,
     QUESTION,
+    VOTE_NUMBERS,
     Ballot,
     after_round,
     ballot,
@@ -107,6 +111,7 @@ from covey.shared.strategies.bases.vote import (
     outcomes_of,
     standing,
 )
+from covey.shared.strategies.phase_names import CARD
 
 VOTERS = 6  # agents; fewer have no first vote
 MOST_DRAWN = 200  # agents; of more no distances are kept for a picture
@@ -188,6 +193,13 @@ class Kin(ManyModels[KinState]):
     simulated_cell: ClassVar[int] = 1
     no_server: ClassVar[str] = "its votes compare averages of reports, which it would move"
 
+    order_numbers: ClassVar[OrderNumbers] = {
+        SIGNATURE: (CARD, SQUARES),
+        ENTRY: (CARD, SQUARES),
+        VOTE: (*VOTE_NUMBERS, PRIOR),
+        TRAIN: (ALONE, WATCH, HOLD_BACK, PRIOR),
+        EVALUATE: (PRIOR,),
+    }
     summary: ClassVar[str] = (
         "cards and tests find which shift there is, votes decide on groups; without a shift FedAvg"
     )

@@ -19,12 +19,14 @@ from covey.shared.errors import DataError
 from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import (
     LAST_MODEL,
+    TRAIN,
     ClientId,
     ClientState,
     Job,
     Local,
     Mixture,
     Order,
+    OrderNumbers,
     Phase,
     PrivacyFacet,
     Report,
@@ -57,6 +59,7 @@ class LocalOnly(Strategy[LocalState]):
     individual: ClassVar[bool] = True  # nothing is sent
     client_fields = ("trained",)
 
+    order_numbers: ClassVar[OrderNumbers] = {TRAIN: ("epochs",)}
     summary: ClassVar[str] = "no federation: every agent trains alone from the common start"
     source: ClassVar[str] = "baseline"
 

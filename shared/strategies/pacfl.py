@@ -47,6 +47,7 @@ from covey.shared.strategies.base import (
     Job,
     Local,
     Order,
+    OrderNumbers,
     Phase,
     PrivacyFacet,
     Report,
@@ -70,6 +71,7 @@ from covey.shared.strategies.bases.cut import (
 from covey.shared.strategies.bases.hard import START, TO_THE_LAST_GOOD, joined
 from covey.shared.strategies.bases.options import Quorum
 from covey.shared.strategies.bases.soft import merged
+from covey.shared.strategies.phase_names import CARD
 
 VectorLabels = tuple[int, ...]  # the class of each vector of a signature
 Place = tuple[int, int]  # of a vector in a signature: its class, and its order within the class
@@ -100,6 +102,7 @@ class Pacfl(ClusteredOnce[PacflState]):
 
     fallback: ClassVar[Fallback | None] = TO_THE_LAST_GOOD
 
+    order_numbers: ClassVar[OrderNumbers] = {SIGNATURE: (CARD,)}
     summary: ClassVar[str] = (
         "cluster once by angles between data subspaces, then one FedAvg per cluster"
     )

@@ -26,12 +26,14 @@ from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.strategies.base import (
     GRADIENTS,
     MODEL,
+    TRAIN,
     ClientId,
     ClientState,
     Job,
     Local,
     Mixture,
     Order,
+    OrderNumbers,
     Phase,
     Report,
     Reports,
@@ -60,6 +62,7 @@ class PerFedAvg(SingleModel[PerFedAvgState]):
     """The model is an initialisation: a client adapts it before use, in `personal`."""
 
     sealed: ClassVar[Sealed | None] = Sealed()
+    order_numbers: ClassVar[OrderNumbers] = {TRAIN: ("beta",)}
     summary: ClassVar[str] = "learns a start that one local gradient step makes good"
     source: ClassVar[str] = "Fallah et al. 2020"
 

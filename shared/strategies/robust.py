@@ -31,6 +31,7 @@ from covey.shared.numerics.clustering import euclidean, nearest
 from covey.shared.numerics.trimmed import Trim, ball, robust_mean, trimmed_kmeans, trimmed_mean
 from covey.shared.numerics.vectors import Vector, combine, dot, mean
 from covey.shared.strategies.base import (
+    ENTRY,
     GRADIENT,
     GRADIENTS,
     MODEL,
@@ -40,6 +41,7 @@ from covey.shared.strategies.base import (
     Job,
     Local,
     Order,
+    OrderNumbers,
     Phase,
     Report,
     Reports,
@@ -91,6 +93,7 @@ class Robust(ClusteredOnce[RobustState]):
     sealed = None
     fallback: ClassVar[Fallback | None] = TO_THE_LAST_GOOD
 
+    order_numbers: ClassVar[OrderNumbers] = {SOLVE: ("epochs",), ENTRY: ("epochs",)}
     summary: ClassVar[str] = (
         "trimmed K-means over locally trained models, once, then trimmed means per cluster"
     )

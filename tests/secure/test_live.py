@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from covey.agent.light.numpy_learner import NumpyLocal
 from covey.coordinator.run.orders import OrderBook
+from covey.coordinator.simulate.virtual_clock import GivenUpError
 from covey.shared.secure.messages import Introduction
-from covey.shared.strategies.base import Order
+from covey.shared.strategies.base import Order, Phase
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.secured.coordinator import Secured
-from covey.shared.strategies.secured.phases import WORDS, bytes_of, words_of
+from covey.shared.strategies.secured.phases import BOX, JOIN, UNMASK, WORDS, bytes_of, words_of
 from tests.secure.live import TASK, Devices, made, sums
 
 VICTIM = "a3"
@@ -94,11 +97,7 @@ def leave_out(monkeypatch: pytest.MonkeyPatch, client: str) -> None:
     monkeypatch.setattr(Secured, "_boxes", lied)
 
 
-def with_nonce(one: Order) -> Order:
-    return replace(one, numbers={**one.numbers, "nonce": 2})
-
-
-@pytest.mark.parametrize("lie", ["nonce", "another round", "one ulp", "another learning rate"])
+@pytest.mark.parametrize("lie", ["another round", "one ulp", "another learning rate"])
 def test_two_sums_of_one_training_with_a_member_less_are_refused_by_content(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lie: str
 ) -> None:
@@ -106,10 +105,8 @@ def test_two_sums_of_one_training_with_a_member_less_are_refused_by_content(
     [first] = sums(made(devices, "run-1"))
     assert (first["end"], devices.failures) == ("sum", [])
     sections: dict[str, Any] = {}
-    order, model = Secured._order, FedAvg.model
+    model = FedAvg.model
     match lie:
-        case "nonce":
-            monkeypatch.setattr(Secured, "_order", lambda *known: with_nonce(order(*known)))
         case "another round":
             sections = {"seed": 4}
         case "another learning rate":
@@ -122,3 +119,28 @@ def test_two_sums_of_one_training_with_a_member_less_are_refused_by_content(
     found = sums(made(devices, "run-2", **sections))
     assert not [one for one in found if one["end"] == "sum"]
     assert any("from the same models, with other members" in why for why in devices.failures)
+
+
+@pytest.mark.parametrize("phase", [BOX, JOIN, "train", UNMASK, "evaluate"])
+def test_a_number_that_the_method_does_not_declare_is_refused_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str
+) -> None:
+    honest, train = OrderBook._work_with, NumpyLocal.train
+    trained = []
+
+    def lied(self: OrderBook, own: Phase, order: Order, models: Any) -> Any:
+        numbers = {**order.numbers, "nonce": 2} if own.name == phase else order.numbers
+        return honest(self, own, replace(order, numbers=numbers), models)
+
+    def counted(self: NumpyLocal, *how: Any, **more: Any) -> Any:
+        trained.append(self)
+        return train(self, *how, **more)
+
+    monkeypatch.setattr(OrderBook, "_work_with", lied)
+    monkeypatch.setattr(NumpyLocal, "train", counted)
+    devices = Devices(tmp_path)
+    with contextlib.suppress(GivenUpError):
+        made(devices, "run")
+    why = f"numbers.nonce: the method fedavg declares no such number for the phase {phase}; "
+    assert any(why in failure for failure in devices.failures)
+    assert bool(trained) == (phase in (UNMASK, "evaluate"))  # both come after the training

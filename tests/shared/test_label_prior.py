@@ -34,7 +34,8 @@ def worked(model: Any, setting: str, phase: str = "train", **numbers: Any) -> An
     """The report of an order, and its model for use."""
     task = {**VECTORS, "features": [5], "label_prior": setting}
     layout = LAYOUT.to_wire()
-    message = order(1, ref(), phase=phase, round_=1, task=task, layout=layout, numbers=numbers)
+    method: dict[str, Any] = {"strategy": {"name": "kin"}, "numbers": numbers} if numbers else {}
+    message = order(1, ref(), phase=phase, round_=1, task=task, layout=layout, **method)
     report, _ = execute_order(message, [model], CLIENT, {}, client="c")
     return report, model_for_use(message, [model], CLIENT, {}, client="c")
 

@@ -15,16 +15,19 @@ from covey.shared.numerics.clustering import Labels, Matrix
 from covey.shared.numerics.kinship import Card
 from covey.shared.numerics.vectors import Vector, mean
 from covey.shared.strategies.base import (
+    ENTRY,
     MODEL,
     WARMUP,
     ClientId,
     GradientCorrection,
+    OrderNumbers,
     Phase,
     Reports,
     Shown,
 )
-from covey.shared.strategies.bases.cut import Gated, Numbered, Tested, shift_facts
+from covey.shared.strategies.bases.cut import SQUARES, Gated, Numbered, Tested, shift_facts
 from covey.shared.strategies.bases.hard import joined
+from covey.shared.strategies.phase_names import CARD
 
 MEAN_OF_CENTRES = "mean"  # key of the model that newcomers start from
 
@@ -52,6 +55,8 @@ class Warmup(NamedTuple):
 
 class MultiCentre(Numbered, Gated[C], Generic[C]):
     """A method writes what it keeps of reports (`keep`) and how it compares models with centres (`nearest_centres`)."""
+
+    order_numbers: ClassVar[OrderNumbers] = {WARMUP: (CARD, SQUARES, "epochs"), ENTRY: ("epochs",)}
 
     squares: ClassVar[bool] = True
     individual: ClassVar[bool] = True

@@ -47,6 +47,7 @@ from covey.shared.strategies.base import (
     Job,
     Local,
     Order,
+    OrderNumbers,
     Phase,
     Proximity,
     Report,
@@ -64,6 +65,7 @@ from covey.shared.strategies.bases.hard import Clustered, HardClustered, sizes
 from covey.shared.strategies.bases.single import KEY
 from covey.shared.strategies.bases.vote import (
     CLUSTERS,
+    VOTE_NUMBERS,
     Ballot,
     after_round,
     ballot,
@@ -437,6 +439,8 @@ class ClusteredOnce(Gated[G], Generic[G]):
     """Cuts a tree where the cards find a shift."""
 
     client_fields: ClassVar[tuple[str, ...]] = ("assign", "asked", "shares")
+    order_numbers: ClassVar[OrderNumbers] = {TRAIN: (HOLD_BACK,), VOTE: VOTE_NUMBERS}
+
     sealed: ClassVar[Sealed | None] = Sealed(clear=(SIGNATURE, ENTRY, VOTE))
 
     unset: ClassVar[tuple[str, ...]] = ("server", "vote")

@@ -47,6 +47,7 @@ CLUSTERS = "clusters"  # name of the cut of a method that makes one
 # numbers of orders and reports of a vote
 QUESTION = "question"
 SHARE = "share"  # of the agent's own model in each average
+VOTE_NUMBERS = (QUESTION, HOLD_BACK, SHARE, CAP)  # of an order for a vote on groups
 GAIN = "gain"
 VARIANCE = "variance"
 

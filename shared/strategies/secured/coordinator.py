@@ -344,6 +344,8 @@ class Secured(Strategy[Any]):
             return replace(self._announced(state, work, client), whole=True)
         if progress.stage == BOX:
             order = self._own.order(state, phase, client)
+            if CAP not in self._own.numbers_of(phase.name):
+                return order
             return replace(order, numbers={**order.numbers, CAP: self.settings.cap})
         number, group = progress.sum_of(client)
         if group is None:
