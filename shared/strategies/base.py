@@ -583,7 +583,7 @@ class Strategy(BaseModel, Generic[S]):
     # Does the server keep the latest model of each client? The plan of a run counts its memory.
     keeps_models: ClassVar[bool] = False
 
-    # The numbers that the client half reads in an order, by phase, beside those that the bases declare. Agents refuse
+    # The numbers that the client half reads in an order, by phase, next to those that the bases declare. Agents refuse
     # an order with any other: one without meaning would make a second order of the same work.
     order_numbers: ClassVar[OrderNumbers] = {}
 
