@@ -42,7 +42,7 @@ def say(**changes):  # a JSON message: its last key is the checksum of the text 
 
 def on_connect(*_):
     client.subscribe([(coordinator, 1), (f"{me}/order", 1)])
-    say(online=True, epoch="", samples=len(y))
+    say(format=1, online=True, epoch="", samples=len(y))
 
 
 def on_message(_client, _userdata, message):
@@ -63,7 +63,7 @@ def on_message(_client, _userdata, message):
 def report(work, vector):
     fields = {"run": order["run"], "step": order["step"], "work": digest(msgpack.packb(work), 16)}
     fields |= {"client": name, "examples": len(y), "steps": 0, "loss": 0, "seconds": 0}
-    fields |= {"numbers": {"server": {"n": 0}}, "vectors": {}}
+    fields |= {"format": 1, "numbers": {"server": {"n": 0}}, "vectors": {}}
     if work["phase"] == "train":
         fields |= train(vector, work["layout"]["tensors"][1][1][0], work["training"])
     data = pack(fields)
