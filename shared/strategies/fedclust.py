@@ -97,6 +97,7 @@ class FedClust(ClusteredOnce[FedClustState]):
     order_numbers: ClassVar[OrderNumbers] = {
         SIGNATURE: (CARD, "epochs", "steps"),
         ENTRY: ("epochs", "steps"),
+        TRAIN: ("epochs", "steps"),  # an agent without a cluster does its entry first
     }
     summary: ClassVar[str] = "cluster once by first updates, then one FedAvg per cluster"
     source: ClassVar[str] = "Islam et al. 2024"

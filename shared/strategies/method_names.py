@@ -38,3 +38,5 @@ METHODS = {
     "robust": "Robust",
     "scaffold": "Scaffold",
 }
+
+SECOND_NAMES = {"hypocluster": "ifca"}  # of the same class

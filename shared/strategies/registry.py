@@ -18,7 +18,7 @@ from covey.shared.consent import consent
 from covey.shared.errors import UserError
 from covey.shared.plain_name import OrItsName
 from covey.shared.strategies.base import Strategy
-from covey.shared.strategies.method_names import METHODS
+from covey.shared.strategies.method_names import METHODS, SECOND_NAMES
 
 Kind = type[Strategy[Any]]
 
@@ -42,7 +42,12 @@ BUILT_IN = _BuiltIn()
 
 def is_built_in(method: Strategy[Any]) -> bool:
     """Whether a method is Covey's own, whatever its name is."""
-    return method.name in METHODS and type(method) is BUILT_IN[method.name]
+    name = _first_name(method.name)
+    return name in METHODS and type(method) is BUILT_IN[name]
+
+
+def _first_name(name: str) -> str:
+    return SECOND_NAMES.get(name, name)
 
 
 def installed_method(name: str) -> type[Strategy[Any]]:
@@ -96,11 +101,11 @@ def _validated(value: Any) -> Strategy[Any]:
     if "name" not in value:
         raise PydanticKnownError("union_tag_not_found", {"discriminator": "'name'"})
     name = value["name"]
-    if isinstance(name, str) and name in METHODS:
-        return BUILT_IN[name].model_validate(value)
+    if isinstance(name, str) and _first_name(name) in METHODS:
+        return BUILT_IN[_first_name(name)].model_validate(value)
     if isinstance(name, str) and name in plugins.installed(plugins.STRATEGIES):
         return installed_method(name).model_validate(value)
-    known = ", ".join(map(repr, METHODS))
+    known = ", ".join(map(repr, [*METHODS, *SECOND_NAMES]))
     context = {"discriminator": "'name'", "tag": str(name), "expected_tags": known}
     raise PydanticKnownError("union_tag_invalid", context)
 

@@ -67,6 +67,7 @@ from covey.shared.strategies.bases.hard import (
 )
 from covey.shared.strategies.bases.options import Quorum
 from covey.shared.strategies.fedsgd import decayed
+from covey.shared.strategies.phase_names import CARD
 
 STEPS = 200  # of the logistic regression
 LOGREG = "logreg"  # features, and the name of their vector
@@ -93,7 +94,7 @@ class Robust(ClusteredOnce[RobustState]):
     sealed = None
     fallback: ClassVar[Fallback | None] = TO_THE_LAST_GOOD
 
-    order_numbers: ClassVar[OrderNumbers] = {SOLVE: ("epochs",), ENTRY: ("epochs",)}
+    order_numbers: ClassVar[OrderNumbers] = {SOLVE: (CARD, "epochs"), ENTRY: ("epochs",)}
     summary: ClassVar[str] = (
         "trimmed K-means over locally trained models, once, then trimmed means per cluster"
     )

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any, get_args
 
 import pytest
+from pydantic import TypeAdapter
 
-from covey.shared.strategies.method_names import METHODS
-from covey.shared.strategies.registry import BUILT_IN
+from covey.shared.strategies.base import Strategy
+from covey.shared.strategies.method_names import METHODS, SECOND_NAMES
+from covey.shared.strategies.registry import BUILT_IN, AnyStrategy
 
 LOADED = """
 import sys
 from pathlib import Path
 from covey.shared.scenario.load import load
 load(Path("scenarios/digits.yaml"), ["strategy.name=fedavg", "strategy.server.name=adam"])
-from covey.shared.strategies.method_names import METHODS
+from covey.shared.strategies.base import Strategy
+from covey.shared.strategies.method_names import METHODS, SECOND_NAMES
 print(*(name for name in METHODS if f"covey.shared.strategies.{name}" in sys.modules))
 """
 
@@ -26,6 +30,17 @@ def test_a_scenario_with_one_method_imports_one_method() -> None:
     assert done.stdout.split() == ["fedavg"]
 
 
+def names_of(kind: type[Strategy[Any]]) -> tuple[str, ...]:
+    return get_args(kind.model_fields["name"].annotation)
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_the_name_of_a_method_is_that_of_its_class(name: str) -> None:
     assert BUILT_IN[name].model_fields["name"].default == name
+
+
+def test_each_name_that_a_class_accepts_chooses_it() -> None:
+    names = {name: kind for kind in BUILT_IN.values() for name in names_of(kind)}
+    assert set(names) == {*METHODS, *SECOND_NAMES}
+    methods: TypeAdapter[Any] = TypeAdapter(AnyStrategy)
+    assert type(methods.validate_python({"name": "hypocluster", "n_clusters": 2})) is names["ifca"]
