@@ -14,9 +14,8 @@ from covey.shared.strategies.base import Strategy
 from covey.shared.strategies.registry import BUILT_IN
 
 SectionType = type[BaseModel]
-ANY_METHOD = Strategy[
-    Any
-]  # stands for all built-in methods, which are imported only if a question needs them
+# stands for all built-in methods, which are imported only if a question needs them
+ANY_METHOD = Strategy[Any]
 
 
 def models_at(path: Path, data: Any, root: SectionType) -> list[SectionType]:
