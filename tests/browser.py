@@ -32,7 +32,12 @@ OPTIONS = (
     "--remote-debugging-port=0",
 )
 STARTS_IN_S = 30.0
+LEFT_MEANWHILE = "Inspected target navigated or closed"
 COMPLAINTS = ("Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled")
+
+
+class PageLeft(Exception):
+    """The page was left for another while it answered."""
 
 
 class Page:
@@ -48,7 +53,8 @@ class Page:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Send one command of the DevTools protocol and return its result."""
+        """Send one command of the DevTools protocol and return its result. Raise `PageLeft` if the page was left for
+        another meanwhile."""
         number = next(self._numbers)
         message = {"id": number, "method": method, "params": parameters}
         self._connection.send(json.dumps(message))
@@ -59,6 +65,8 @@ class Page:
             if answer.get("method") == "Network.requestWillBeSent":
                 self.requests.append(answer["params"]["request"]["url"])
             if answer.get("id") == number:
+                if answer.get("error", {}).get("message") == LEFT_MEANWHILE:
+                    raise PageLeft
                 assert "error" not in answer, answer["error"]
                 result: dict[str, Any] = answer["result"]
                 return result
@@ -84,15 +92,21 @@ class Page:
         return answer["result"].get("value")
 
     def wait_for(self, expression: str, within_s: float = 60.0) -> float:
-        """Wait until an expression is true; the seconds that it took."""
+        """Wait until an expression is true, on this page or on one that a click leads to; the seconds that it took."""
         began = time.monotonic()
-        while not self.value(expression):
+        while not self._is_true(expression):
             waited = time.monotonic() - began
             assert waited < within_s, (
                 f"not within {within_s} s: {expression}\n{self.value('document.body.innerText')}"
             )
             time.sleep(0.02)
         return time.monotonic() - began
+
+    def _is_true(self, expression: str) -> bool:
+        try:
+            return bool(self.value(expression))
+        except PageLeft:
+            return False
 
     def click(self, selector: str) -> None:
         self.value(f"document.querySelector({json.dumps(selector)}).click()")
