@@ -27,7 +27,7 @@ FILES = sorted(
 # A module that lies in no room is a room of its own.
 STAIRS = {
     "shared": [
-        "errors extras json_text plain_name printable start timers waiting seeds child sentences array_files model_files version",
+        "errors extras json_text written printable start timers waiting seeds child sentences array_files model_files version",
         "consent files logs terminal bounded_http",
         "plugins journal",
         "audit",

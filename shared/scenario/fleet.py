@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from covey.shared.scenario.partition import Iid, PartitionOrFile
 from covey.shared.scenario.section import Section, Share
+from covey.shared.written import FIRST
 
 MAX_WORKERS = 1024  # all of them are started at once, and each takes some 200 MB
 MAX_AGENTS = 1_000_000  # simulated on one machine; indices of that many still fit its memory
@@ -91,6 +92,7 @@ class Fleet(Section):
     )
     data: str = Field(
         "digits",
+        json_schema_extra=FIRST,
         description="Data set that is divided among the agents: digits, fashion-mnist, cifar10, cifar100, svhn, "
         "emnist-byclass, emnist-letters, emnist-balanced, femnist, celeba, har, mnist-writer, a path below the data "
         "root or the working directory, module:function, or a data source of an installed package. A folder with one file or "
@@ -99,6 +101,7 @@ class Fleet(Section):
     )
     partition: PartitionOrFile = Field(
         Iid(),
+        json_schema_extra=FIRST,
         description="A partition rule such as {name: dirichlet, alpha: 0.5}, the name of a rule, or an .npz file with the arrays train_idx, "
         "train_ptr, test_idx and test_ptr.",
     )
@@ -124,6 +127,7 @@ class Fleet(Section):
         0,
         ge=0,
         le=MAX_WORKERS,
+        json_schema_extra=FIRST,
         description="Number of training processes. 0: one per processor core.",
     )
     together: int | None = Field(

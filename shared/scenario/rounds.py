@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from covey.shared.scenario.section import Section
 from covey.shared.scenario.stop import Stop
+from covey.shared.written import FIRST
 
 MAX_ROUNDS = 1_000_000  # `coordinator plan` goes through all of them
 
@@ -81,6 +82,7 @@ class Rounds(Section):
 
     mode: Literal["synchronous", "buffered"] = Field(
         "synchronous",
+        json_schema_extra=FIRST,
         description="synchronous: a round invites its agents together and waits for them. buffered: every agent works at its "
         "own pace, and a cluster's model is folded whenever buffer reports of it have arrived (FedBuff per cluster).",
     )
@@ -88,6 +90,7 @@ class Rounds(Section):
         10,
         ge=1,
         le=MAX_ROUNDS,
+        json_schema_extra=FIRST,
         description="R, the number of rounds to complete. Void rounds do not count. In buffered mode one fold is one round.",
     )
     buffer: int = Field(
@@ -111,6 +114,7 @@ class Rounds(Section):
         1.0,
         gt=0,
         le=1,
+        json_schema_extra=FIRST,
         description="C, the share of agents in a round: of N known agents, max(floor(C * N), 1) are invited. The default "
         "invites every agent.",
     )
@@ -133,11 +137,13 @@ class Rounds(Section):
     quorum: int = Field(
         1,
         ge=1,
+        json_schema_extra=FIRST,
         description="Minimum number of reports. A round with fewer is void: it changes no model and is drawn again.",
     )
     deadline_s: float = Field(
         600.0,
         gt=0,
+        json_schema_extra=FIRST,
         description="Time limit of a round, in seconds after it opened. With deadline: of the rounds before half of the invited "
         "agents have been timed.",
     )
@@ -154,12 +160,14 @@ class Rounds(Section):
     start_agents: int | None = Field(
         None,
         ge=1,
+        json_schema_extra=FIRST,
         description="Number of agents that must be online before the first phase. null: the whole simulated fleet, or 1 "
         "without a fleet section.",
     )
 
     stop: Stop | None = Field(
         None,
+        json_schema_extra=FIRST,
         description="End the rounds early, at a target or when the models no longer improve. null: all rounds take place.",
     )
     timing: Timing = Field(
@@ -167,6 +175,7 @@ class Rounds(Section):
     )
     publish: Literal["end", "best", "rounds", "never"] = Field(
         "end",
+        json_schema_extra=FIRST,
         description="The models that real devices with `--model-dir` get for use. end: those of the last round, when the run "
         "is finished. best: then those of the round with the best evaluation (needs evaluation.every). rounds: already during "
         "the run those of each round. never: only `coordinator promote` publishes models. A simulated fleet gets none.",

@@ -14,6 +14,7 @@ from covey.shared.numerics.measures import (
     MeasureName,
 )
 from covey.shared.scenario.section import Section
+from covey.shared.written import FIRST
 
 
 class Stop(Section):
@@ -26,12 +27,14 @@ class Stop(Section):
     )
     target: float | None = Field(
         None,
+        json_schema_extra=FIRST,
         description="End the rounds once the figure is as good as this. Accuracy, f1 and r2 are shares: 0.9 is 90 %. null: no "
         "target.",
     )
     patience: int | None = Field(
         None,
         ge=1,
+        json_schema_extra=FIRST,
         description="End the rounds after this many evaluations in a row without an improvement by more than min_delta. null: "
         "never.",
     )
