@@ -155,7 +155,7 @@ class Service:
             shards=len(self._shards),
             roster=roster,
             placement=placement,
-            silent=SilentShards(self.scenario.rounds.rollcall_s),
+            silent=SilentShards(self.scenario.rounds.timing.rollcall_s),
             intake=Intake(run, roster, placement),
             own_status=OwnStatus(run, len(self._shards), topics, own_session),
             show=RosterShow(run, topics, roster),

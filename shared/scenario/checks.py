@@ -196,10 +196,10 @@ def check_figures(
     if privacy.local is None or compare is None:
         return
     for method in compare.methods:
-        if method.local_last or "tuned" in (method.metric, compare.metric):
+        if "tuned" in (method.metric, compare.metric):
             raise ValueError(
-                f"privacy.local: compare, method {method.label}: mode E-tuned reads training samples without noise; leave "
-                "local_last out, and set metric to server"
+                f"privacy.local: compare, method {method.label}: mode E-tuned reads training samples without noise; set "
+                "metric to server"
             )
 
 

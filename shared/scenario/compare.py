@@ -71,7 +71,7 @@ def _union_members(union: JsonSchema) -> list[JsonSchema]:
 class Method(_WrittenFlat):
     """A column of a comparison, written flat: {name: fedclust, n_clusters: 4, training: {momentum: 0.5}}, or the name alone."""
 
-    newer: ClassVar[tuple[str, ...]] = ("split", "local_last")
+    newer: ClassVar[tuple[str, ...]] = ("split",)
 
     inner_field: ClassVar[str] = "strategy"
 
@@ -89,13 +89,6 @@ class Method(_WrittenFlat):
     split: dict[Role, tuple[TensorPattern, ...]] = Field(
         {},
         description="task.share, keep and freeze for this method, in place of those of the task, for example {keep: [fc3]}.",
-    )
-    local_last: float = Field(
-        0.0,
-        ge=0,
-        lt=1,
-        description="The share of the rounds, the last ones, in which agents train alone and send nothing: "
-        "these rounds are left out, and their epochs are added to evaluation.tune_epochs. Mode E-tuned measures the outcome. 0.33: the last third.",
     )
     metric: Metric | None = Field(
         None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 
@@ -67,10 +67,6 @@ class Durations(Section):
         description="Standard deviation of the logarithm. 1: the slowest of a hundred takes about ten times the median. 0: all "
         "take the same.",
     )
-    per: Literal["order", "agent"] = Field(
-        "order",
-        description="order: each order has a time of its own. agent: an agent takes equally long for all its orders.",
-    )
 
 
 class Drift(Section):
@@ -110,7 +106,8 @@ class Fleet(Section):
         0.2,
         gt=0,
         lt=1,
-        description="Share of examples that is held out for testing if the data set has no test part of its own.",
+        description="Share of examples that is held out for testing if the data set has no test part of its own. Under the rule "
+        "by_group it is a share of each agent's samples, also where the test part lacks one of the agents.",
     )
     newcomers: int = Field(
         0,

@@ -98,13 +98,6 @@ class ByGroup(Section):
         ge=0,
         description="Leave out clients with fewer samples than this, training and test together.",
     )
-    test_share: float = Field(
-        0.2,
-        gt=0,
-        lt=1,
-        description="Share of a client's samples that is held out for testing, if the data set's own test part lacks one of "
-        "the clients.",
-    )
     split: Literal["random", "time"] = Field(
         "random",
         description="Which samples are held out: a random choice, or the last ones in time. Windows that overlap need time.",

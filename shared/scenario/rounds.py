@@ -44,6 +44,38 @@ class AdaptiveDeadline(Section):
         return self
 
 
+class Timing(Section):
+    """Times that the engine allows. The defaults suit fleets on a network of their own and on the internet."""
+
+    first_work_s: float = Field(
+        60.0,
+        ge=0,
+        description="Additional time of a round in which an agent works for the first time, in seconds: its training process "
+        "starts then and imports torch, which takes up to a minute on a small device. A simulated fleet starts its "
+        "processes earlier, and needs none.",
+    )
+    start_wait_s: float = Field(
+        60.0,
+        ge=0,
+        description="Start a simulated fleet with fewer than start_agents after this time, in seconds. Without a fleet "
+        "section the coordinator waits without limit.",
+    )
+    absence_s: float = Field(
+        1.0,
+        ge=0,
+        description="Ignore a lost connection when the agent is back within this time, in seconds.",
+    )
+    rollcall_s: float = Field(
+        10.0, gt=0, description="Time that agents have to answer a roll call, in seconds."
+    )
+    void_limit: int = Field(
+        20,
+        ge=1,
+        description="Stop the run after this many void attempts in a row, or after three in which all agents failed for the same "
+        "reason. A stopped run can be resumed.",
+    )
+
+
 class Rounds(Section):
     """Who takes part in a round and when it closes."""
 
@@ -98,7 +130,6 @@ class Rounds(Section):
         "m, so that no agent trains for nothing. auto: m / (1 - d), with the share d (at most 0.5) of agents that dropped "
         "out of the latest 20 rounds.",
     )
-    refill: bool = Field(True, description="Invite another agent when an invited one disconnects.")
     quorum: int = Field(
         1,
         ge=1,
@@ -119,24 +150,11 @@ class Rounds(Section):
         None,
         description="Adapt the time limit of each round to how long its agents took before. null: every round has deadline_s.",
     )
-    first_work_s: float = Field(
-        60.0,
-        ge=0,
-        description="Additional time of a round in which an agent works for the first time, in seconds: its training process "
-        "starts then and imports torch, which takes up to a minute on a small device. A simulated fleet starts its "
-        "processes earlier, and needs none.",
-    )
     grace_s: float | None = Field(
         None,
         ge=0,
         description="Time to wait for late reports once the quorum is reached, in seconds. null: the round closes when no "
         "report has arrived for ten times the median time of those that came, at least 30 s and at most half of the limit.",
-    )
-    void_limit: int = Field(
-        20,
-        ge=1,
-        description="Stop the run after this many void attempts in a row, or after three in which all agents failed for the same "
-        "reason. A stopped run can be resumed.",
     )
     start_agents: int | None = Field(
         None,
@@ -144,24 +162,13 @@ class Rounds(Section):
         description="Number of agents that must be online before the first phase. null: the whole simulated fleet, or 1 "
         "without a fleet section.",
     )
-    start_wait_s: float = Field(
-        60.0,
-        ge=0,
-        description="Start a simulated fleet with fewer than start_agents after this time, in seconds. Without a fleet "
-        "section the coordinator waits without limit.",
-    )
-    absence_s: float = Field(
-        1.0,
-        ge=0,
-        description="Ignore a lost connection when the agent is back within this time, in seconds.",
-    )
-    rollcall_s: float = Field(
-        10.0, gt=0, description="Time that agents have to answer a roll call, in seconds."
-    )
 
     stop: Stop | None = Field(
         None,
         description="End the rounds early, at a target or when the models no longer improve. null: all rounds take place.",
+    )
+    timing: Timing = Field(
+        Timing(), description="Times that the engine allows; few runs need others."
     )
     publish: Literal["end", "best", "rounds", "never"] = Field(
         "end",

@@ -23,7 +23,7 @@ from covey.shared.numerics.measures import (
 )
 from covey.shared.numerics.split import Role
 from covey.shared.plain_name import OrItsName
-from covey.shared.scenario.adapters import Adapters
+from covey.shared.scenario.adapters import TRAINED, Adapters
 from covey.shared.scenario.base import Base
 from covey.shared.scenario.columns import (
     MAX_COLUMNS,
@@ -307,8 +307,7 @@ class Task(Section):
         adapters = model.get("adapters") if isinstance(model, Mapping) else None
         if not isinstance(adapters, Mapping) or any(data.get(key) for key in SPLIT):
             return data
-        both = bool(adapters.get("train_a"))
-        return {**data, "share": Adapters(train_a=both).trained}
+        return {**data, "share": TRAINED}
 
     @model_validator(mode="before")
     @classmethod

@@ -56,7 +56,6 @@ RULES = st.builds(
     participation=st.sampled_from([0.2, 0.6, 1.0]),
     agents=st.sampled_from([None, 1, 3]),
     over_select=st.sampled_from([1.0, 1.5]),
-    refill=st.booleans(),
     quorum=st.integers(1, 4),
     first_quorum=st.sampled_from([0.0, 0.5, 1.0]),
     deadline_s=st.just(10.0),
