@@ -43,6 +43,7 @@ def rules_of(scenario: Scenario) -> Rules:
         over_select=over_select,
         auto_over_select=rounds.over_select == "auto",
         quorum=rounds.quorum,
+        first_quorum=rounds.first_quorum,
         deadline_s=rounds.deadline_s,
         deadline=_deadline_rule(rounds.deadline),
         first_work_s=0.0 if is_simulated else timing.first_work_s,

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from covey.shared.scenario.section import Section
+from covey.shared.scenario.section import Section, Share
 from covey.shared.scenario.stop import Stop
 from covey.shared.written import FIRST
 
@@ -139,6 +139,11 @@ class Rounds(Section):
         ge=1,
         json_schema_extra=FIRST,
         description="Minimum number of reports. A round with fewer is void: it changes no model and is drawn again.",
+    )
+    first_quorum: Share = Field(
+        0.5,
+        description="The share of all agents that must report in a phase that asks all of them before a round: in which a "
+        "method forms its clusters, or the means of the fleet's data are found.",
     )
     deadline_s: float = Field(
         600.0,

@@ -263,7 +263,8 @@ class Phase:
 
     ends_round: bool = True  # False for a phase before or within a round
 
-    # The phase succeeds with this share of the cohort, if the run's own quorum is reached too.
+    # The phase succeeds with this share of the cohort, if the run's own quorum is reached too. For "all" agents in a
+    # phase before or within a round the scenario sets it: `rounds.first_quorum`.
     quorum: float = 0.0
 
     may_be_empty: bool = False  # True: `fold` is called even if no agent reported
@@ -618,7 +619,7 @@ class Strategy(BaseModel, Generic[S]):
     server: Server | None = Field(
         None,
         description="The optimiser with which the server moves each model to the mean of its reports, for example "
-        "{name: adam, lr: 0.03}. name: sgd, adam, yogi or adagrad; further keys: lr, momentum, beta2, tau. null: the "
+        "{name: adam, lr: 0.03}. name: sgd, adam, yogi or adagrad; further keys: lr, momentum, tau. null: the "
         "model becomes the mean.",
     )
 

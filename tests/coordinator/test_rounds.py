@@ -162,6 +162,19 @@ def test_a_run_that_is_complete_is_finished_and_does_nothing_more() -> None:
     assert feed(engine, 9.0, Joined("b"), Left("a"), Tick(), LinkLost(), LinkBack(), Tick()) == []
 
 
+@pytest.mark.parametrize(("share", "quorum"), [(0.0, 1), (0.5, 2), (1.0, 4)])
+def test_a_phase_that_asks_all_agents_before_a_round_has_the_first_quorum(
+    share: float, quorum: int
+) -> None:
+    first = Phase("signature", "all", ends_round=False)
+    engine = opened("a", "b", "c", "d", phase=first, first_quorum=share)
+    assert engine.step is not None
+    assert engine.step.quorum == quorum
+    a_round = opened("a", "b", "c", "d", phase=Phase(cohort="all"), first_quorum=share)
+    assert a_round.step is not None
+    assert a_round.step.quorum == 1
+
+
 # -- closing ---------------------------------------------------------------------------------------
 
 

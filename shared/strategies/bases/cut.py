@@ -92,7 +92,6 @@ WHOLE_CARD = {**CARD_NUMBERS, SQUARES: Expected(-kinship.MOST_CLASSES, most=LARG
 
 INPUTS = "inputs"  # the two cuts of a fleet by its cards
 LABELS = "labels"
-OF_CARDS_QUORUM = 0.5  # of the agents must send a card, where a phase asks for nothing else
 
 Choose = Literal["silhouette", "rotations", "gap"]
 Gate = Annotated[
@@ -294,9 +293,7 @@ def shift_facts(state: Tested, gate: str) -> dict[str, Any]:
 
 
 # a phase of cards alone, and its order
-CARDS_ALONE = asking(
-    Phase(SIGNATURE, "all", ends_round=False, quorum=OF_CARDS_QUORUM), squares=True
-)
+CARDS_ALONE = asking(Phase(SIGNATURE, "all", ends_round=False), squares=True)
 CARD_ORDER = asked(Order(whole=True), squares=True)
 
 
