@@ -66,6 +66,7 @@ from covey.shared.strategies.bases.cut import (
 from covey.shared.strategies.bases.hard import START, TO_THE_LAST_GOOD
 from covey.shared.strategies.bases.soft import merged
 from covey.shared.strategies.phase_names import CARD
+from covey.shared.written import FIRST
 
 SKETCH = 256  # values of a sketched update: 1 kB
 
@@ -103,7 +104,10 @@ class FedClust(ClusteredOnce[FedClustState]):
 
     name: Literal["fedclust"] = "fedclust"
     n_clusters: int | None = Field(
-        None, ge=1, description="Cut the merge tree into this many clusters."
+        None,
+        ge=1,
+        json_schema_extra=FIRST,
+        description="Cut the merge tree into this many clusters.",
     )
     threshold: float | None = Field(
         None,

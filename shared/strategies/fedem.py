@@ -53,6 +53,7 @@ from covey.shared.strategies.base import (
 from covey.shared.strategies.bases.losses import comparable
 from covey.shared.strategies.bases.single import counted, samples_of
 from covey.shared.strategies.bases.soft import merged
+from covey.shared.written import FIRST
 
 # Client state: the mixture weights pi_i (K,). LAST_MODEL is the component with the largest weight.
 PI = "pi"
@@ -84,7 +85,9 @@ class FedEm(Strategy[FedEmState]):
     source: ClassVar[str] = "Marfoq et al. 2021"
 
     name: Literal["fedem"] = "fedem"
-    n_clusters: int = Field(3, ge=1, description="K: the number of components.")
+    n_clusters: int = Field(
+        3, ge=1, json_schema_extra=FIRST, description="K: the number of components."
+    )
     damped: bool = Field(
         False,
         description="Agents that do not report count with the old components, as in the authors' "

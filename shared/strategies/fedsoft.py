@@ -63,6 +63,7 @@ from covey.shared.strategies.bases.hard import START, invited, unanswered
 from covey.shared.strategies.bases.losses import comparable
 from covey.shared.strategies.bases.single import counted, samples_of
 from covey.shared.strategies.bases.soft import SOFT, dominant, merged, unknown
+from covey.shared.written import FIRST
 
 VELOCITY = "velocity"  # client state: that of the optimiser (P,)
 OWN = "@"  # key of a client's anchor; its id follows
@@ -101,7 +102,9 @@ class FedSoft(Strategy[FedSoftState]):
     source: ClassVar[str] = "Ruan and Joe-Wong 2022"
 
     name: Literal["fedsoft"] = "fedsoft"
-    n_clusters: int = Field(2, ge=1, description="K: the number of clusters.")
+    n_clusters: int = Field(
+        2, ge=1, json_schema_extra=FIRST, description="K: the number of clusters."
+    )
     pull: float = Field(
         0.1,
         alias="lambda",

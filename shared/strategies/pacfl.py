@@ -71,6 +71,7 @@ from covey.shared.strategies.bases.cut import (
 from covey.shared.strategies.bases.hard import START, TO_THE_LAST_GOOD, joined
 from covey.shared.strategies.bases.soft import merged
 from covey.shared.strategies.phase_names import CARD
+from covey.shared.written import FIRST
 
 VectorLabels = tuple[int, ...]  # the class of each vector of a signature
 Place = tuple[int, int]  # of a vector in a signature: its class, and its order within the class
@@ -134,6 +135,7 @@ class Pacfl(ClusteredOnce[PacflState]):
     n_clusters: int | None = Field(
         None,
         ge=1,
+        json_schema_extra=FIRST,
         description="Cut the merge tree into this many clusters. Without n_clusters and beta see "
         "choose.",
     )

@@ -66,6 +66,7 @@ from covey.shared.strategies.bases.hard import (
 )
 from covey.shared.strategies.fedsgd import decayed
 from covey.shared.strategies.phase_names import CARD
+from covey.shared.written import FIRST
 
 STEPS = 200  # of the logistic regression
 MOST_VALUES = 1 << 22  # of its coefficients
@@ -101,7 +102,10 @@ class Robust(ClusteredOnce[RobustState]):
 
     name: Literal["robust"] = "robust"
     n_clusters: int | None = Field(
-        2, ge=1, description="K: the number of clusters; null: found from cards and solutions."
+        2,
+        ge=1,
+        json_schema_extra=FIRST,
+        description="K: the number of clusters; null: found from cards and solutions.",
     )
     features: Features | Literal["logreg"] = Field(
         "full",

@@ -77,6 +77,7 @@ from covey.shared.strategies.bases.vote import (
     standing,
 )
 from covey.shared.strategies.phase_names import CARD
+from covey.shared.written import FIRST
 
 COUNTS = "counts"
 SQUARES = "squares"
@@ -338,6 +339,7 @@ class Numbered(BaseModel):
     n_clusters: int | None = Field(
         None,
         ge=1,
+        json_schema_extra=FIRST,
         description="K: the number of clusters. null: the number of groups that the cards show (gate), and the "
         "method's usual number where no cards are sent.",
     )
