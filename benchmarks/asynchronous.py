@@ -34,9 +34,8 @@ from benchmarks.torch_runs import TorchClients, repeatable, started
 from covey.agent.data import Dataset, fit
 from covey.agent.data.partition import Split, client_dataset, fleet_data
 from covey.coordinator.record.notices import Notice, PhaseFolded
-from covey.shared.scenario.drift import drift_round, holders_of
 from covey.shared.scenario.scenario import Scenario
-from covey.shared.scenario.simulated_agents import agent_name
+from covey.shared.scenario.simulated_agents import agent_name, drift_round, holders_of
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.messages import OrderMessage
 
