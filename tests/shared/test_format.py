@@ -31,7 +31,7 @@ from tests.shared.samples import SAMPLES
 
 SCHEMA = (
     1,
-    "b71c2f4f88bb5fe0",
+    "7289454bc3568cb3",
 )  # the format number, and the digest of the fields that it stands for
 
 
