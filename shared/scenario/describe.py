@@ -123,7 +123,7 @@ def _method(kind: type[Strategy[Any]]) -> dict[str, Any]:
         # the first chooses the method, and is no parameter of it
         if name not in ("name", "server"):
             parameters.append(_parameter(name, info))
-    if not kind.individual and not kind.no_server:
+    if "server" in kind.model_fields:
         parameters.append(_parameter("server", kind.model_fields["server"]))
     return {
         "name": name_of(kind),

@@ -12,13 +12,14 @@ from pydantic import TypeAdapter, ValidationError
 
 from covey.shared.numerics.accumulator import Accumulator
 from covey.shared.numerics.vectors import Vector
+from covey.shared.scenario.removed import REMOVED
 from covey.shared.strategies.base import MODEL, Phase, Report
 from covey.shared.strategies.bases.single import Single
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.fedclust import FedClust, FedClustState
 from covey.shared.strategies.ifca import Ifca
 from covey.shared.strategies.reading import folded
-from covey.shared.strategies.registry import AnyStrategy
+from covey.shared.strategies.registry import BUILT_IN, AnyStrategy
 from covey.shared.strategies.server import Moving, Served, Server
 from covey.shared.strategies.sums import ExactSums
 from tests.bowl import flat
@@ -27,15 +28,6 @@ from tests.kit.small_run import fingerprint, in_process, scenario
 
 registry: TypeAdapter[Any] = TypeAdapter(AnyStrategy)
 REFUSE: dict[str, dict[str, Any]] = {
-    "fedsgd": {},
-    "feddane": {},
-    "feddist": {},
-    "feddws": {},
-    "local": {},
-    "cfl": {},
-    "fesem": {},
-    "fesem_ma": {},
-    "robust": {},
     "fedem-damped": {"damped": True},
     "fednova-momentum": {"server_momentum": 0.5},
     "ifca-gradient": {"averaging": "gradient"},
@@ -151,6 +143,14 @@ def test_methods_without_a_mean_of_models_refuse_the_server(case: str) -> None:
     options = {"name": name, **REFUSE[case], "server": {"name": "adam"}}
     with pytest.raises(ValidationError, match=f"server is not for {name}: .*leave it out"):
         registry.validate_python(options)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_methods_that_never_make_a_mean_of_models_have_no_server(name: str) -> None:
+    kind = BUILT_IN[name]
+    makes_means = not kind.individual and not kind.no_server
+    assert ("server" in kind.model_fields) == makes_means
+    assert (f"method.{name}.server" in REMOVED) != makes_means
 
 
 def test_options_that_an_optimiser_does_not_have_are_refused() -> None:
