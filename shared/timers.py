@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 
+WAITING_S = 5.0  # a reason that is over sooner is not shown
+AGAIN_S = (60.0, 600.0)  # first and longest time until the same reason is shown again; it doubles
+
 
 def earliest(*times: float | None) -> float | None:
     """The first of these times; None for one that is not set, and if none is."""
@@ -47,12 +50,11 @@ class Timers:
         return True
 
 
-WAITING_S = 5.0  # a reason that is over sooner is not shown
-AGAIN_S = (60.0, 600.0)  # first and longest time until the same reason is shown again; it doubles
-
-
 class Waiting:
     """The reason why no phase opens, as it was shown last.
+
+    It is shown once it has lasted for a while, again when it changes, and again from time to time: a line that was printed
+    an hour ago does not show whether the run still waits. Anyone who waits may also give up after a time.
 
     Args:
         limit_s: how long to wait without a break, whatever the reasons are.
