@@ -40,7 +40,7 @@ MARKS = {
     "worker of a fleet": "covey.agent.training.learner",
     "worker of a device": "covey.agent.light.numpy_learner",
 }
-# rooms of which no process of the kind loads anything, whatever the list says
+# rooms of which no process of the kind loads anything, whatever the list has
 NEVER = {
     "coordinator run": "agent broker coordinator.aggregate coordinator.cluster coordinator.compare coordinator.dashboard "
     "coordinator.deploy coordinator.plan coordinator.simulate coordinator.track shared.secure shared.proposal",
