@@ -31,6 +31,7 @@ STAIRS = {
         "consent files terminal bounded_http",
         "plugins journal",
         "audit",
+        "audit_check",
         "numerics",
         "privacy wire",
         "secure",

@@ -22,7 +22,6 @@ from covey.shared.scenario.aggregation import Aggregation
 from covey.shared.scenario.checks import check_buffered
 from covey.shared.scenario.compare import Compare, Method
 from covey.shared.scenario.evaluation import Evaluation, Tune
-from covey.shared.scenario.explain import unknown
 from covey.shared.scenario.fleet import Fleet
 from covey.shared.scenario.partition import RULES
 from covey.shared.scenario.rounds import Rounds
@@ -244,6 +243,8 @@ class Scenario(Section):
                 keys = ".".join(map(str, ("training", *first["loc"])))
                 problem = first["msg"]
                 if first["type"] == "extra_forbidden":
+                    from covey.shared.scenario.explain import unknown
+
                     problem = (
                         f"unknown key; {unknown(str(first['loc'][-1]), Training.model_fields)}"
                     )
