@@ -9,15 +9,19 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import wraps
+from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
 from covey.shared.consent import AllowedCode, consented
 from covey.shared.errors import UserError, bare_errors, os_errors_as_user_errors
@@ -66,8 +70,121 @@ def failed(text: str) -> typer.Exit:
     return typer.Exit(FAILED)
 
 
-class Commands(TyperGroup):
-    """The commands of one program. Each of them runs inside `user_errors`, with warnings logged to stderr."""
+@dataclass(frozen=True)
+class Entry:
+    """A command in the list of a program. Its module is imported only when somebody types it."""
+
+    function: str  # such as "covey.agent.cli.join:join"
+    about: str  # one line of the list; the function's docstring is the help of the command itself
+    passes_on: bool = False  # it takes options that it does not know, for another command
+
+
+Entries = Mapping[str, Entry]
+# Options that are gone, and what to use instead
+CREDENTIALS_INSTEAD = "name a credentials file with --credentials: docs/brokers.md has its lines"
+REMOVED_OPTIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "--fleet-password": "set COVEY_FLEET_PASSWORD",
+        "--hold-s": "a sum waits 2 seconds for more reports",
+        "--join-minutes": "codes are valid for 15 minutes; `broker lab rotate --join` prints new ones",
+        "--online": "`broker list` asks in any case",
+        "--offline": "`broker list` prints a note where the broker does not answer",
+        "--run": "omit it: it is the default",
+    }
+)
+NOTHING: Entries = MappingProxyType({})
+LAB = "lab"
+ABOUT_LAB = "More commands, for experiments and for maintenance"
+
+
+class OneCommand(TyperCommand):
+    """A command. An option that is gone is refused with what to use instead."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words after the command."""
+        known = {spelling for one in self.params for spelling in (*one.opts, *one.secondary_opts)}
+        for word in takewhile(lambda word: word != "--", args):
+            option = word.partition("=")[0]
+            if option in REMOVED_OPTIONS and option not in known:
+                raise UserError(f"{option} is no longer an option; {REMOVED_OPTIONS[option]}")
+        return super().parse_args(ctx, args)
+
+
+class _Loaded(Mapping[str, Any]):
+    """Commands by name, each of which is imported when it is looked up for the first time."""
+
+    def __init__(self, entries: Entries, known: Mapping[str, Any]) -> None:
+        self._entries = entries
+        self._known = dict(known)
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._known:
+            entry = self._entries[name]
+            module, _, function = entry.function.partition(":")
+            found = getattr(import_module(module), function)
+            self._known[name] = command_of(name, found, passes_on=entry.passes_on)
+        return self._known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from dict.fromkeys((*self._entries, *self._known))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries or name in self._known
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+
+def command_of(name: str, function: Callable[..., Any], *, passes_on: bool = False) -> Any:
+    """The command that a function is.
+
+    Args:
+        name: of the command.
+        function: with an annotation for each argument and option.
+        passes_on: let it take options that it does not know.
+    """
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    settings = {"allow_extra_args": passes_on, "ignore_unknown_options": passes_on}
+    app.command(name, cls=OneCommand, context_settings=settings)(function)
+    return get_command(app)
+
+
+class Level(TyperGroup):
+    """Commands in the order of a list. The help shows a line for each, without importing it."""
+
+    front: ClassVar[Entries] = NOTHING
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands: Any = _Loaded(self.front, {})
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The lines of the list."""
+        return [(name, entry.about) for name, entry in self.front.items()]
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List the commands."""
+        with formatter.section("Commands"):
+            formatter.write_dl(self.rows())
+
+
+class Commands(Level):
+    """The commands of one program. Each of them runs inside `user_errors`, with warnings logged to stderr.
+
+    Those in `front` are what people type most; those in `lab` follow the word lab.
+    """
+
+    lab: ClassVar[Entries] = NOTHING
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        kind = type("Lab", (Level,), {"front": self.lab})
+        lab = kind(name=LAB, help=ABOUT_LAB, no_args_is_help=True, rich_markup_mode=None)
+        self.commands = _Loaded(self.front, {LAB: lab})
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The lines of the list; the last one leads to the lab."""
+        return [*super().rows(), (LAB, ABOUT_LAB)]
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was typed."""
@@ -76,19 +193,23 @@ class Commands(TyperGroup):
             raise_interrupts()
             return super().invoke(ctx)
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """List the commands with the first sentence of each, whole: click cuts it to one line."""
-        rows: list[tuple[str, str]] = []
-        for name in self.list_commands(ctx):
-            command = self.get_command(ctx, name)
-            if command is not None and not command.hidden:
-                rows.append((name, command.get_short_help_str(formatter.width * 9)))
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command of the first word. One that is in the lab is named with its place."""
+        if args[0] in self.lab and not ctx.resilient_parsing:
+            name = ctx.info_name
+            raise UserError(f"`{name} {args[0]}` is now `{name} {LAB} {args[0]}`")
+        return super().resolve_command(ctx, args)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """The commands first. The options take one line, so that the whole fits a terminal of 24 lines."""
+        self.format_commands(ctx, formatter)
+        spellings = ", ".join(max(one.opts, key=len) for one in self.get_params(ctx))
+        formatter.write_paragraph()
+        formatter.write_text(f"Options: {spellings}")
 
 
-def program(name: str, about: str, commands: type[Commands] = Commands) -> typer.Typer:
-    """An empty program to add commands to; `about` is the first line of its help."""
+def program(name: str, about: str, commands: type[Commands]) -> typer.Typer:
+    """A program with these commands; `about` is the first line of its help."""
     app = typer.Typer(
         name=name,
         cls=commands,

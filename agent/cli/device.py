@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.main import get_command
 
 from covey.agent.cli.options import (
     DEFAULT_FEDERATION,
@@ -29,7 +28,6 @@ from covey.agent.cli.options import (
     StateFolder,
     Threads,
     agent_id,
-    command_group,
     default_name,
     default_threads,
     quiet_links,
@@ -44,6 +42,7 @@ from covey.shared.cli import (
     Connection,
     Json,
     check_name,
+    command_of,
     with_connection,
     with_options,
 )
@@ -59,10 +58,7 @@ if TYPE_CHECKING:
 MOST_INPUT = 1 << 12  # characters of a code
 SECURE = "secure"  # the folder of secure sums in the state of an agent
 
-commands = command_group()
 
-
-@commands.command()
 @with_connection(BROKERS)
 @with_options
 def start(
@@ -213,7 +209,6 @@ def _take_entry(folder: Path, file: Path) -> None:
         SecureFolder.take_entry(folder, own.entry, own.fleet, own.expelled)
 
 
-@commands.command()
 def join(
     code: Annotated[
         str,
@@ -256,7 +251,6 @@ def _new_file(agent: str) -> Path:
     return file
 
 
-@commands.command()
 def keys(
     name: AgentId = None,
     state: StateFolder = None,
@@ -317,7 +311,6 @@ async def run_agents(memberships: Sequence[Membership], workers: PoolOptions, ru
             group.create_task(live(agent, one.urls))
 
 
-@commands.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def service(
     context: typer.Context,
     user: Annotated[
@@ -327,14 +320,13 @@ def service(
 ) -> None:
     """Print a systemd unit that runs `agent start` whenever this machine is up. Takes the options of `agent start`.
 
-    agent service --data ./local --credentials pi-7.pem | sudo tee /etc/systemd/system/covey-agent.service
+    agent lab service --data ./local --credentials pi-7.pem | sudo tee /etc/systemd/system/covey-agent.service
     """
     import getpass
 
     from covey.agent.device.systemd import render
 
-    start_command = get_command(commands).commands["start"]  # type: ignore[attr-defined]
-    parsed = start_command.make_context("agent start", context.args)
+    parsed = command_of("start", start).make_context("agent start", context.args)
     given = parsed.params
     brokers = given["broker"] or ()
     agent = agent_id(given["name"], given["federation"], given["credentials"], brokers)
@@ -392,7 +384,6 @@ def _has_password(broker: str) -> bool:
     return BrokerUrl.parse(broker).password is not None
 
 
-@commands.command("policy")
 @with_options
 def show_policy(*, policy: PolicyOptions, as_json: Json = False) -> None:
     """Print the policy that `agent start` enforces with the same options: what a coordinator may ask of this device."""
@@ -405,7 +396,6 @@ def show_policy(*, policy: PolicyOptions, as_json: Json = False) -> None:
         print(f"{key}: {json_text.dumps(values[key])}  # {field.description}")
 
 
-@commands.command()
 @with_options
 def bench(
     data: Data,

@@ -222,11 +222,6 @@ class ModelOptions:
         return replace(KeepOptions(self.model_dir), **set_ones)
 
 
-def command_group() -> typer.Typer:
-    """An empty group of commands. The program lists its groups in the order of its help."""
-    return typer.Typer(rich_markup_mode=None)
-
-
 def agent_id(
     name: str | None, federation: str, credentials: Path | None, brokers: Sequence[str]
 ) -> str:

@@ -11,7 +11,6 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from covey.broker.cli.options import command_group
 from covey.broker.folder import RETAINED, BrokerFolder
 from covey.shared import json_text
 from covey.shared.cli import Connection, Json, with_connection
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from covey.broker.doctor import Finding
     from covey.broker.doctor_between import Between
 
-commands = command_group()
 COLOURS = {"ok": "green", "missing": "red", "note": "yellow"}
 
 
@@ -39,7 +37,6 @@ ADDRESSES = Annotated[
 ]
 
 
-@commands.command()
 @with_connection(ADDRESSES)
 def doctor(
     *,

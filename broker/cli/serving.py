@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from covey.broker.access import members, passwords
-from covey.broker.cli.options import command_group, show
+from covey.broker.cli.options import show
 from covey.broker.folder import BrokerFolder
 from covey.broker.limits import DEFAULT_AGENTS, MIB, Limits
 from covey.broker.programs.options import Options
@@ -22,10 +22,7 @@ from covey.shared.errors import UserError
 from covey.shared.mqtt.credentials import FLEET
 from covey.shared.wire.topics import is_name
 
-commands = command_group()
 
-
-@commands.command()
 def up(
     host: Annotated[
         str | None,

@@ -16,7 +16,7 @@ from rich.table import Table
 from covey.broker import joining
 from covey.broker.access.acl import ANY
 from covey.broker.access.members import Entry
-from covey.broker.cli.options import command_group, show
+from covey.broker.cli.options import show
 from covey.broker.folder import AUTHORITY_DAYS, DEFAULT_FEDERATION, SERVER_DAYS, BrokerFolder
 from covey.shared import json_text
 from covey.shared.cli import Json
@@ -30,7 +30,6 @@ from covey.shared.wire.documents import EXPELLED, ROTATED
 if TYPE_CHECKING:
     from covey.broker.seen import Seen
 
-commands = command_group()
 HOME = Path("broker-home")
 HomeFolder = Annotated[Path, typer.Option("--home", help="the broker's folder")]
 Names = Annotated[list[str], typer.Argument(help="names of the users; for an agent, its id")]
@@ -51,7 +50,6 @@ JoinMinutes = Annotated[float, typer.Option(min=0.1, help="how long the codes of
 EnrolledRole = Literal["agent", "coordinator", "observer", "aggregator"]
 
 
-@commands.command()
 def init(
     host: Annotated[
         list[str],
@@ -75,7 +73,6 @@ def init(
     print(f"the coordinator's credentials: {made.file(COORDINATOR)}")
 
 
-@commands.command()
 def enroll(
     names: MaybeNames = None,
     *,
@@ -108,7 +105,7 @@ def enroll(
         EnrolledRole,
         typer.Option(
             help="observer: read statuses, roster and metrics, write nothing; aggregator: add up reports for the "
-            "coordinator (`coordinator aggregate`)"
+            "coordinator (`coordinator lab aggregate`)"
         ),
     ] = "agent",
     federation: Annotated[
@@ -117,7 +114,7 @@ def enroll(
     key: Annotated[
         str,
         typer.Option(
-            help="the signing key of the device, as `agent keys` prints it: for secure sums  [default: none]",
+            help="the signing key of the device, as `agent lab keys` prints it: for secure sums  [default: none]",
             show_default=False,
         ),
     ] = "",
@@ -133,7 +130,7 @@ def enroll(
         signing_key = bytes.fromhex(key)
     except ValueError:
         raise UserError(
-            f"--key {key}: expected the 64 digits that `agent keys` prints on the device"
+            f"--key {key}: expected the 64 digits that `agent lab keys` prints on the device"
         ) from None
     wanted = shards.Wanted(tuple(names or ()), role, federation, signing_key)
     if (csv is None) == (not names):
@@ -157,23 +154,21 @@ def _hand_over(home: BrokerFolder, files: Sequence[Path], port: int, minutes: fl
     left = joining.hand_over(home, by_user, port=port, minutes=minutes, emit=_emit, show=show)
     if left:
         show(
-            f"{some(left)} did not join: copy the file, or `broker rotate --join` prints a new code"
+            f"{some(left)} did not join: copy the file, or `broker lab rotate --join` prints a new code"
         )
         raise typer.Exit(1)
 
 
-@commands.command()
 def expel(names: Names, home: HomeFolder = HOME) -> None:
     """Revoke agents' credentials. A running broker ends their connections and informs the coordinator."""
     own = BrokerFolder(home)
     _publish_offline(own, own.expel_all(names), EXPELLED)
     if any(not signed for _, signed in own.expelled().values()):
         show(
-            "note: run `broker sign` where the fleet key is, so that other devices refuse secure sums with these agents"
+            "note: run `broker lab sign` where the fleet key is, so that other devices refuse secure sums with these agents"
         )
 
 
-@commands.command()
 def sign(home: HomeFolder = HOME) -> None:
     """Sign with the fleet key: entries for secure sums that end within 30 days, and the list of expelled ones.
 
@@ -183,7 +178,6 @@ def sign(home: HomeFolder = HOME) -> None:
         print(file)
 
 
-@commands.command()
 def rotate(
     names: Names,
     home: HomeFolder = HOME,
@@ -203,7 +197,6 @@ def rotate(
         _hand_over(own, files, join_port, join_minutes)
 
 
-@commands.command()
 def renew(
     home: HomeFolder = HOME,
     days: Annotated[
@@ -224,7 +217,6 @@ def renew(
     )
 
 
-@commands.command("list")
 def list_users(
     home: HomeFolder = HOME,
     online: Annotated[

@@ -1,4 +1,4 @@
-"""`coordinator aggregate`: serve one broker until a signal."""
+"""`coordinator lab aggregate`: serve one broker until a signal."""
 
 from __future__ import annotations
 

@@ -8,15 +8,12 @@ from typing import Annotated
 
 import typer
 
-from covey.coordinator.cli.options import command_group, ensure_role, show_line
+from covey.coordinator.cli.options import ensure_role, show_line
 from covey.shared.cli import LOCAL_BROKER, Allow, Connection, check_name, with_connection
 from covey.shared.consent import AllowedCode
 from covey.shared.mqtt.credentials import COORDINATOR
 
-commands = command_group()
 
-
-@commands.command()
 @with_connection(LOCAL_BROKER)
 def aggregate(
     *,

@@ -74,7 +74,7 @@ Aggregators = Annotated[
     bool,
     typer.Option(
         "--aggregators",
-        help="let `coordinator aggregate`, near each broker, check and add up the reports of its agents: identical models",
+        help="let `coordinator lab aggregate`, near each broker, check and add up the reports of its agents: identical models",
     ),
 ]
 AuditKey = Annotated[
@@ -114,11 +114,6 @@ CONTRADICTIONS = (
     ("embedded", "starts its own broker", (*BROKER_OPTIONS, "shard")),
     ("shard", "names the brokers", BROKER_OPTIONS),
 )
-
-
-def command_group() -> typer.Typer:
-    """An empty group of commands. The program lists its groups in the order of its help."""
-    return typer.Typer(rich_markup_mode=None)
 
 
 def refuse_contradictions(context: typer.Context) -> None:

@@ -12,7 +12,6 @@ from covey.coordinator.cli.options import (
     BROKER_OF_A_RUN,
     ScenarioFile,
     Set,
-    command_group,
     ensure_role,
     in_federation,
     only_broker,
@@ -26,12 +25,7 @@ from covey.shared.errors import UserError
 from covey.shared.mqtt.credentials import COORDINATOR
 from covey.shared.printable import printable_lines
 
-commands = command_group()
-bases = command_group()
-commands.add_typer(bases, name="base", help="Weights that agents keep on their disk (task.base).")
 
-
-@commands.command()
 def init(
     sources: Annotated[
         list[str],
@@ -99,7 +93,6 @@ def init(
         typer.echo(printable_lines(remark), err=True)
 
 
-@commands.command()
 def validate(
     scenario: ScenarioFile, overrides: Set = None, allow: Allow = None, as_json: Json = False
 ) -> None:
@@ -119,7 +112,6 @@ def validate(
         print(dump(loaded), end="")
 
 
-@commands.command()
 def plan(
     scenario: ScenarioFile,
     overrides: Set = None,
@@ -127,7 +119,7 @@ def plan(
         list[Path] | None,
         typer.Option(
             "--bench",
-            help="file with benchmarks of the devices, to estimate seconds: what `agent bench --json` or `coordinator "
+            help="file with benchmarks of the devices, to estimate seconds: what `agent lab bench --json` or `coordinator "
             "status --json` printed, or a run's roster.json; repeatable",
             show_default=False,
         ),
@@ -193,7 +185,6 @@ def plan(
     out().print(table)
 
 
-@commands.command()
 @with_connection(BROKER_OF_A_RUN)
 def advise(
     scenario: Annotated[
@@ -278,11 +269,10 @@ def advise(
             show(out(), table)
 
 
-@bases.command()
-def add(
+def base(
     file: Annotated[Path, typer.Argument(help="weights as .safetensors")], as_json: Json = False
 ) -> None:
-    """Print the entry task.base for a file of weights: `coordinator base add backbone.safetensors`."""
+    """Print the entry task.base for a file of weights: `coordinator lab base backbone.safetensors`."""
     from covey.shared.scenario.base import entry_of
 
     entry, tensors = entry_of(file)

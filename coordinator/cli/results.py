@@ -14,7 +14,6 @@ from covey.coordinator.cli.options import (
     READERS,
     AuditKey,
     Shards,
-    command_group,
     ensure_role,
     out,
     several_brokers,
@@ -38,8 +37,6 @@ from covey.shared.sentences import counted
 if TYPE_CHECKING:
     from covey.coordinator.commands.promote import Promoted
 
-commands = command_group()
-
 
 Runs = Annotated[
     Path, typer.Option("--runs", help="the folder that has the folders of runs: the registry")
@@ -58,7 +55,6 @@ Wait = Annotated[
 ]
 
 
-@commands.command()
 @with_connection(BROKERS_OF_DEVICES)
 def promote(
     version: Annotated[
@@ -142,7 +138,6 @@ def _percent(text: str) -> float:
     return share
 
 
-@commands.command()
 @with_connection(BROKERS_OF_DEVICES)
 def rollback(
     *,
@@ -188,7 +183,6 @@ def _show_promoted(promoted: Promoted, *, as_json: bool, waited: bool) -> None:
         raise typer.Exit(promoted.uptake.exit_code)
 
 
-@commands.command("ls")
 def list_runs(
     runs: Annotated[
         Path, typer.Argument(metavar="RUNS", help="the folder that has the folders of runs")
@@ -206,7 +200,6 @@ def list_runs(
         show(out(), command.table(found, runs))
 
 
-@commands.command()
 def prune(
     runs: Annotated[
         Path, typer.Argument(metavar="RUNS", help="the folder that has the folders of runs")
@@ -241,7 +234,6 @@ def prune(
     show_line(f"{counted(len(found), 'run')}, {size:.1f} MB {what}")
 
 
-@commands.command()
 @with_connection(broker_option("none: the devices are not asked"))
 def versions(
     runs: Annotated[
@@ -272,7 +264,6 @@ def versions(
         show(out(), command.table(found, federation, asked=url is not None))
 
 
-@commands.command()
 def report(
     folders: Annotated[
         list[Path], typer.Argument(help="folders of finished runs, or the folder of one comparison")
@@ -304,7 +295,6 @@ def report(
     command.report(command.Request(folders, html, svg or [], as_json), out())
 
 
-@commands.command()
 def export(
     folder: Annotated[Path, typer.Argument(help="the folder of a finished run")],
     to: Annotated[

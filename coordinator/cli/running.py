@@ -25,7 +25,6 @@ from covey.coordinator.cli.options import (
     Set,
     Shards,
     Track,
-    command_group,
     complain,
     ensure_role,
     in_federation,
@@ -40,8 +39,6 @@ from covey.shared.consent import AllowedCode
 from covey.shared.errors import UserError
 from covey.shared.mqtt.credentials import COORDINATOR
 
-commands = command_group()
-
 
 def resume_command(arguments: Sequence[str]) -> str:
     """The command that continues a stopped run: as typed, plus --resume, with stars for a password."""
@@ -53,7 +50,6 @@ def resume_command(arguments: Sequence[str]) -> str:
     return shlex.join(["coordinator", *shown])
 
 
-@commands.command()
 @with_connection(BROKER_OF_A_RUN)
 def run(
     context: typer.Context,
@@ -200,7 +196,6 @@ def run(
         raise failed(problem)
 
 
-@commands.command()
 def replay(
     record: Annotated[Path, typer.Argument(help="the folder of a buffered run", metavar="RUN")],
     *,
@@ -240,7 +235,6 @@ def replay(
         show_line(f"{models} models are byte-identical to those of {record}")
 
 
-@commands.command()
 @with_connection(BROKER_OF_A_RUN)
 def compare(
     context: typer.Context,

@@ -1,4 +1,4 @@
-"""Benchmarks of devices in files: what `agent bench --json` printed, or the roster of a run, whose statuses carry them."""
+"""Benchmarks of devices in files: what `agent lab bench --json` printed, or the roster of a run, whose statuses carry them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from covey.shared import json_text
 from covey.shared.errors import UserError
 from covey.shared.wire.documents import Benchmark
 
-EXPECTED = "expected the output of `agent bench --json` or `coordinator status --json`"
+EXPECTED = "expected the output of `agent lab bench --json` or `coordinator status --json`"
 
 
 def read_benchmarks(paths: Sequence[Path]) -> list[Benchmark]:
     """The benchmarks in all files, in their order.
 
     Args:
-        paths: each the output of `agent bench --json`, or several of them line by line, or the output of `coordinator
+        paths: each the output of `agent lab bench --json`, or several of them line by line, or the output of `coordinator
             status --json`, or the roster.json of a run.
 
     Raises:
@@ -72,7 +72,7 @@ def _benchmarks(path: Path, document: Any) -> list[Benchmark]:
             first = error.errors(include_url=False)[0]
             key = ".".join(str(part) for part in first["loc"])
             raise UserError(
-                f"{path}: no benchmark of a device ({key}: {first['msg']}); expected the output of `agent bench --json`"
+                f"{path}: no benchmark of a device ({key}: {first['msg']}); expected the output of `agent lab bench --json`"
             ) from None
     return found
 

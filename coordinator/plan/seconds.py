@@ -114,7 +114,7 @@ def run_seconds(
     """
     if not benchmarks:
         raise UserError(
-            "no benchmark of a device was found; measure each with `agent bench --scenario FILE --json`"
+            "no benchmark of a device was found; measure each with `agent lab bench --scenario FILE --json`"
         )
     for bench in benchmarks:
         _check_model(bench, values)
@@ -216,7 +216,7 @@ def _check_model(bench: Benchmark, values: int) -> None:
     if bench.values != values:
         raise UserError(
             f"a benchmark is of the model {bench.model} with {bench.values} values, but the scenario's model has {values}; "
-            "measure the device with `agent bench --scenario FILE`"
+            "measure the device with `agent lab bench --scenario FILE`"
         )
 
 

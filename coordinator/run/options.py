@@ -27,5 +27,5 @@ class Options:
     allowed: AllowedCode = NO_CODE
     brokers: tuple[BrokerUrl, ...] = ()  # several; they replace `broker` and those of the scenario
     cluster: bool = False  # they are addresses of one broker, which are tried in turn
-    aggregators: bool = False  # reports may come as sums of `coordinator aggregate`
+    aggregators: bool = False  # reports may come as sums of `coordinator lab aggregate`
     give_up_after_s: float = math.inf  # of waiting for agents

@@ -18,11 +18,11 @@ FAILURES = (
     (
         ("Hostname mismatch", "IP address mismatch", "doesn't match"),
         "the broker's certificate is for another name than {host}; use the name that is in it, or make "
-        "a certificate for {host} with `broker renew --host {host}`",
+        "a certificate for {host} with `broker lab renew --host {host}`",
     ),
     (
         ("certificate has expired",),
-        "the broker's certificate has expired; renew it with `broker renew`, and check the clock of this machine",
+        "the broker's certificate has expired; renew it with `broker lab renew`, and check the clock of this machine",
     ),
     (
         ("certificate is not yet valid",),

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from covey.shared.scenario.section import Section
 from covey.shared.scenario.stop import Stop
 
-MAX_ROUNDS = 1_000_000  # `coordinator plan` goes through all of them
+MAX_ROUNDS = 1_000_000  # `coordinator lab plan` goes through all of them
 
 
 class AdaptiveDeadline(Section):

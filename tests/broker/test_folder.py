@@ -455,7 +455,7 @@ def test_rotate_revokes_the_old_password(home: BrokerFolder, user: str) -> None:
     if user == "pi-7":
         home.enroll(user)
     before = url_of(home.file(user)).password or ""
-    done = typed("rotate", user, "--home", home.folder)
+    done = typed("lab", "rotate", user, "--home", home.folder)
     assert done.exit_code == 0, done.output
     after = url_of(home.file(user)).password or ""
     made = passwords.read(home.passwords)[user]
@@ -466,7 +466,7 @@ def test_rotate_revokes_the_old_password(home: BrokerFolder, user: str) -> None:
 def test_a_certificate_for_longer_than_any_date_lasts_as_long_as_its_authority(
     home: BrokerFolder, tmp_path: Path
 ) -> None:
-    done = typed("renew", "--home", home.folder, "--days", 10**20)
+    done = typed("lab", "renew", "--home", home.folder, "--days", 10**20)
     assert (done.exit_code, home.certificates()["server.pem"]) == (0, home.certificates()["ca.pem"])
     days = ["--days", 99_999_999, "--ca-days", 10**20]
     done = typed("init", "--home", tmp_path / "eternal", "--host", "localhost", *days)
@@ -475,14 +475,14 @@ def test_a_certificate_for_longer_than_any_date_lasts_as_long_as_its_authority(
 
 
 def test_renew_refuses_a_host_that_init_refuses(home: BrokerFolder) -> None:
-    done = typed("renew", "--home", home.folder, "--host", "localhost", "--host", "a b")
+    done = typed("lab", "renew", "--home", home.folder, "--host", "localhost", "--host", "a b")
     assert done.exit_code == 2
     assert "names no host" in done.stderr
 
 
 def test_renew_makes_a_certificate_that_the_old_credentials_trust(home: BrokerFolder) -> None:
     before = (home.folder / "server.pem").read_bytes()
-    done = typed("renew", "--home", home.folder, "--days", "30")
+    done = typed("lab", "renew", "--home", home.folder, "--days", "30")
     assert done.exit_code == 0, done.output
     assert (home.folder / "server.pem").read_bytes() != before
     assert shakes_hands(home, "localhost")
@@ -514,7 +514,7 @@ def test_a_server_certificate_lives_for_ninety_days_and_warns_for_the_last_fourt
     made.renew(days=13)
     (warning,) = made.warnings()
     assert "expires in 12 days" in warning
-    assert "broker renew" in warning
+    assert "broker lab renew" in warning
 
 
 def test_the_audit_log_of_the_folder_holds_every_change(home: BrokerFolder) -> None:

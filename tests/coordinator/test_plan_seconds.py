@@ -82,7 +82,7 @@ def test_a_larger_batch_costs_more_per_step_and_needs_fewer_steps() -> None:
 
 def test_benchmarks_come_from_files_of_devices_and_from_rosters(tmp_path: Path) -> None:
     row = FAST.model_dump(mode="json")
-    printed = {**row, "epochs": 1, "round_s": 0.1}  # as `agent bench --json` prints it
+    printed = {**row, "epochs": 1, "round_s": 0.1}  # as `agent lab bench --json` prints it
     one = tmp_path / "one.json"
     one.write_text(json.dumps(printed, indent=1))
     lines = tmp_path / "lines.jsonl"

@@ -102,11 +102,11 @@ def test_a_simulated_fleet_gets_all_addresses_and_refuses_different_tls_files() 
     [
         ("agent", ["run", "SCENARIO"], "coordinator"),
         ("agent", ["run", "SCENARIO", "--shard"], "coordinator"),
-        ("observer", ["pause"], "coordinator"),
+        ("observer", ["lab", "pause"], "coordinator"),
         ("agent", ["status"], "coordinator or observer"),
         ("agent", ["status", "--watch"], "coordinator or observer"),
         ("agent", ["dashboard"], "coordinator or observer"),
-        ("agent", ["aggregate"], "aggregator or coordinator"),
+        ("agent", ["lab", "aggregate"], "aggregator or coordinator"),
     ],
 )
 def test_credentials_without_the_rights_that_a_command_needs_are_refused_at_once(

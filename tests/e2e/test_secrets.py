@@ -80,6 +80,7 @@ def test_without_a_certificate_every_program_names_what_is_missing(tmp_path: Pat
             assert status.process.wait(60) == 2, status.output
         with program(
             "covey.agent.cli",
+            "lab",
             "fleet",
             str(path),
             "--run-dir",

@@ -37,12 +37,10 @@ def test_every_program_prints_its_version_its_help_and_its_completion(app: typer
     assert "--install-completion" in short.stdout
 
 
-def test_the_help_of_a_program_has_the_summary_of_each_command_whole() -> None:
-    printed = CliRunner().invoke(coordinator, ["-h"], env={"COLUMNS": "80"}).output
-    assert "..." not in printed[printed.index("Commands:") :]
-    assert max(map(len, printed.splitlines())) <= 80
-    words = " ".join(printed.split())
-    assert "Run a scenario to its end, and write models, records and results to a folder." in words
+def test_a_program_imports_the_command_that_was_typed_and_no_other() -> None:
+    code = "import sys; from covey.agent.cli.program import app; app(['lab', 'policy'], standalone_mode=False); "
+    code += "sys.exit('covey.agent.cli.simulation' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_the_methods_fit_a_narrow_terminal_with_hanging_indents(
@@ -51,7 +49,7 @@ def test_the_methods_fit_a_narrow_terminal_with_hanging_indents(
     written = io.StringIO()
     terminal = Console(width=80, file=written, markup=False)
     monkeypatch.setattr(reference, "out", lambda: terminal)
-    assert CliRunner().invoke(coordinator, ["methods"]).exit_code == 0
+    assert CliRunner().invoke(coordinator, ["lab", "methods"]).exit_code == 0
     lines = written.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
     place = lines.index(next(line for line in lines if line.startswith("    choose: ")))

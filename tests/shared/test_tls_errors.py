@@ -28,7 +28,7 @@ URL = BrokerUrl.parse("mqtts://farm:1883")
             "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: Hostname mismatch, certificate",
             "is for another name than farm; use the name that is in it",
         ),
-        ("certificate verify failed: certificate has expired", "renew it with `broker renew`"),
+        ("certificate verify failed: certificate has expired", "renew it with `broker lab renew`"),
     ],
 )
 def test_a_failure_of_tls_is_explained_and_the_message_of_openssl_stays(
