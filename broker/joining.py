@@ -109,7 +109,7 @@ def hand_over(
     files: Mapping[str, Path],
     *,
     port: int,
-    minutes: float,
+    minutes: float = MINUTES,
     emit: Show,
     show: Show,
 ) -> list[str]:

@@ -324,11 +324,11 @@ MISTAKES = (
         exit_code=1,
     ),
     Mistake(
-        "a certificate authority that is not there",
+        "a certificate authority as an option",
         "agent start --data good.csv --broker mqtts://127.0.0.1:1 --ca none.pem",
-        "--ca none.pem: No such file or directory",
-        "expected a PEM file that this user may read",
-        "`broker enroll` puts it into the credentials file",
+        "--ca is no longer an option",
+        "write a credentials file",
+        "name it with --credentials",
     ),
     Mistake(
         "credentials that are not there",

@@ -21,7 +21,7 @@ BROKERS_OF_A_FLEET = broker_option(
 )
 
 
-@with_connection(BROKERS_OF_A_FLEET)
+@with_connection(BROKERS_OF_A_FLEET, several=True)
 def fleet(
     scenario: ScenarioFile,
     *,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,13 +77,6 @@ def up(
     password: Annotated[
         str | None, typer.Option(envvar="COVEY_BROKER_PASSWORD", help="password of --user")
     ] = None,
-    fleet_password: Annotated[
-        str | None,
-        typer.Option(
-            envvar="COVEY_FLEET_PASSWORD",
-            help="with --user: password of a second user, fleet, who has the rights of agents",
-        ),
-    ] = None,
     password_file: Annotated[
         Path | None,
         typer.Option(
@@ -124,6 +118,8 @@ def up(
     ] = False,
 ) -> None:
     """Run a broker until Ctrl-C: Mosquitto if it is installed, else the embedded one."""
+    # with --user: of a second user, who has the rights of agents; a run gives it to its own broker
+    fleet_password = os.environ.get("COVEY_FLEET_PASSWORD")
     with _single_user(user, password, password_file, fleet_password) as (users, members):
         kind = available_broker(show, embedded=embedded)
         options = Options(

@@ -46,7 +46,6 @@ Join = Annotated[
 JoinPort = Annotated[
     int, typer.Option(min=0, max=65535, help="port for --join; 0 takes any free one")
 ]
-JoinMinutes = Annotated[float, typer.Option(min=0.1, help="how long the codes of --join are valid")]
 EnrolledRole = Literal["agent", "coordinator", "observer", "aggregator"]
 
 
@@ -120,7 +119,6 @@ def enroll(
     ] = "",
     join: Join = False,
     join_port: JoinPort = joining.PORT,
-    join_minutes: JoinMinutes = joining.MINUTES,
 ) -> None:
     """Add users and write a file for the --credentials of each. A running broker accepts them at once."""
     folders = [BrokerFolder(home) for home in homes or [HOME]]
@@ -142,16 +140,16 @@ def enroll(
     for file in files:
         print(file)
     if join:
-        _hand_over(folders[0], files, join_port, join_minutes)
+        _hand_over(folders[0], files, join_port)
 
 
 def _emit(line: str) -> None:
     print(line, flush=True)
 
 
-def _hand_over(home: BrokerFolder, files: Sequence[Path], port: int, minutes: float) -> None:
+def _hand_over(home: BrokerFolder, files: Sequence[Path], port: int) -> None:
     by_user = {file.stem: file for file in files}
-    left = joining.hand_over(home, by_user, port=port, minutes=minutes, emit=_emit, show=show)
+    left = joining.hand_over(home, by_user, port=port, emit=_emit, show=show)
     if left:
         show(
             f"{some(left)} did not join: copy the file, or `broker lab rotate --join` prints a new code"
@@ -179,12 +177,7 @@ def sign(home: HomeFolder = HOME) -> None:
 
 
 def rotate(
-    names: Names,
-    home: HomeFolder = HOME,
-    *,
-    join: Join = False,
-    join_port: JoinPort = joining.PORT,
-    join_minutes: JoinMinutes = joining.MINUTES,
+    names: Names, home: HomeFolder = HOME, *, join: Join = False, join_port: JoinPort = joining.PORT
 ) -> None:
     """Replace credentials, also the coordinator's: a new password in a new file. The old file stops working at once."""
     own = BrokerFolder(home)
@@ -194,7 +187,7 @@ def rotate(
         print(file)
     _publish_offline(own, {name: known[name] for name in names}, ROTATED)
     if join:
-        _hand_over(own, files, join_port, join_minutes)
+        _hand_over(own, files, join_port)
 
 
 def renew(
@@ -217,28 +210,17 @@ def renew(
     )
 
 
-def list_users(
-    home: HomeFolder = HOME,
-    online: Annotated[
-        bool,
-        typer.Option(
-            "--online/--offline",
-            help="ask the broker which agents are online, and when each was heard last",
-        ),
-    ] = True,
-    as_json: Json = False,
-) -> None:
+def list_users(home: HomeFolder = HOME, as_json: Json = False) -> None:
     """List users with role, federation, age of their credentials and whether they are online, and the certificates' dates."""
     own = BrokerFolder(home)
     entries, certificates = own.entries(), own.certificates()
     found: dict[str, Seen] = {}
-    if online:
-        from covey.broker.seen import seen
+    from covey.broker.seen import seen
 
-        try:
-            found = asyncio.run(seen(own))
-        except UserError as error:
-            show(f"note: {error}")
+    try:
+        found = asyncio.run(seen(own))
+    except UserError as error:
+        show(f"note: {error}")
     if as_json:
         users = {
             name: entry.model_dump() | (asdict(found[name]) if name in found else {})

@@ -19,14 +19,6 @@ def aggregate(
     *,
     connection: Connection,
     federation: Annotated[str, typer.Option(help="the federation of the run")] = "default",
-    hold_s: Annotated[
-        float,
-        typer.Option(
-            min=0.0,
-            max=600.0,
-            help="seconds that a report waits for others, if agents are still awaited",
-        ),
-    ] = 2.0,
     allow: Allow = None,
 ) -> None:
     """Add up the reports of a broker's agents, for a run that was started with --aggregators.
@@ -39,6 +31,4 @@ def aggregate(
     check_name("--federation", federation)
     ensure_role(connection, "aggregator", COORDINATOR)
     with suppress(KeyboardInterrupt):
-        asyncio.run(
-            serve(connection.url(), federation, AllowedCode.parse(allow), hold_s, show_line)
-        )
+        asyncio.run(serve(connection.url(), federation, AllowedCode.parse(allow), show_line))

@@ -12,11 +12,10 @@ from covey.coordinator.cli.options import (
     BROKER_OF_A_RUN,
     ScenarioFile,
     Set,
+    distinct_brokers,
     ensure_role,
     in_federation,
-    only_broker,
     out,
-    several_brokers,
 )
 from covey.shared import json_text
 from covey.shared.cli import Allow, Connection, DataRoot, Json, stopped, with_connection
@@ -185,7 +184,7 @@ def plan(
     out().print(table)
 
 
-@with_connection(BROKER_OF_A_RUN)
+@with_connection(BROKER_OF_A_RUN, several=True)
 def advise(
     scenario: Annotated[
         Path | None,
@@ -244,11 +243,9 @@ def advise(
         loaded = in_federation(connection, loaded)
     options = Options(
         Path(),
-        broker=only_broker(connection),
         data_root=data_root,
-        tls=connection.tls,
         allowed=AllowedCode.parse(allow),
-        brokers=tuple(several_brokers(connection, None)),
+        brokers=distinct_brokers(connection),
     )
     if sources:
         found = command.advise_files(sources, loaded, options, rounds=rounds, picture=svg)

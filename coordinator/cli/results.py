@@ -13,10 +13,9 @@ from covey.coordinator.cli.options import (
     BROKERS_OF_DEVICES,
     READERS,
     AuditKey,
-    Shards,
+    distinct_brokers,
     ensure_role,
     out,
-    several_brokers,
     show_line,
 )
 from covey.shared import json_text
@@ -55,7 +54,7 @@ Wait = Annotated[
 ]
 
 
-@with_connection(BROKERS_OF_DEVICES)
+@with_connection(BROKERS_OF_DEVICES, several=True)
 def promote(
     version: Annotated[
         str,
@@ -89,7 +88,6 @@ def promote(
     wait: Wait = 30.0,
     runs: Runs = Path("runs"),
     connection: Connection,
-    shard: Shards = None,
     federation: Annotated[
         str | None,
         typer.Option(help="the devices' federation  [default: the run's]", show_default=False),
@@ -122,7 +120,7 @@ def promote(
     )
     choice = command.chosen(version, registry(runs, federation or "default"))
     ensure_role(connection, COORDINATOR)
-    urls = several_brokers(connection, shard) or [connection.url()]
+    urls = distinct_brokers(connection) or connection.urls()
     _show_promoted(asyncio.run(command.send(choice, urls, wish)), as_json=as_json, waited=wait > 0)
 
 
@@ -138,14 +136,13 @@ def _percent(text: str) -> float:
     return share
 
 
-@with_connection(BROKERS_OF_DEVICES)
+@with_connection(BROKERS_OF_DEVICES, several=True)
 def rollback(
     *,
     force: Force = False,
     wait: Wait = 30.0,
     runs: Runs = Path("runs"),
     connection: Connection,
-    shard: Shards = None,
     federation: DeviceFederation = "default",
     audit_key: AuditKey = None,
     as_json: Json = False,
@@ -170,7 +167,7 @@ def rollback(
     )
     choice = command.before(known)
     ensure_role(connection, COORDINATOR)
-    urls = several_brokers(connection, shard) or [connection.url()]
+    urls = distinct_brokers(connection) or connection.urls()
     _show_promoted(asyncio.run(command.send(choice, urls, wish)), as_json=as_json, waited=wait > 0)
 
 
@@ -254,7 +251,7 @@ def versions(
 
     check_name("--federation", federation)
     url = None
-    if connection.broker is not None:
+    if connection.is_named:
         ensure_role(connection, *READERS)
         url = connection.url()
     found = asyncio.run(command.versions(runs, federation, url))

@@ -61,7 +61,7 @@ def _watch(folder: Path | None, connection: Connection, federation: str, *, as_j
     from covey.coordinator.view.printed import json_line
 
     url = None
-    if connection.broker is not None or folder is None:
+    if connection.is_named or folder is None:
         ensure_role(connection, *READERS)
         url = connection.url()
     with suppress(KeyboardInterrupt), command.opened(folder, url, federation) as hub:
@@ -93,10 +93,10 @@ def dashboard(
 
     check_name("--federation", federation)
     url = None
-    if connection.broker is not None or folder is None:
+    if connection.is_named or folder is None:
         ensure_role(connection, *READERS)
         url = connection.url()
-    role = read(connection.credentials).role if connection.credentials is not None else ""
+    role = next((read(file).role for file in connection.credentials), "")
     with suppress(KeyboardInterrupt):
         serve(Request(folder, url, federation, role, port), show_line)
 

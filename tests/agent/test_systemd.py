@@ -43,9 +43,8 @@ def test_the_unit_runs_agent_start_with_the_given_options_in_any_folder(
         "my data",
         "--broker",
         "mqtts://host",
-        "--ca",
-        "ca.pem",
-        "--insecure",
+        "--model-dir",
+        "models",
         "--keep-warm",
         "5",
     ]
@@ -56,13 +55,11 @@ def test_the_unit_runs_agent_start_with_the_given_options_in_any_folder(
         str(tmp_path / "my data"),
         "--broker",
         "mqtts://host",
-        "--ca",
-        str(tmp_path / "ca.pem"),
+        "--model-dir",
+        str(tmp_path / "models"),
     ]
     assert words[:4] == ["-P", "-m", "covey.agent.cli", "start"]
-    assert sorted(words[4:]) == sorted(
-        [*wanted, "--insecure", "--keep-warm", "5.0", "--id", "pi-7"]
-    )
+    assert sorted(words[4:]) == sorted([*wanted, "--keep-warm", "5.0", "--id", "pi-7"])
     assert (found["User"], found["Description"]) == ("pi", "Covey agent pi-7")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import json
+import re
 import ssl
 import subprocess
 import sys
@@ -57,8 +58,7 @@ def home(tmp_path: Path) -> BrokerFolder:
 
 
 def url_of(file: Path) -> BrokerUrl:
-    user = credentials.read(file)
-    return BrokerUrl.parse(user.broker, Tls(ca=Path(user.ca)))
+    return credentials.read(file).url
 
 
 @contextmanager
@@ -549,3 +549,45 @@ def test_a_hint_about_a_folder_with_a_space_can_be_typed(tmp_path: Path) -> None
     assert f"`broker up --home '{folder}'`" in made.stdout
     with pytest.raises(UserError, match=r"--home 'a b' --host NAME"):
         BrokerFolder(Path("a b"))
+
+
+def test_the_file_for_a_broker_of_somebody_else_is_read_as_its_page_shows_it(
+    tmp_path: Path,
+) -> None:
+    page = (ROOT / "docs" / "brokers.md").read_text("utf-8")
+    [shown] = re.findall(r"```text\n(\{.*?)```", page, re.DOTALL)
+    (tmp_path / "pi-7.pem").write_text(shown)
+    own = credentials.read(tmp_path / "pi-7.pem")
+    assert (own.id, own.url.user, own.url.password) == ("pi-7", "pi-7", "password")
+    assert own.tls == Tls(
+        tmp_path / "pi-7.pem",
+        tmp_path / "pi-7.crt",
+        tmp_path / "pi-7.key",
+        source=tmp_path / "pi-7.pem",
+    )
+
+
+def test_a_file_without_certificates_trusts_those_of_the_system(tmp_path: Path) -> None:
+    (tmp_path / "pi-7.json").write_text('{"id": "pi-7", "broker": "mqtts://pi-7:pw@host"}')
+    url = credentials.read(tmp_path / "pi-7.json").url
+    assert url.tls is not None
+    assert url.tls.ca is None
+    assert url.tls_context() is not None
+
+
+@pytest.mark.parametrize("heading", ['"cert": 7', '"key": ["a"]'])
+def test_a_certificate_in_credentials_is_a_file_name(heading: str, tmp_path: Path) -> None:
+    file = tmp_path / "x.pem"
+    file.write_text(f'{{"id": "pi-7", "broker": "mqtts://host", {heading}}}')
+    with pytest.raises(UserError, match="this is not a credentials file"):
+        credentials.read(file)
+
+
+@pytest.mark.parametrize("variable", ["COVEY_CA", "COVEY_CERT", "COVEY_KEY", "COVEY_INSECURE"])
+def test_a_variable_that_is_no_longer_read_is_not_ignored_in_silence(
+    variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, "x.pem")
+    done = CliRunner().invoke(coordinator, ["status"])
+    assert done.exit_code == 2
+    assert f"{variable} is no longer read; write a credentials file" in done.stderr
