@@ -116,7 +116,7 @@ class OneCommand(TyperCommand):
             one.show_envvar = False  # type: ignore[attr-defined]
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """The variables at the end of the help, rather than one beside each option."""
+        """The variables at the end of the help, rather than one next to each option."""
         variables = [one.envvar for one in self.params if isinstance(one.envvar, str)]
         if variables:
             formatter.write_paragraph()

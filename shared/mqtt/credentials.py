@@ -103,7 +103,7 @@ def parse(content: bytes, file: Path) -> Credentials:
         credentials = _parsed(content.decode(), file)
     except (ValueError, TypeError, AttributeError, RecursionError, UserError):
         raise UserError(
-            f"{file}: this is not a credentials file; expected one that `broker enroll` wrote, or JSON with id and broker"
+            f"{file}: this is not a credentials file; expected one that `broker enroll` wrote, ask for it again; docs/brokers.md has one for another broker"
         ) from None
     return credentials
 
