@@ -199,10 +199,18 @@ def commands_page() -> str:
     for program in PROGRAMS:
         tree: Any = get_command(import_module(f"covey.{program}.cli.program").app)
         lines += ["", f"## {program}", "", _help_text(tree)]
-        for name, command in tree.commands.items():
-            if not command.hidden:
-                lines += _command(f"{program} {name}", command)
+        lines += _commands(program, tree)
     return "\n".join(lines)
+
+
+def _commands(before: str, group: Any) -> list[str]:
+    """The commands of a group, and those of the groups in it."""
+    lines: list[str] = []
+    for name, command in group.commands.items():
+        typed = f"{before} {name}"
+        is_group = hasattr(command, "commands")
+        lines += _commands(typed, command) if is_group else _command(typed, command)
+    return lines
 
 
 def _command(name: str, command: Any) -> list[str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from covey.agent.cli.options import AgentId, Device, LearnerOption, command_group, default_name
+from covey.agent.cli.options import AgentId, Device, LearnerOption, default_name
 from covey.shared.cli import Allow, Connection, Json, with_connection
 from covey.shared.errors import UserError
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 WATCH_S = 1.0  # between two looks at a folder
 
-commands = command_group()
-
 
 ModelFile = Annotated[
     Path | None,
@@ -35,7 +33,6 @@ ModelFile = Annotated[
 ]
 
 
-@commands.command()
 def predict(
     data: Annotated[
         Path | None,
@@ -196,7 +193,6 @@ def _watch(
         time.sleep(WATCH_S)
 
 
-@commands.command()
 @with_connection()
 def serve(
     *,
@@ -276,7 +272,6 @@ def _serve_mqtt(
     asyncio.run(until_the_end())
 
 
-@commands.command()
 def reset(
     model_dir: Annotated[
         Path,
@@ -305,7 +300,6 @@ def reset(
     print(f"{model_dir}: the next publication is dealt with, whatever its serial")
 
 
-@commands.command()
 def export(
     model: Annotated[
         Path, typer.Argument(help="models/cluster-0.safetensors of a finished run", exists=True)

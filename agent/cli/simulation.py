@@ -8,22 +8,20 @@ from typing import Annotated
 
 import typer
 
-from covey.agent.cli.options import LearnerOption, ScenarioFile, command_group, quiet_links
+from covey.agent.cli.options import LearnerOption, ScenarioFile, quiet_links
 from covey.shared import json_text
 from covey.shared.cli import Allow, Connection, DataRoot, Json, broker_option, with_connection
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import DEFAULT_BROKER
 from covey.shared.mqtt.credentials import FLEET
 
-commands = command_group()
 BROKERS_OF_A_FLEET = broker_option(
     DEFAULT_BROKER,
     "; repeat it for several independent brokers (shards), and each agent lives on one of them",
 )
 
 
-@commands.command()
-@with_connection(BROKERS_OF_A_FLEET)
+@with_connection(BROKERS_OF_A_FLEET, several=True)
 def fleet(
     scenario: ScenarioFile,
     *,
@@ -33,7 +31,7 @@ def fleet(
     start: Annotated[
         Path | None,
         typer.Option(
-            help="also write the initial weights to this .npz file, as `agent model` does, before the agents join"
+            help="also write the initial weights to this .npz file, as `agent lab model` does, before the agents join"
         ),
     ] = None,
     data_root: DataRoot = None,
@@ -59,7 +57,6 @@ def fleet(
     asyncio.run(agents)
 
 
-@commands.command()
 def model(
     scenario: ScenarioFile,
     out: Annotated[
@@ -81,7 +78,6 @@ def model(
     write_start(plan, out, allowed)
 
 
-@commands.command()
 def superclasses(
     scenario: ScenarioFile,
     models: Annotated[

@@ -28,7 +28,7 @@ from covey.shared.wire.aggregates import (
 )
 from covey.shared.wire.messages import ReportContent, digest
 
-HOLD_S = 2.0  # how long a report waits for others, by default
+HOLD_S = 2.0  # how long a report waits for others
 MAX_OTHERS = 1000  # refusals, and reports that were not asked for, in one message
 MAX_TEXT = 400  # characters of a refusal
 

@@ -12,12 +12,10 @@ from covey.coordinator.cli.options import (
     BROKER_OF_A_RUN,
     ScenarioFile,
     Set,
-    command_group,
+    distinct_brokers,
     ensure_role,
     in_federation,
-    only_broker,
     out,
-    several_brokers,
 )
 from covey.shared import json_text
 from covey.shared.cli import Allow, Connection, DataRoot, Json, stopped, with_connection
@@ -26,12 +24,7 @@ from covey.shared.errors import UserError
 from covey.shared.mqtt.credentials import COORDINATOR
 from covey.shared.printable import printable_lines
 
-commands = command_group()
-bases = command_group()
-commands.add_typer(bases, name="base", help="Weights that agents keep on their disk (task.base).")
 
-
-@commands.command()
 def init(
     sources: Annotated[
         list[str],
@@ -99,7 +92,6 @@ def init(
         typer.echo(printable_lines(remark), err=True)
 
 
-@commands.command()
 def validate(
     scenario: ScenarioFile, overrides: Set = None, allow: Allow = None, as_json: Json = False
 ) -> None:
@@ -122,13 +114,12 @@ def validate(
 def _not_timed(value: object) -> object:
     if value:
         raise UserError(
-            "--bench and --mbit were removed, which estimated seconds; expected neither. `agent bench` prints the seconds of a "
+            "--bench and --mbit were removed, which estimated seconds; expected neither. `agent lab bench` prints the seconds of a "
             "round at a device"
         )
     return value
 
 
-@commands.command()
 def plan(
     scenario: ScenarioFile,
     overrides: Set = None,
@@ -168,8 +159,7 @@ def plan(
     out().print(table)
 
 
-@commands.command()
-@with_connection(BROKER_OF_A_RUN)
+@with_connection(BROKER_OF_A_RUN, several=True)
 def advise(
     scenario: Annotated[
         Path | None,
@@ -228,11 +218,9 @@ def advise(
         loaded = in_federation(connection, loaded)
     options = Options(
         Path(),
-        broker=only_broker(connection),
         data_root=data_root,
-        tls=connection.tls,
         allowed=AllowedCode.parse(allow),
-        brokers=tuple(several_brokers(connection, None)),
+        brokers=distinct_brokers(connection),
     )
     if sources:
         found = command.advise_files(sources, loaded, options, rounds=rounds, picture=svg)
@@ -253,11 +241,10 @@ def advise(
             show(out(), table)
 
 
-@bases.command()
-def add(
+def base(
     file: Annotated[Path, typer.Argument(help="weights as .safetensors")], as_json: Json = False
 ) -> None:
-    """Print the entry task.base for a file of weights: `coordinator base add backbone.safetensors`."""
+    """Print the entry task.base for a file of weights: `coordinator lab base backbone.safetensors`."""
     from covey.shared.scenario.base import entry_of
 
     entry, tensors = entry_of(file)

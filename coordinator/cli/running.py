@@ -23,16 +23,13 @@ from covey.coordinator.cli.options import (
     InProcess,
     ScenarioFile,
     Set,
-    Shards,
     Track,
-    command_group,
     complain,
+    distinct_brokers,
     ensure_role,
     in_federation,
-    only_broker,
     out,
     refuse_contradictions,
-    several_brokers,
     show_line,
 )
 from covey.shared.cli import Allow, Connection, DataRoot, Json, failed, stopped, with_connection
@@ -42,8 +39,6 @@ from covey.shared.mqtt.credentials import COORDINATOR
 
 if TYPE_CHECKING:
     from covey.coordinator.track.tracking import TrackedObserver
-
-commands = command_group()
 
 
 def resume_command(arguments: Sequence[str]) -> str:
@@ -56,8 +51,7 @@ def resume_command(arguments: Sequence[str]) -> str:
     return shlex.join(["coordinator", *shown])
 
 
-@commands.command()
-@with_connection(BROKER_OF_A_RUN)
+@with_connection(BROKER_OF_A_RUN, several=True)
 def run(
     context: typer.Context,
     scenario: ScenarioFile,
@@ -67,7 +61,6 @@ def run(
     ] = None,
     connection: Connection,
     cluster: Cluster = False,
-    shard: Shards = None,
     embedded: Embedded = False,
     aggregators: Aggregators = False,
     overrides: Set = None,
@@ -145,15 +138,13 @@ def run(
     options = Options(
         folder or Path("runs") / loaded.name,
         resume,
-        only_broker(connection),
         embedded,
         data_root,
-        connection.tls,
         metrics_address,
         audit_key,
         origin,
         AllowedCode.parse(allow),
-        tuple(several_brokers(connection, shard)),
+        distinct_brokers(connection),
         cluster,
         aggregators,
         math.inf if give_up_after is None else give_up_after,
@@ -203,7 +194,6 @@ def run(
         raise failed(problem)
 
 
-@commands.command()
 def replay(
     record: Annotated[Path, typer.Argument(help="the folder of a buffered run", metavar="RUN")],
     *,
@@ -243,8 +233,7 @@ def replay(
         show_line(f"{models} models are byte-identical to those of {record}")
 
 
-@commands.command()
-@with_connection(BROKER_OF_A_RUN)
+@with_connection(BROKER_OF_A_RUN, several=True)
 def compare(
     context: typer.Context,
     scenario: ScenarioFile,
@@ -265,13 +254,12 @@ def compare(
             show_default=False,
         ),
     ] = None,
-    run: Annotated[
+    no_run: Annotated[
         bool,
         typer.Option(
-            "--run/--no-run",
-            help="run the missing cells, or only print the finished ones (written only if --out is given)",
+            "--no-run", help="only print the finished cells; written only if --out is given"
         ),
-    ] = True,
+    ] = False,
     in_process: InProcess = False,
     executor: Annotated[
         str,
@@ -290,7 +278,6 @@ def compare(
     ] = False,
     track: Track = None,
     connection: Connection,
-    shard: Shards = None,
     embedded: Embedded = False,
     overrides: Set = None,
     data_root: DataRoot = None,
@@ -316,22 +303,20 @@ def compare(
     options = Options(
         folder or Path("runs") / loaded.name,
         False,
-        only_broker(connection),
         embedded,
         data_root,
-        connection.tls,
         allowed=AllowedCode.parse(allow),
-        brokers=tuple(several_brokers(connection, shard)),
+        brokers=distinct_brokers(connection),
     )
     if executor and not executor.startswith("dask://"):
         raise UserError(f"--executor {executor}: expected dask://host:port of a Dask scheduler")
     request = command.Request(
         cells or [],
         known or [],
-        run=run,
+        run=not no_run,
         in_process=in_process,
         executor=executor,
-        write=run or folder is not None,
+        write=not no_run or folder is not None,
         html=html,
         track=track or [],
     )

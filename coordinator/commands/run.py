@@ -153,7 +153,7 @@ def addresses(scenario: Scenario, options: Options) -> list[BrokerUrl]:
         return []
     urls = list(options.brokers)
     if not urls:
-        urls = [BrokerUrl.parse(text, options.tls) for text in _named(scenario, options)]
+        urls = [BrokerUrl.parse(text) for text in _named(scenario)]
     for url in urls:
         url.tls_context()
     return urls
@@ -167,10 +167,8 @@ def at_brokers(scenario: Scenario, options: Options) -> Scenario:
     return scenario.model_copy(update={"broker": None, "brokers": named})
 
 
-def _named(scenario: Scenario, options: Options) -> Sequence[str]:
-    """The addresses that the options or the scenario name."""
-    if options.broker:
-        return [options.broker]
+def _named(scenario: Scenario) -> Sequence[str]:
+    """The addresses that the scenario names, or the one of this machine for real agents."""
     match scenario.brokers:
         case int():
             return []

@@ -125,7 +125,14 @@ async def fleet(
         builds_start: let the fleet write `start.npz` before its agents join. Its workers import torch in any case, so
             this saves a process that would import torch only to draw the initial weights.
     """
-    command = ["covey.agent.cli", "fleet", str(folder / "scenario.yaml"), "--run-dir", str(folder)]
+    command = [
+        "covey.agent.cli",
+        "lab",
+        "fleet",
+        str(folder / "scenario.yaml"),
+        "--run-dir",
+        str(folder),
+    ]
     command += ["--start", str(folder / START)] if builds_start else []
     command += ["--data-root", str(data_root)] if data_root is not None else []
     command += allowed.options()
@@ -162,6 +169,7 @@ async def initial(folder: Path, scenario: Scenario, allowed: AllowedCode = NO_CO
     if wants_start(folder, scenario):
         command = [
             "covey.agent.cli",
+            "lab",
             "model",
             str(folder / "scenario.yaml"),
             "--out",
@@ -198,6 +206,7 @@ async def superclass_accuracies(
     """
     command = [
         "covey.agent.cli",
+        "lab",
         "superclasses",
         str(folder / "scenario.yaml"),
         "--models",
@@ -217,15 +226,23 @@ async def superclass_accuracies(
 
 
 async def exported(model: Path, out: Path, log: Path, allowed: AllowedCode = NO_CODE) -> None:
-    """Export a model file of a finished run as a program, in a child process (`agent export`)."""
-    command = ["covey.agent.cli", "export", str(model), "--out", str(out), *allowed.options()]
+    """Export a model file of a finished run as a program, in a child process (`agent lab export`)."""
+    command = [
+        "covey.agent.cli",
+        "lab",
+        "export",
+        str(model),
+        "--out",
+        str(out),
+        *allowed.options(),
+    ]
     async with _child(command, log, talks=False) as child:
         if await child.process.wait() != 0:
             raise UserError(f"{model} could not be exported:\n{child.messages()}")
 
 
 def _given(scenario: Scenario, path: Path) -> bool:
-    """Copy the initial models from task.init, which `agent model` made elsewhere: no torch is needed here."""
+    """Copy the initial models from task.init, which `agent lab model` made elsewhere: no torch is needed here."""
     given = scenario.task.init
     if given is None:
         return False
@@ -233,12 +250,12 @@ def _given(scenario: Scenario, path: Path) -> bool:
         with np.load(given, allow_pickle=False) as file:
             starts, layout = file["starts"], Layout.from_wire(json_text.loads(str(file["layout"])))
     except (OSError, ValueError, KeyError, DecodeError, zipfile.BadZipFile):
-        return False  # `agent model` judges other contents and reports what is wrong
+        return False  # `agent lab model` judges other contents and reports what is wrong
     expected = (scenario.strategy.starts, layout.size)
     if starts.shape != expected:
         raise UserError(
             f"task.init {given}: starts has shape {starts.shape}, expected {expected}; "
-            "create it again with `agent model`"
+            "create it again with `agent lab model`"
         )
     write_atomically(path, Path(given).read_bytes())
     return True

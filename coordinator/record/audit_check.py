@@ -39,7 +39,7 @@ def check(folder: Path, *, key: bytes | None = None, head: Head | None = None) -
 
 
 def summary(checked: Checked) -> dict[str, Any]:
-    """The verdict as `coordinator audit --json` prints it."""
+    """The verdict as `coordinator lab audit --json` prints it."""
     verdict = checked.verdict
     broken = verdict.broken
     head = verdict.head
@@ -104,11 +104,11 @@ def _of_checkpoint(folder: Path) -> tuple[str | None, Head | None]:
 
 
 def parse_head(text: str) -> Head:
-    """`NUMBER:HASH`, as `coordinator audit` prints it. Raises UserError for anything else."""
+    """`NUMBER:HASH`, as `coordinator lab audit` prints it. Raises UserError for anything else."""
     number, _, hash_ = text.partition(":")
     is_number = number.isdecimal() and int(number) >= 1
     if not is_number or not hash_:
         raise UserError(
-            f"--head {text}: expected NUMBER:HASH, as an earlier `coordinator audit` printed it"
+            f"--head {text}: expected NUMBER:HASH, as an earlier `coordinator lab audit` printed it"
         )
     return Head(int(number), hash_)

@@ -67,7 +67,7 @@ class ProgressBar:
                 self._warn(f"waiting: {why}{_for_so_long(seconds)}")
                 self._bar.update(self._task, remark=f"waiting: {why}")
             case notices.ControlReceived(command="pause"):
-                self._warn("paused: no new phase opens; to resume: coordinator resume")
+                self._warn("paused: no new phase opens; to resume: coordinator lab resume")
             case notices.ControlReceived():
                 self._say("resumed")
             case notices.SubscriptionsRefused(refused=[]):
@@ -119,7 +119,7 @@ class ProgressBar:
             case notices.AgentQuarantined(agent=agent, refused=refused, why=why):
                 self._warn(
                     f"{agent} is in quarantine after {refused} refused reports: {why}. "
-                    f"To invite it again: coordinator release {agent}"
+                    f"To invite it again: coordinator lab release {agent}"
                 )
             case notices.AgentRests(agent=agent, kind=kind, why=why):
                 self._warn(f"{agent} is {kind}, {why}")

@@ -146,7 +146,7 @@ class OrderBook:
         why = self._engine.quarantined.get(client)
         if why is None:
             return self.refused.get(client, "")
-        return f"this agent is in quarantine, until `coordinator release {client}`: {why}"[
+        return f"this agent is in quarantine, until `coordinator lab release {client}`: {why}"[
             :MAX_FAILURE_CHARS
         ]
 

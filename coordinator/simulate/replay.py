@@ -1,4 +1,4 @@
-"""`coordinator replay`: do what a buffered run has recorded once more, and compare the models.
+"""`coordinator lab replay`: do what a buffered run has recorded once more, and compare the models.
 
 The events of the record come in their order, with reports that are computed again. The engine decides from events and
 their times alone, so it gives the same orders; the same orders on the same data give the same reports. The models of a

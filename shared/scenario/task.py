@@ -239,7 +239,7 @@ class Task(Section):
     init: str | None = Field(
         None,
         description="An .npz file with the array theta0 (float32): the first initial model, or one row for each initial "
-        "model of the method. A file from `agent model` works too, and then the coordinator needs no torch. A trained model "
+        "model of the method. A file from `agent lab model` works too, and then the coordinator needs no torch. A trained model "
         "is accepted as well (models/cluster-0.safetensors of a run), or a folder of them for a method with several initial "
         "models. Weights of your own (.safetensors, with the model's names of tensors) may lack tensors that share or keep "
         "names: these begin at random. null: the seed determines the initial models.",
@@ -247,7 +247,7 @@ class Task(Section):
 
     base: Base | None = Field(
         None,
-        description="A file of weights (.safetensors) that agents keep on their disk: {file, digest}, as `coordinator base add` "
+        description="A file of weights (.safetensors) that agents keep on their disk: {file, digest}, as `coordinator lab base` "
         "prints it. It is the first initial model, as with init; what of it does not travel with reports, agents take from "
         "their own copy, and fetch it once if they have none. null: agents get these values with their first order.",
     )

@@ -552,7 +552,7 @@ class Strategy(BaseModel, Generic[S]):
 
     `S` is the type of its state. A subclass adds `name: Literal["..."]`, by which a scenario
     chooses it, and its hyper-parameters as pydantic fields, each with a description: they are
-    printed by `coordinator methods`. A subclass must write `init`, `plan`, `order`, `model`,
+    printed by `coordinator lab methods`. A subclass must write `init`, `plan`, `order`, `model`,
     `work`, `terms`, `fold`, `serve` and `clusters`; the classes in `bases/` write most of them. An
     `individual` method has no terms. Add its line to `method_names.py`, and it can be used in scenarios, tests and comparisons. A method in a
     package of your own joins by an entry point instead; the tutorial shows how.
@@ -602,7 +602,7 @@ class Strategy(BaseModel, Generic[S]):
     # Options that a scenario's text leaves out where they are None: it keeps the digest that its runs have stored.
     unset: ClassVar[tuple[str, ...]] = ("server",)
 
-    summary: ClassVar[str] = ""  # one line for `coordinator methods`
+    summary: ClassVar[str] = ""  # one line for `coordinator lab methods`
     source: ClassVar[str] = ""  # paper, year
 
     if TYPE_CHECKING:

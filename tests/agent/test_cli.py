@@ -393,6 +393,7 @@ async def test_a_fleet_ends_with_the_process_that_started_it(tmp_path: Path) -> 
         sys.executable,
         "-m",
         "covey.agent.cli",
+        "lab",
         "fleet",
         str(SCENES.written(tmp_path)),
         "--run-dir",

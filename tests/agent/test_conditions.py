@@ -56,7 +56,7 @@ def test_all_conditions_must_hold(conditions: list[str], readings: Readings, why
 def test_another_condition_is_refused_with_the_right_form(text: str) -> None:
     with pytest.raises(ValueError, match="expected charging, idle or hours of the day"):
         validated(text)
-    done = CliRunner().invoke(program.app, ["policy", "--only-when", text])
+    done = CliRunner().invoke(program.app, ["lab", "policy", "--only-when", text])
     assert done.exit_code == 2
     assert "only_when" in done.stderr
 
@@ -125,11 +125,13 @@ def test_work_that_has_begun_is_finished_and_reported_before_the_agent_stays_out
 
 def test_the_options_become_keys_of_the_policy(tmp_path: Path) -> None:
     options = ["--memory-limit", "2G", "--only-when", "idle", "--only-when", "22:00-06:00"]
-    done = CliRunner().invoke(program.app, ["policy", *options, "--json"], catch_exceptions=False)
+    done = CliRunner().invoke(
+        program.app, ["lab", "policy", *options, "--json"], catch_exceptions=False
+    )
     policy = Policy.model_validate_json(done.stdout)
     assert policy.memory_limit_mb == 2048
     assert policy.only_when == ("idle", "22:00-06:00")
-    line = ["service", "--data", str(tmp_path), "--id", "pi", "--threads", "2", *options]
+    line = ["lab", "service", "--data", str(tmp_path), "--id", "pi", "--threads", "2", *options]
     unit = CliRunner().invoke(program.app, line, catch_exceptions=False).stdout
     for words in ("--memory-limit 2G", "--only-when idle --only-when 22:00-06:00", "--threads 2"):
         assert words in unit
@@ -137,7 +139,7 @@ def test_the_options_become_keys_of_the_policy(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "512", "M", "-1M", "1.5G", "1T", "0M"])
 def test_another_size_of_memory_is_refused(text: str) -> None:
-    done = CliRunner().invoke(program.app, ["policy", "--memory-limit", text])
+    done = CliRunner().invoke(program.app, ["lab", "policy", "--memory-limit", text])
     assert done.exit_code == 2
     assert "memory" in done.stderr
 

@@ -522,15 +522,17 @@ def test_a_reset_device_takes_the_next_publication_and_keeps_its_model(tmp_path:
     models.take(version, "first")
     models.settle(2**53 - 1, pinned=True)
     with folder_lock(models.folder, "unused"):
-        refused = CliRunner().invoke(app, ["reset", "--model-dir", str(models.folder)])
+        refused = CliRunner().invoke(app, ["lab", "reset", "--model-dir", str(models.folder)])
     assert refused.exit_code == 2
     assert "stop it first" in refused.stderr
-    assert CliRunner().invoke(app, ["reset", "--model-dir", str(models.folder)]).exit_code == 0
+    assert (
+        CliRunner().invoke(app, ["lab", "reset", "--model-dir", str(models.folder)]).exit_code == 0
+    )
     index = read_index(models.folder)
     assert (index.serial, index.pinned) == (0, False)
     assert index.in_use is not None
     assert index.in_use.version == version
-    missing = CliRunner().invoke(app, ["reset", "--model-dir", str(tmp_path)])
+    missing = CliRunner().invoke(app, ["lab", "reset", "--model-dir", str(tmp_path)])
     assert missing.exit_code == 2
 
 

@@ -1,4 +1,4 @@
-"""`agent service`: the unit file that runs an agent on a device."""
+"""`agent lab service`: the unit file that runs an agent on a device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from covey.shared.mqtt.broker_url import BrokerUrl
 
 def unit(*options: str) -> dict[str, str]:
     """The keys of the printed unit."""
-    done = CliRunner().invoke(app, ["service", *options], catch_exceptions=False)
+    done = CliRunner().invoke(app, ["lab", "service", *options], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
 
@@ -43,9 +43,8 @@ def test_the_unit_runs_agent_start_with_the_given_options_in_any_folder(
         "my data",
         "--broker",
         "mqtts://host",
-        "--ca",
-        "ca.pem",
-        "--insecure",
+        "--model-dir",
+        "models",
         "--keep-warm",
         "5",
     ]
@@ -56,13 +55,11 @@ def test_the_unit_runs_agent_start_with_the_given_options_in_any_folder(
         str(tmp_path / "my data"),
         "--broker",
         "mqtts://host",
-        "--ca",
-        str(tmp_path / "ca.pem"),
+        "--model-dir",
+        str(tmp_path / "models"),
     ]
     assert words[:4] == ["-P", "-m", "covey.agent.cli", "start"]
-    assert sorted(words[4:]) == sorted(
-        [*wanted, "--insecure", "--keep-warm", "5.0", "--id", "pi-7"]
-    )
+    assert sorted(words[4:]) == sorted([*wanted, "--keep-warm", "5.0", "--id", "pi-7"])
     assert (found["User"], found["Description"]) == ("pi", "Covey agent pi-7")
 
 
@@ -77,7 +74,7 @@ def test_options_from_the_environment_are_written_into_the_unit(
 def test_a_password_is_never_written_into_a_unit(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    line, url = ["service", "--data", str(tmp_path)], "mqtt://pi:s3cret@host"
+    line, url = ["lab", "service", "--data", str(tmp_path)], "mqtt://pi:s3cret@host"
     if way == "environment":
         monkeypatch.setenv("COVEY_BROKER", url)
     done = CliRunner().invoke(app, line if way == "environment" else [*line, "--broker", url])
@@ -88,7 +85,7 @@ def test_a_password_is_never_written_into_a_unit(
 
 @pytest.mark.parametrize("options", [[], ["--data", "nowhere"], ["--data", ".", "--brocker", "x"]])
 def test_options_that_agent_start_refuses_are_refused(options: list[str]) -> None:
-    done = CliRunner().invoke(app, ["service", *options])
+    done = CliRunner().invoke(app, ["lab", "service", *options])
     assert done.exit_code != 0
     assert done.stdout == ""
 
@@ -110,7 +107,7 @@ def test_nothing_in_an_argument_is_expanded(word: str, wanted: str) -> None:
     assert quoted(word) == wanted
 
 
-@pytest.mark.parametrize("command", ["start", "service"])
+@pytest.mark.parametrize("command", ["start", "lab service"])
 @pytest.mark.parametrize(
     ("user", "options", "said"),
     [
@@ -127,7 +124,7 @@ def test_credentials_of_another_user_are_refused(
     command: str, user: str, options: list[str], said: str, tmp_path: Path
 ) -> None:
     file = enrolled(user, tmp_path)
-    line = [command, "--data", str(tmp_path), "--credentials", str(file), *options]
+    line = [*command.split(), "--data", str(tmp_path), "--credentials", str(file), *options]
     done = CliRunner().invoke(app, line)
     assert done.exit_code == 2
     assert said in done.stderr

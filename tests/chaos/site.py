@@ -184,6 +184,7 @@ class Site:
             scenario.write_text(yaml.safe_dump(self.scenario("fedavg", fleet=True)))
         command = python(
             "covey.agent.cli",
+            "lab",
             "fleet",
             str(scenario),
             "--broker",
@@ -223,7 +224,7 @@ class Site:
         scenario = self.folder / f"draw-{method}.yaml"
         scenario.write_text(yaml.safe_dump(self.scenario(method)))
         program = await Program.start(
-            python("covey.agent.cli", "model", str(scenario), "--out", str(out)),
+            python("covey.agent.cli", "lab", "model", str(scenario), "--out", str(out)),
             self.folder / "draw.log",
         )
         if await program.process.wait() != 0:

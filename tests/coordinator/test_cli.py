@@ -72,7 +72,7 @@ def test_an_unusable_path_gives_one_message_and_writes_nothing(
     ("line", "wanted"),
     [
         ("run s.yaml --set strategy.name=ditto --data-root 'my data'", " --resume"),
-        ("run s.yaml --resume --ca ca.pem", ""),
+        ("run s.yaml --resume --credentials a.pem", ""),
         ("run s.yaml --out '$x' --broker=mqtts://me@host:8883", " --resume"),
     ],
 )
@@ -162,10 +162,10 @@ def test_no_run_reports_that_no_row_is_known(tmp_path: Path) -> None:
             "--embedded starts its own broker: omit --broker, or omit --embedded",
         ),
         (
-            "--shard one.pem --broker mqtt://host",
-            "--shard names the brokers: omit --broker, or omit --shard",
+            "--shard one.pem",
+            "--shard is no longer an option; give --credentials once for each broker",
         ),
-        ("--shard one.pem --in-process", "omit --shard, or omit --in-process"),
+        ("--ca ca.pem", "--ca is no longer an option; write a credentials file"),
         (
             "--broker mqtt://host --broker mqtt://host",
             "the same broker is given twice; give each of the brokers once",

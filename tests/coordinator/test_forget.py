@@ -1,4 +1,4 @@
-"""What `coordinator forget` leaves: nothing, but for what is stated here with its reason.
+"""What `coordinator lab forget` leaves: nothing, but for what is stated here with its reason.
 
 The memory of a run is searched as a whole, and every collection of agents in it has the agent before it is forgotten.
 """

@@ -1,4 +1,4 @@
-"""What `coordinator plan` predicts, against the bytes that a run over a broker counts."""
+"""What `coordinator lab plan` predicts, against the bytes that a run over a broker counts."""
 
 from __future__ import annotations
 

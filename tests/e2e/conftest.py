@@ -71,6 +71,7 @@ def fleet(folder: Path, port: int, **sections: Any) -> Iterator[Program]:
     url = f"mqtt://127.0.0.1:{port}"
     with program(
         "covey.agent.cli",
+        "lab",
         "fleet",
         str(path),
         "--broker",

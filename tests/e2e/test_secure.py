@@ -101,7 +101,7 @@ DEVICES = ("pi-1", "pi-2", "pi-3", "pi-4")
 def test_devices_with_keys_of_their_own_make_sums_and_one_that_is_killed_is_missing(
     tmp_path: Path,
 ) -> None:
-    """`broker init`, `agent keys`, `broker enroll --key`, `agent start`: each has nothing but its files."""
+    """`broker init`, `agent lab keys`, `broker enroll --key`, `agent start`: each has nothing but its files."""
     home = BrokerFolder.create(tmp_path / "home", ["localhost"], free_port(), days=1)
     scenario = {
         **SCENARIO,
