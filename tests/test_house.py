@@ -42,7 +42,7 @@ STAIRS = {
     ],
     "broker": [
         "limits topic_filters",
-        "access testing",
+        "access",
         "embedded",
         "programs",
         "folder doctor",

@@ -21,7 +21,6 @@ from covey.agent.kept.verdict import Figure, Figures, judge
 from covey.agent.kept.versions import Version
 from covey.agent.policy import Policy, Rules
 from covey.agent.worker.worker import answer
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.shared.client import encode_model
 from covey.shared.errors import UserError
 from covey.shared.files import folder_lock
@@ -35,6 +34,7 @@ from covey.shared.wire.topics import Topics, deployed_key
 from tests import clock
 from tests.agent.orders import order, ref
 from tests.agent.test_service import FakePool, World, worked
+from tests.kit.memory_broker import MemoryBroker
 
 TASK = Task(features=(2,), classes=("no", "yes"), model=Model(name="linear", options={}))
 LAYOUT = Layout((Tensor("fc.weight", (2, 2)), Tensor("fc.bias", (2,))), 2)
