@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 # numbers of PIL.Image.Resampling, because Pillow is imported only to read an image
-BICUBIC = 3
-FILTERS = {"nearest": 0, "bilinear": 2, "bicubic": BICUBIC}
+FILTERS = {"nearest": 0, "bilinear": 2, "bicubic": 3}
 MODE_OF = {1: "L", 3: "RGB"}  # by number of channels
 
 
@@ -175,15 +174,6 @@ def read_image(source: ImageSource, form: Form | None) -> Pixels:
     if pixels.ndim == 2:
         return pixels[None]
     return _channels_first(pixels)
-
-
-def resized(path: Path, side: int) -> Pixels:
-    """One image as (3, side, side), the way LEAF does it: resized without regard to its proportions, then made RGB.
-
-    Bicubic, which is what LEAF's call means to Pillow since its version 7; before, it meant the nearest pixel.
-    """
-    square = _open(path).resize((side, side), resample=BICUBIC)
-    return _channels_first(np.asarray(square.convert("RGB"), np.uint8))
 
 
 def _check_shape(source: ImageSource, number: int, image: Pixels, first: Pixels) -> None:

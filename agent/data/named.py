@@ -11,7 +11,7 @@ import numpy as np
 
 from covey.agent.data.arrays import from_arrays, read_npz
 from covey.agent.data.dataset import Array, Dataset, Indices, dataset
-from covey.agent.data.load import load, load_benchmark
+from covey.agent.data.load import load
 from covey.shared import plugins
 from covey.shared.consent import consent
 from covey.shared.errors import DataError
@@ -20,17 +20,20 @@ from covey.shared.scenario.task import Task
 
 ROOT_VARIABLE = "COVEY_DATA_ROOT"
 DEFAULT_ROOT = Path("../shared/data")
-# name of a data set -> its path below the data root
-FILES = {
-    "fashion-mnist": "fashion-mnist",
-    "cifar10": "cifar-10-binary.tar.gz",
-    "cifar100": "cifar-100-binary.tar.gz",
-    "svhn": "svhn",
-    "emnist-byclass": "emnist/emnist-byclass-train-images-idx3-ubyte.gz",
-    "emnist-letters": "emnist/emnist-letters-train-images-idx3-ubyte.gz",
-    "emnist-balanced": "emnist/emnist-balanced-train-images-idx3-ubyte.gz",
-    "femnist": "femnist",
-    "celeba": "celeba",
+# Names of data sets whose file is NAME.npz -> what scripts/to_npz.py makes it of, below the data root.
+MADE_OF = {
+    "fashion-mnist": "idx fashion-mnist",
+    "cifar10": "cifar10 cifar-10-binary.tar.gz",
+    "cifar100": "cifar100 cifar-100-binary.tar.gz",
+    "svhn": "svhn svhn",
+    "emnist-byclass": "idx emnist/emnist-byclass-train-images-idx3-ubyte.gz",
+    "emnist-letters": "idx emnist/emnist-letters-train-images-idx3-ubyte.gz",
+    "emnist-balanced": "idx emnist/emnist-balanced-train-images-idx3-ubyte.gz",
+    "femnist": "leaf femnist",
+    "celeba": "leaf celeba",
+}
+# name of a data set -> its file below the data root
+FILES = {name: f"{name}.npz" for name in MADE_OF} | {
     "har": "har.npz",
     "mnist-writer": "mnist_writer.npz",
 }
@@ -69,10 +72,6 @@ def load_named(name: str, root: str | Path | None = None, task: Task | None = No
             return load(name, allowed=consent(), task=task)
     place = _place(name, folder)
     match name:
-        case "fashion-mnist":
-            return load_benchmark("idx", place)
-        case "cifar10":
-            return load_benchmark("cifar", place)
         case "har":
             return _har(place)
         case "mnist-writer":
@@ -96,15 +95,17 @@ def _own(place: Path, task: Task | None) -> Dataset:
 
 def _place(name: str, root: Path | None) -> Path:
     """The path of a data set below the root, or a path of the user's own. DataError if it does not exist."""
-    place = (root or Path()) / FILES.get(name, name)
-    if place.exists():
-        return place
-    here = Path(name)
-    if name not in FILES and here.exists():
-        return here
+    file = FILES.get(name, name)
+    place = (root or Path()) / file
+    for candidate in (place, Path(file)):
+        if candidate.exists():
+            return candidate
     seen = f"{place} does not exist"
     if not root:
         seen = f"no data root is set and {seen}"
+    elif name in MADE_OF:
+        kind, _, source = MADE_OF[name].partition(" ")
+        seen += f" (python scripts/to_npz.py {kind} {root / source} {place} makes it of the published files)"
     raise DataError(
         f"data set {name!r}: {seen}; set the data root with --data-root or {ROOT_VARIABLE}, or use "
         "'digits', which needs none",

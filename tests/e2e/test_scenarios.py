@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,11 @@ from covey.shared.scenario.load import load
 from covey.shared.scenario.partition import SuperclassMixture
 from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.strategies.fuzzy import Fuzzy
+from tests.agent.real_data import data_root
 from tests.e2e.conftest import finish
 from tests.processes import ROOT, Program, result, rows
 
 SCENARIOS = sorted((ROOT / "scenarios").glob("*.yaml"))
-DATA = Path(os.environ.get("COVEY_DATA_ROOT", ROOT.parent / "shared" / "data"))
 SMALL = {  # the same scenario with few agents and one round
     "fmnist_fedclust": [
         "fleet.agents=6",
@@ -139,15 +138,15 @@ def test_the_private_scenario_records_epsilon_after_every_round(tmp_path: Path) 
 
 
 @pytest.mark.processes
-@pytest.mark.skipif(
-    not DATA.is_dir(), reason=f"the larger data sets are not in {DATA} (set COVEY_DATA_ROOT)"
-)
 @pytest.mark.parametrize("name", SMALL)
 def test_a_scenario_on_real_data_runs(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("COVEY_LEARNER", raising=False)  # NumPy knows no convolutions
+    fleet = load(ROOT / "scenarios" / f"{name}.yaml").fleet
+    assert fleet is not None
+    root = data_root(fleet.data)
     sets = [word for text in ["rounds.count=1", *SMALL[name]] for word in ("--set", text)]
-    summary = run(tmp_path, name, "--in-process", "--data-root", str(DATA), *sets)
+    summary = run(tmp_path, name, "--in-process", "--data-root", str(root), *sets)
     assert summary["rounds"] == 1
     assert macro(summary, "tuned") > 0.3
