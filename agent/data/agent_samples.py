@@ -16,7 +16,7 @@ class AgentSamples:
 
     train: list[Indices]  # into the training part; disjoint
     test: list[Indices]  # into the part that `test_of` names; may overlap
-    truth: Array | None = None  # (N,) cluster or (N, populations) mixture, if the rule knows it
+    truth: Array | None = None  # (N,) cluster, if the rule knows it
     turns: Indices | None = None  # (N,) quarter turns of the agent's images
     test_of: str = "test"  # "test" or "train"
     populations: tuple[str, ...] = ()  # the names that `truth` counts

@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from covey.agent.data.agent_samples import AgentSamples, cut, even_parts, joined, shared_out
 from covey.agent.data.dataset import Array, Indices
-from covey.agent.data.superclass_mixture import superclass_mixture
 from covey.shared.errors import UserError
 from covey.shared.scenario.partition import (
     ByGroup,
@@ -22,7 +21,6 @@ from covey.shared.scenario.partition import (
     Partition,
     Quantity,
     Rotation,
-    SuperclassMixture,
     TestRule,
 )
 
@@ -73,8 +71,6 @@ def rule(
             return _with_test(cfg.test, train, targets, test_targets, rng)
         case GroupedLabels():
             return _grouped_labels(cfg, targets, test_targets, agents, rng)
-        case SuperclassMixture():
-            return superclass_mixture(cfg, targets, test_targets, agents, rng)
         case ByGroup():
             raise ValueError("by_group needs the groups of the samples")
 

@@ -8,7 +8,6 @@ from typing import Any, Self
 
 from covey.coordinator.compare.grid import Cell, target_of
 from covey.coordinator.compare.metrics import METRICS, MODES, measure_of, metric_of
-from covey.coordinator.compare.mixture_columns import mixture_figures
 from covey.coordinator.compare.target import columns_to_target
 from covey.shared.numerics.measures import ACCURACY, Measure
 from covey.shared.scenario.compare import Compare
@@ -93,7 +92,6 @@ def row_of(
         columns[key] = result[key]
     columns["mb_wire"] = _mb_wire(result["bytes"])
     columns["seconds"] = result["seconds"]
-    columns |= mixture_figures(result)
     notes = result["notes"]
     if "J" in notes:  # FeSEM's mean distance of models to their cluster's centre
         columns["J"] = notes["J"]
