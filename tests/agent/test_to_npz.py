@@ -82,7 +82,7 @@ def test_cifar_10_is_read_batch_by_batch_with_its_names(tmp_path: Path) -> None:
     assert data.labels == ("plane", "car", "bird")
 
 
-def test_cifar_100_has_its_fine_classes_and_beside_them_the_coarse_ones(tmp_path: Path) -> None:
+def test_cifar_100_has_its_fine_classes_and_next_to_them_the_coarse_ones(tmp_path: Path) -> None:
     files = {"train.bin": records(b"\x07\x1e", b"\x07\x63"), "test.bin": records(b"\x01\x05")}
     data = converted("cifar100", cifar(tmp_path / "c.tar.gz", files), tmp_path / "out.npz")
     assert (data.targets.tolist(), data.test_targets.tolist()) == ([30, 99], [5])
