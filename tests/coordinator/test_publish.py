@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from covey.coordinator.deploy.finished import publish_finished
-from covey.coordinator.deploy.log import publications
 from covey.coordinator.deploy.publish import publish
+from covey.coordinator.deploy.registry import publications
 from covey.coordinator.disk.versions import BEST, ModelVersion, save_version
 from covey.coordinator.record.audit_trail import check
 from covey.coordinator.record.notices import ModelsNotPublished, ModelsPublished, Notice
