@@ -45,8 +45,7 @@ from covey.agent.worker.memory_file import (
     save_memory,
     unwritten,
 )
-from covey.agent.worker.memory_limit import memory_limited
-from covey.agent.worker.process import Options, prepared
+from covey.agent.worker.process import Options, memory_limited, prepared
 from covey.shared.child import death_with_parent
 from covey.shared.consent import AllowedCode, consented
 from covey.shared.disclosures import Promise, cleared

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from covey.agent.fleet.faults import FaultPlan
-from covey.agent.fleet.fleet import FleetRun, write_partition, write_start
+from covey.agent.fleet.fleet import FaultPlan, FleetRun, write_partition, write_start
 from covey.agent.learner_choice import NUMPY, TORCH
 from covey.agent.policy import UNLIMITED, Rules
 from covey.shared.consent import AllowedCode

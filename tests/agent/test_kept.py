@@ -17,8 +17,7 @@ from covey.agent.device.hook import ModelHook, parse_hook
 from covey.agent.device.keeper import Keeper, KeepOptions
 from covey.agent.kept.model_dir import INDEX, ModelDir, read_index
 from covey.agent.kept.model_file import read_model, save_model, task_with_scaling
-from covey.agent.kept.verdict import Figure, Figures, judge
-from covey.agent.kept.versions import Version
+from covey.agent.kept.versions import Figure, Figures, Version, judge
 from covey.agent.policy import Policy, Rules
 from covey.agent.worker.worker import answer
 from covey.shared.client import encode_model

@@ -15,8 +15,7 @@ from covey.agent.device.identity import Identity
 from covey.agent.device.keeper import KeepOptions
 from covey.agent.device.service import Agent
 from covey.agent.kept.model_dir import read_index
-from covey.agent.kept.verdict import judge
-from covey.agent.kept.versions import Version
+from covey.agent.kept.versions import Version, judge
 from covey.coordinator.deploy.publish import publish
 from covey.coordinator.disk.versions import ModelVersion
 from covey.shared.numerics.vectors import Layout, Tensor

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from covey.agent.data.device_folder import device_entries
+from covey.agent.data.named import device_entries
 from covey.coordinator.cli import options
 from covey.coordinator.cli.program import app
 from covey.coordinator.commands import advise
