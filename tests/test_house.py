@@ -43,7 +43,7 @@ STAIRS = {
     ],
     "broker": [
         "limits topic_filters",
-        "access testing",
+        "access",
         "embedded",
         "programs",
         "folder doctor",

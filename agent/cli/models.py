@@ -164,7 +164,7 @@ def _watch(
     folder: Path, out: Path, models: Models, text_for: Callable[[Path, Predictor], str], suffix: str
 ) -> None:
     """Predict each new file of a folder. One that does not fit is named, and the others follow."""
-    from covey.agent.training.watch import seen, whole
+    from covey.agent.training.predict import seen, whole
     from covey.shared.errors import CoveyError
     from covey.shared.files import write_atomically
 

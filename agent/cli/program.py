@@ -29,9 +29,6 @@ class AgentCommands(Commands):
         "service": Entry(
             "covey.agent.cli.device:service", "Print a systemd unit for this agent", passes_on=True
         ),
-        "superclasses": Entry(
-            "covey.agent.cli.simulation:superclasses", "Test models on groups of classes"
-        ),
     }
 
 

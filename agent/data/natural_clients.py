@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from covey.agent.data.agent_samples import AgentSamples
 from covey.agent.data.dataset import Array, Indices
+from covey.agent.data.partition_rules import AgentSamples
 from covey.agent.data.windows import apart_from
 from covey.shared.errors import UserError
 from covey.shared.scenario.partition import ByGroup

@@ -14,7 +14,6 @@ Every job has `source` (where the data comes from) and `policy`, `allow` and `le
 - `together` (jobs): do the work of several orders of a simulated fleet; those that train take their steps together
 - `partition` (out): write which samples of a simulated fleet belong to which agent, as .npz
 - `start` (out): write the initial models of a simulated fleet's scenario, as .npz
-- `superclasses` (models, scaling): measure the models in a folder on each super-class of a simulated fleet's test data
 - `adopt` (deployment, clusters, models, keep): judge models that were published for use, and write the one that this
   device takes over; `deployment` is the message's bytes, `models` are the paths of the models of `clusters`
 - `device` (wanted): check which kind of device the work would be done on
@@ -46,8 +45,7 @@ from covey.agent.worker.memory_file import (
     save_memory,
     unwritten,
 )
-from covey.agent.worker.memory_limit import memory_limited
-from covey.agent.worker.process import Options, prepared
+from covey.agent.worker.process import Options, memory_limited, prepared
 from covey.shared.child import death_with_parent
 from covey.shared.consent import AllowedCode, consented
 from covey.shared.disclosures import Promise, cleared
@@ -170,8 +168,6 @@ def answer(job: frames.Job, options: Options = DEFAULTS) -> frames.Job:
                 return _partition(job)
             case "start":
                 return _start(job)
-            case "superclasses":
-                return _superclasses(job, options.threads)
             case "adopt":
                 return _adopt(job, options.threads)
             case "device":
@@ -239,22 +235,6 @@ def _start(job: frames.Job) -> frames.Job:
     check_code(scenario, rules.allowed)
     write_start(scenario, Path(job["out"]), rules.allowed)
     return {}
-
-
-def _superclasses(job: frames.Job, threads: int) -> frames.Job:
-    """Measure the models of a finished simulation on each super-class."""
-    rules = Rules.from_wire(job)
-    prepared(rules, threads)
-
-    from covey.agent.training.superclasses import accuracies
-    from covey.shared.scenario.load import load_without_files
-
-    source = job["source"]
-    scenario = load_without_files(Path(source["scenario"]))
-    root = source["data_root"]
-    data_root = None if root is None else Path(root)
-    models = Path(job["models"])
-    return {"accuracies": accuracies(scenario, models, data_root, job["scaling"], rules.allowed)}
 
 
 def _adopt(job: frames.Job, threads: int) -> frames.Job:

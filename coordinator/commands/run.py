@@ -141,7 +141,7 @@ async def _run(
         return None
     if reason:
         raise RunGivenUpError(f"the run was given up after round {this.engine.round}: {reason}")
-    return await finish(this, options.data_root, options.allowed)
+    return finish(this)
 
 
 def addresses(scenario: Scenario, options: Options) -> list[BrokerUrl]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from covey.coordinator.compare.grid import Cell, target_of
-from covey.coordinator.compare.mixture_columns import mixture_figures
 from covey.coordinator.record.records import mbit_per_agent
 from covey.coordinator.view.words import MODE_TITLES
 from covey.shared.numerics.measures import ACCURACY, MEASURES, Measure, main_measure
@@ -290,7 +289,6 @@ def row_of(
         columns[key] = result[key]
     columns["mb_wire"] = _mb_wire(result["bytes"])
     columns["seconds"] = result["seconds"]
-    columns |= mixture_figures(result)
     notes = result["notes"]
     if "J" in notes:  # FeSEM's mean distance of models to their cluster's centre
         columns["J"] = notes["J"]

@@ -7,7 +7,6 @@ its memory and each child can be replaced by a program elsewhere. Children die w
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 import zipfile
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -192,37 +191,6 @@ def started(folder: Path, scenario: Scenario) -> Setup:
     """The setup of a run whose folder has a `start.npz`. Raises UserError if that file is damaged."""
     starts, layout = read_start(folder)
     return setup_of(scenario, [np.ascontiguousarray(start, np.float32) for start in starts], layout)
-
-
-async def superclass_accuracies(
-    folder: Path,
-    data_root: Path | None,
-    scaling: Mapping[str, Sequence[float]] | None,
-    allowed: AllowedCode = NO_CODE,
-) -> list[list[float]]:
-    """Accuracy of each model in `folder`/models (rows) on each super-class of the fleet's test data (columns).
-
-    A child process measures it. The list is empty if a super-class has no test data.
-    """
-    command = [
-        "covey.agent.cli",
-        "lab",
-        "superclasses",
-        str(folder / "scenario.yaml"),
-        "--models",
-        str(folder / "models"),
-    ]
-    command += ["--data-root", str(data_root)] if data_root is not None else []
-    command += ["--scaling", json.dumps(scaling)] if scaling is not None else []
-    command += allowed.options()
-    log = folder / "superclasses.log"
-    async with _child(command, log, talks=True) as child:
-        output, _ = await child.process.communicate()
-        if child.process.returncode != 0:
-            messages = child.messages()
-            raise UserError(f"the clusters could not be tested on the super-classes:\n{messages}")
-    table: list[list[float]] = json_text.loads(output)
-    return table
 
 
 async def exported(model: Path, out: Path, log: Path, allowed: AllowedCode = NO_CODE) -> None:

@@ -15,7 +15,7 @@ from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.step import Step
 from covey.coordinator.fold.folding import Outcome
 from covey.coordinator.fold.means import means_by_cluster
-from covey.coordinator.record import records, truth
+from covey.coordinator.record import records
 from covey.coordinator.record.audit_trail import Trail
 from covey.coordinator.record.notices import PhaseFolded, Record
 from covey.shared.scenario.scenario import Scenario
@@ -55,7 +55,6 @@ class Recorder:
         self.audit = audit
         # when the open step's first order was made, or this process took the step up: on the monotonic clock
         self._opened_at = time.monotonic()
-        self._mixtures: truth.MixtureWeights | None = None  # the true ones; None: not read yet
 
     def __repr__(self) -> str:
         return f"<Recorder {self._folder}: {self.rounds.count} lines>"
@@ -145,7 +144,6 @@ class Recorder:
             fold_seconds=round(folded.fold_s, 6),
             traffic=dict(traffic),
             notes=dict(strategy.shown(state).notes) if own_phase else {},
-            membership=self._membership(state) if own_phase else None,
             privacy=privacy,
             deadline_s=None if step.adapted_s is None else round(step.adapted_s, 3),
         )
@@ -165,14 +163,6 @@ class Recorder:
         found = sketched(scenario.method, state, reports, size, scenario.seed, values)
         if found is not None:
             self._room.write(lambda: found.save(self._folder, step.number))
-
-    def _membership(self, state: Any) -> dict[str, Any] | None:
-        """How well the method's memberships fit the true mixtures of a simulated fleet, where both are known."""
-        if self._mixtures is None and (self._folder / truth.FILE).exists():
-            self._mixtures = truth.mixtures_of(self._scenario, self._folder)
-        return truth.membership(
-            self._scenario.method.shown(state).memberships, self._mixtures or {}
-        )
 
 
 def _moved(before: Mapping[ClientId, int], after: Mapping[ClientId, int]) -> int:

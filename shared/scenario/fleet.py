@@ -94,8 +94,8 @@ class Fleet(Section):
         "digits",
         json_schema_extra=FIRST,
         description="Data set that is divided among the agents: digits, fashion-mnist, cifar10, cifar100, svhn, "
-        "emnist-byclass, emnist-letters, emnist-balanced, femnist, celeba, har, mnist-writer, a path below the data "
-        "root or the working directory, module:function, or a data source of an installed package. A folder with one file or "
+        "emnist-byclass, emnist-letters, emnist-balanced, femnist, celeba, har, mnist-writer (an .npz below the data root each), a path "
+        "below the data root or the working directory, module:function, or a data source of an installed package. A folder with one file or "
         "folder per device makes each of them a group for the rule by_group. The default comes with scikit-learn; code of "
         "your own needs --allow.",
     )

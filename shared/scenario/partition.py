@@ -84,22 +84,6 @@ class Rotation(Section):
     )
 
 
-class SuperclassMixture(Section):
-    """Half of the agents draw the share `major` of their samples from super-class 0, the others from super-class 1."""
-
-    name: Literal["superclass_mixture"] = "superclass_mixture"
-    major: float = Field(
-        0.7, gt=0.5, le=1, description="Share of an agent's samples from its main super-class."
-    )
-    first: tuple[int, ...] = Field(
-        (0, 1, 8, 9),
-        description="Labels of super-class 0. The default is the vehicles of CIFAR-10.",
-    )
-    second: tuple[int, ...] = Field(
-        (), description="Labels of super-class 1. Empty: all other labels."
-    )
-
-
 class ByGroup(Section):
     """One agent per natural client of the data set, such as a writer or a person."""
 
@@ -135,14 +119,23 @@ class Quantity(Section):
 
 
 Partition = Annotated[
-    Iid | LabelSkew | Dirichlet | GroupedLabels | Rotation | SuperclassMixture | ByGroup | Quantity,
+    Iid | LabelSkew | Dirichlet | GroupedLabels | Rotation | ByGroup | Quantity,
     Field(discriminator="name"),
 ]
 RULES = frozenset(rule.model_fields["name"].default for rule in get_args(get_args(Partition)[0]))
 
 
+# Rules that this program no longer has -> what to use instead.
+REMOVED_RULES = {
+    "superclass_mixture": "use by_group with an .npz whose groups are the agents; python -m benchmarks.superclasses makes one"
+}
+
+
 def _rule_or_file(value: Any) -> Any:
     """The name of a rule is the rule with its defaults; another text is the path of a file."""
+    name = value.get("name") if isinstance(value, dict) else value
+    if isinstance(name, str) and name in REMOVED_RULES:
+        raise ValueError(f"the rule {name} was removed; {REMOVED_RULES[name]}")
     is_rule = isinstance(value, str) and value in RULES
     return as_section(value) if is_rule else value
 

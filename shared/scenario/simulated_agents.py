@@ -13,7 +13,7 @@ import numpy.typing as npt
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
 
-Groups = npt.NDArray[Any]  # (N,) the true cluster of each agent, or (N, K) its mixture
+Groups = npt.NDArray[Any]  # (N,) the true cluster of each agent
 ROUNDING = 1e-9  # keeps 0.3 * 10 at 3
 
 
@@ -88,7 +88,7 @@ def holders_of(scenario: Scenario, groups: Groups | None) -> Holders:
 
     Args:
         scenario: with a fleet.
-        groups: the true cluster of each agent (N,); None or mixtures: every agent counts as a group of its own.
+        groups: the true cluster of each agent (N,); None: every agent counts as a group of its own.
     """
     round_ = drift_round(scenario)
     fleet = scenario.fleet
@@ -103,7 +103,7 @@ def holders_of(scenario: Scenario, groups: Groups | None) -> Holders:
     group_of: dict[int, int] = {}
     for agent in drawn:
         group_of[agent] = agent
-        if groups is not None and groups.ndim == 1:
+        if groups is not None:
             group_of[agent] = int(groups[agent])
     circle = sorted(drawn, key=group_of.__getitem__)
     step = max(Counter(group_of.values()).values(), default=0)

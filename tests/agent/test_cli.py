@@ -226,14 +226,6 @@ def test_a_user_error_is_one_message_and_exit_code_2(tmp_path: Path) -> None:
             "check --data json:loads",
             "data source 'json:loads': called with a path it raised TypeError",
         ),
-        (
-            "superclasses scenario.yaml --models folder --scaling garbage",
-            "--scaling garbage: expected JSON such as",
-        ),
-        (
-            "superclasses scenario.yaml --models folder --scaling {}",
-            "--scaling {}: expected JSON such as",
-        ),
     ],
 )
 def test_a_wrong_argument_is_one_message(

@@ -16,8 +16,7 @@ from covey.agent.device import events as e
 from covey.agent.device.readings import read
 from covey.agent.device.session import Session
 from covey.agent.policy import Policy, PolicyError, Rules, memory_mb
-from covey.agent.worker.memory_limit import strictest_limit
-from covey.agent.worker.process import Options, prepared
+from covey.agent.worker.process import Options, prepared, strictest_limit
 from covey.shared.child import environment
 from covey.shared.errors import UserError
 from tests.agent.orders import order, ref
@@ -168,7 +167,7 @@ def test_a_limit_that_this_system_cannot_measure_is_refused_with_another_one() -
 def test_data_that_does_not_fit_into_memory_is_a_refusal_with_a_name() -> None:
     code = (
         "from covey.agent.policy import Policy, PolicyError, Rules\n"
-        "from covey.agent.worker.memory_limit import memory_limited\n"
+        "from covey.agent.worker.process import memory_limited\n"
         "try:\n"
         "    with memory_limited(Rules(Policy(memory_limit_mb=200)), threads=None):\n"
         "        bytearray(1 << 30)\n"

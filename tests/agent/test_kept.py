@@ -17,11 +17,9 @@ from covey.agent.device.hook import ModelHook, parse_hook
 from covey.agent.device.keeper import Keeper, KeepOptions
 from covey.agent.kept.model_dir import INDEX, ModelDir, read_index
 from covey.agent.kept.model_file import read_model, save_model, task_with_scaling
-from covey.agent.kept.verdict import Figure, Figures, judge
-from covey.agent.kept.versions import Version
+from covey.agent.kept.versions import Figure, Figures, Version, judge
 from covey.agent.policy import Policy, Rules
 from covey.agent.worker.worker import answer
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.shared.client import encode_model
 from covey.shared.errors import UserError
 from covey.shared.files import folder_lock
@@ -35,6 +33,7 @@ from covey.shared.wire.topics import Topics, deployed_key
 from tests import clock
 from tests.agent.orders import order, ref
 from tests.agent.test_service import FakePool, World, worked
+from tests.kit.memory_broker import MemoryBroker
 
 TASK = Task(features=(2,), classes=("no", "yes"), model=Model(name="linear", options={}))
 LAYOUT = Layout((Tensor("fc.weight", (2, 2)), Tensor("fc.bias", (2,))), 2)

@@ -26,7 +26,6 @@ from covey.broker.cli.program import app
 from covey.broker.folder import AUDIT_OWNER, BrokerFolder
 from covey.broker.programs.options import Options
 from covey.broker.seen import Seen, retained
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.cli.program import app as coordinator
 from covey.shared.audit_check import verify
 from covey.shared.errors import UserError
@@ -38,6 +37,7 @@ from covey.shared.wire.documents import AgentStatus, RosterMessage
 from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.conformance.test_links import down, message, up
+from tests.kit.memory_broker import MemoryBroker
 from tests.processes import ROOT, free_port, needs_mosquitto, until
 
 EVIL = b'{"id": "pi\\nExecStartPre=/bin/sh", "broker": "mqtts://h"}\n-----BEGIN CERTIFICATE-----'

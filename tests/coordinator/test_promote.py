@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.cli.program import app
 from covey.coordinator.deploy.registry import publications
 from covey.coordinator.deploy.uptake import sample
@@ -28,6 +27,7 @@ from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.documents import AgentStatus, ModelInUse
 from covey.shared.wire.topics import Topics
 from tests.kit import small_run
+from tests.kit.memory_broker import MemoryBroker
 
 KEY = "0123456789abcdef0123456789abcdef"
 Typed = Callable[..., Result]

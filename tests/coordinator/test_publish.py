@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.deploy.finished import publish_finished
 from covey.coordinator.deploy.publish import publish
 from covey.coordinator.deploy.registry import publications
@@ -33,6 +32,7 @@ from covey.shared.wire.topics import Topics, deployed_key
 from tests import clock
 from tests.bowl import Trainer
 from tests.kit import small_run
+from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import PATIENT, Fleet, Numpy
 
 TOPICS = Topics("default")

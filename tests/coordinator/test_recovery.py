@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.engine.events import Joined, Left, Tick
 from covey.coordinator.record.notices import PhaseFolded, ReportDamaged, RoundVoid
 from covey.coordinator.run.effects import Announce, Effect, SendOrder
@@ -27,6 +26,7 @@ from covey.shared.wire.messages import OrderMessage, ReportContent
 from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.kit import spooled
+from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import Fleet
 from tests.kit.small_run import (
     clients,

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.commands.story import story_of
 from covey.coordinator.engine.events import (
     Action,
@@ -44,6 +43,7 @@ from covey.shared.wire.documents import AgentStatus
 from tests import clock
 from tests.coordinator.engines import LINGER, TRAIN, feed, opened, restarted
 from tests.kit import small_run
+from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import Fleet, Numpy
 
 REASON = "its data cannot be read"

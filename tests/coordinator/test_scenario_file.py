@@ -101,6 +101,12 @@ def test_a_scenario_is_read(file: Path) -> None:
             "fleet.partition.name: 'dirichle', line 12; did you mean dirichlet?",
         ),
         (
+            "name: dirichlet, alpha: 0.5",
+            "name: superclass_mixture",
+            "fleet.partition: line 12; the rule superclass_mixture was removed; use by_group with an .npz whose groups are the "
+            "agents; python -m benchmarks.superclasses makes one",
+        ),
+        (
             "  agents: 4",
             "  workers: 4",
             "fleet.agents: missing, line 10; this key is required: Number of simulated agents, newcomers included.",

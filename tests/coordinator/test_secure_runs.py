@@ -17,7 +17,6 @@ from pydantic import ValidationError
 
 from covey.agent.kept.secure_folder import STATE, SecureFolder
 from covey.agent.policy import DEFAULT_RULES, PrivacyDemand
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.dashboard.sections import sections
 from covey.coordinator.fold.private_sums import epsilon
 from covey.coordinator.plan.plan import plan
@@ -47,6 +46,7 @@ from tests import clock
 from tests.agent.orders import work
 from tests.kit import small_run
 from tests.kit.local_clients import LocalClients, secure_folder
+from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import PATIENT, Fleet, Numpy, over_the_wire
 from tests.kit.small_run import fingerprint, in_process, samples_of, scenario
 from tests.shared import test_strategy_kin

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from covey.agent.device.service import Agent
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.placement import PATIENCE_S, Placement, SilentShards
 from covey.coordinator.serve.service import Service, last_will
@@ -24,6 +23,7 @@ from covey.shared.scenario.scenario import Scenario
 from covey.shared.wire.documents import AgentStatus, Control
 from covey.shared.wire.topics import Topics
 from tests import clock
+from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import Fleet
 from tests.kit.small_run import begun, clients, fingerprint, rules, scenario, setup
 

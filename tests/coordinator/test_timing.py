@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.dashboard.folder_reader import plan_of
 from covey.coordinator.engine.events import (
     Close,
@@ -34,6 +33,7 @@ from covey.shared.wire import frames
 from tests import clock
 from tests.coordinator.engines import ALL, TRAIN, cohort, feed, gathered, restarted
 from tests.kit import small_run
+from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import Fleet, Numpy
 
 RULE = DeadlineRule(percentile=0.9, factor=1.5, least_s=5.0, most_s=60.0)

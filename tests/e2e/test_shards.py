@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.run.run import Run
 from covey.shared.mqtt.shards import shard_of
 from tests import clock
+from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import Fleet
 from tests.kit.small_run import clients, fingerprint, rules, scenario
 from tests.mosquitto_fleet import MosquittoFleet

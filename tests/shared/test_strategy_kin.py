@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.record import records
 from covey.coordinator.report.html_report import decisions_table
 from covey.coordinator.run.run import Run
@@ -32,6 +31,7 @@ from tests import clock, drive
 from tests.bowl import Bowl, Softmax, bowl_layout, flat, softmax_client
 from tests.kit import small_run
 from tests.kit.local_clients import LocalClients, LocalFor
+from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import PATIENT, Fleet, Numpy
 from tests.kit.small_run import fingerprint, local_for, rules, samples_of, scenario, setup
 from tests.shared import planted

@@ -1,4 +1,4 @@
-"""A broker inside the process for tests, with MQTT's faults on a seed.
+"""A broker inside the process, with MQTT's faults on a seed.
 
 Its links behave like `shared.mqtt.mqtt_link.MqttLink`: clean sessions, retained messages, wildcards, last will,
 take-over of a client id, reconnection with `Down` and `Up`. Under a deterministic event loop the same seed
