@@ -7,8 +7,7 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,8 +23,8 @@ from covey.shared.files import obstacle, private_folder, sync, write_private
 from covey.shared.journal import Journal
 from covey.shared.wire.documents import Benchmark
 from covey.shared.wire.parts import FileSink
+from tests.kit.others import NOBODY, is_root, masked, read_by_others
 
-NOBODY = 65534
 BENCHMARK = Benchmark(
     model="mlp",
     values=1,
@@ -38,42 +37,7 @@ BENCHMARK = Benchmark(
     evaluation_s=1.0,
     memory_mb=1,
 )
-is_root = os.geteuid() == 0
 needs_root = pytest.mark.skipif(not is_root, reason="only root may become another user")
-
-
-def read_by_others(place: Path) -> list[str]:
-    """The names that another user of this machine can open below a folder that is open to all; by the modes where nobody can be asked."""
-    for folder in (place, *place.parents[:-2]):
-        folder.chmod(folder.stat().st_mode | 0o055)
-    if not is_root:
-        return [
-            str(path)
-            for path in place.rglob("*")
-            if all(
-                one.stat().st_mode & stat.S_IXOTH for one in path.parents if place in one.parents
-            )
-            and path.stat().st_mode & stat.S_IROTH
-        ]
-    found = subprocess.run(
-        ["find", str(place), "-mindepth", "1", "-readable"],
-        user=NOBODY,
-        group=NOBODY,
-        extra_groups=[],
-        cwd="/",
-        capture_output=True,
-        text=True,
-    )
-    return found.stdout.splitlines()
-
-
-@contextmanager
-def masked(mask: int) -> Iterator[None]:
-    before = os.umask(mask)
-    try:
-        yield
-    finally:
-        os.umask(before)
 
 
 @pytest.mark.parametrize("mask", [0, 0o022, 0o077])
