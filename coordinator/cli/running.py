@@ -110,6 +110,7 @@ def run(
     from covey.coordinator.commands.tracked_run import finish_tracked
     from covey.coordinator.record.notices import Observer
     from covey.coordinator.report.progress import ProgressBar
+    from covey.coordinator.report.stayed_out import StayedOut
     from covey.coordinator.report.tables import (
         baseline,
         newcomers,
@@ -162,7 +163,7 @@ def run(
         tracking(trackers, loaded, options.folder, complain) as tracked,
         observing as shown,
     ):
-        observer = tracked.before(shown)
+        observer = stayed_out = StayedOut(tracked.before(shown))
         if in_process:
             from covey.coordinator.simulate import driver
 
@@ -189,6 +190,7 @@ def run(
             own_models(result),
             participation(result),
             newcomers(result),
+            stayed_out.sentence(result["took_part"]),
         ):
             if remark:
                 show_line(remark)

@@ -65,7 +65,7 @@ class Site:
 
     @property
     def run(self) -> Path:
-        return self.here / "runs" / SCENARIO["name"]
+        return self.here / "runs" / str(SCENARIO["name"])
 
     def kept(self, device: str) -> Path:
         return self.here / f"models-{device}"
