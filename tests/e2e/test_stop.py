@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from covey.coordinator.serve.signals import interrupts_stay_interrupts
+from covey.shared.child import stop_signals
 from tests.e2e.conftest import SIMULATED, finish
 from tests.e2e.test_enrolled import data
 from tests.processes import (
@@ -88,7 +89,7 @@ def test_an_error_without_an_interrupt_stays_itself() -> None:
         raise ValueError("broken")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", stop_signals())
 def test_a_run_in_process_hears_each_signal(tmp_path: Path, number: signal.Signals) -> None:
     this = Program(command(tmp_path, WAYS["in process"], "run", rounds=1000), tmp_path / "log")
     until(lambda: rows(tmp_path / "run"), of=this)
