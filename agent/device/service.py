@@ -39,9 +39,8 @@ from covey.shared.mqtt.duplicate_ids import session_id
 from covey.shared.mqtt.link import Down, Incoming, Link, Message, Up, Will
 from covey.shared.mqtt.program import Cancel, Effect, End, Items, Publish, Start
 from covey.shared.strategies.phase_names import AHEAD, BOX
-from covey.shared.timers import earliest
+from covey.shared.timers import Waiting, earliest
 from covey.shared.version import version
-from covey.shared.waiting import Waiting
 from covey.shared.wire.brief_work import SharedParts
 from covey.shared.wire.deployments import Deployment, DeploymentShare
 from covey.shared.wire.documents import AgentStatus, CoordinatorStatus

@@ -65,8 +65,7 @@ from covey.coordinator.serve.own_status import OwnStatus, State
 from covey.coordinator.serve.placement import Placement, SilentShards
 from covey.coordinator.serve.publisher import NotTaken
 from covey.coordinator.serve.reader import Cleared, Reader, ReadItem, Repeat
-from covey.coordinator.serve.roster import Roster
-from covey.coordinator.serve.roster_pages import page_agents
+from covey.coordinator.serve.roster import Roster, page_agents
 from covey.coordinator.serve.roster_show import RosterShow
 from covey.coordinator.serve.sharded_link import ShardedLink, shards_of
 from covey.coordinator.serve.steady import BEAT_S, SteadyClock
@@ -76,8 +75,7 @@ from covey.shared.mqtt.duplicate_ids import DuplicateIds, session_id
 from covey.shared.mqtt.link import Down, Echo, Incoming, Link, Up, Will
 from covey.shared.mqtt.program import TOGETHER, End, Items, Look, Publish, Show, Start
 from covey.shared.mqtt.subscriptions import Refused
-from covey.shared.timers import earliest
-from covey.shared.waiting import Waiting
+from covey.shared.timers import Waiting, earliest
 from covey.shared.wire.documents import Control, CoordinatorStatus
 from covey.shared.wire.topics import Topics
 
@@ -156,7 +154,7 @@ class Service:
             shards=len(self._shards),
             roster=roster,
             placement=placement,
-            silent=SilentShards(self.scenario.rounds.rollcall_s),
+            silent=SilentShards(self.scenario.rounds.timing.rollcall_s),
             intake=Intake(run, roster, placement),
             own_status=OwnStatus(run, len(self._shards), topics, own_session),
             show=RosterShow(run, topics, roster),

@@ -20,6 +20,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from covey.agent.data import array_files
 from covey.agent.data import load as load_data
 from covey.agent.data.proposal_data import describe
 from covey.agent.device.outbox import Outbox
@@ -27,7 +28,7 @@ from covey.broker.access import passwords
 from covey.coordinator.disk.array_files import open_arrays, save_arrays
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.record import records
-from covey.shared import array_files, audit
+from covey.shared import audit
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt import credentials, joining
 from covey.shared.mqtt.broker_url import BrokerUrl
