@@ -102,7 +102,7 @@ def test_a_run_in_process_hears_each_signal(tmp_path: Path, number: signal.Signa
 @needs_mosquitto
 @pytest.mark.parametrize("name", ["run", "aggregate", "start", "up"])
 def test_a_program_begun_with_nohup_outlives_its_terminal(tmp_path: Path, name: str) -> None:
-    """Whoever ignores SIGHUP for it wants that; without, a closed terminal ends it as SIGTERM does."""
+    """It begins with SIGHUP ignored; another one ends with its terminal, as by SIGTERM."""
     port = free_port()
     reach = ["--broker", f"mqtt://127.0.0.1:{port}"]
     lines = {
