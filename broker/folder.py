@@ -118,7 +118,7 @@ class BrokerFolder:
         write_private(folder / "server.pem", server.certificate)
         passwords.save(folder / "passwords", {})
         members.save(folder / "members.json", {})
-        (folder / "address").write_text(f"{address}\n")
+        write_private(folder / "address", f"{address}\n".encode())
         home = cls(folder)
         with home._changing() as log:
             home._add([COORDINATOR], "coordinator", ANY)

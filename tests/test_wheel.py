@@ -12,6 +12,7 @@ import site
 import subprocess
 import sys
 import tarfile
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -144,7 +145,9 @@ def test_covey_comes_from_the_wheel(environment: Path, tmp_path: Path) -> None:
     assert where.strip().startswith(str(environment.parent))
 
 
-@pytest.mark.parametrize("command", ["agent", "broker", "coordinator"])
+@pytest.mark.parametrize(
+    "command", sorted(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"])
+)
 def test_each_command_starts(environment: Path, tmp_path: Path, command: str) -> None:
     assert f"Usage: {command}" in run(environment, tmp_path, command, "--help")
 

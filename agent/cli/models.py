@@ -154,9 +154,12 @@ def _whole_file(data: Path) -> Iterator[Path]:
     if str(data) != "-":
         yield data
         return
+    from covey.shared.files import naming
+
     with tempfile.TemporaryDirectory(prefix="covey-") as folder:
         path = Path(folder) / "standard-input.csv"
-        path.write_bytes(sys.stdin.buffer.read())
+        with naming(path):
+            path.write_bytes(sys.stdin.buffer.read())
         yield path
 
 

@@ -24,8 +24,10 @@ from covey.shared.mqtt.profiles import Profile
 from covey.shared.mqtt.program import Effect, Items, Publish, Show, Subscribe, Unsubscribe, program
 from covey.shared.mqtt.subscriptions import Refused
 from covey.shared.timers import Timers, earliest
+from covey.shared.version import version
 from covey.shared.wire.aggregates import AggregatorOrder, AggregatorStatus, AggregatorTask
 from covey.shared.wire.documents import CoordinatorStatus
+from covey.shared.wire.format import FORMAT, speaks_other
 from covey.shared.wire.messages import ModelRef, Part, digest
 from covey.shared.wire.parts import Assembler, FileSink, MemorySink, Sink, split, taken
 from covey.shared.wire.topics import AgentTopic, PlainTopic, Topics
@@ -232,11 +234,9 @@ class AggregatorService:
     def _announce(self) -> None:
         """Publish that this aggregator is here, and which order it has read."""
         order = self._order
-        status = AggregatorStatus(session=self._session, online=True)
+        status = AggregatorStatus(session=self._session, online=True, version=version())
         if order is not None:
-            status = AggregatorStatus(
-                session=self._session, online=True, run=order.run, step=order.step
-            )
+            status = status.model_copy(update={"run": order.run, "step": order.step})
         self._effects.append(Publish([(self._topics.aggregator_status, status.to_bytes())]))
 
     # -- messages ----------------------------------------------------------------------------------
@@ -277,6 +277,9 @@ class AggregatorService:
         status = CoordinatorStatus.from_bytes(payload)
         if status.online and status.epoch != self._epoch:
             self._epoch = status.epoch
+            if status.format != FORMAT:
+                here = "this aggregator"
+                self._show(speaks_other("the coordinator", status.format, status.version, here))
             if not self._precedence.stands_by:
                 self._announce()
             self._again_soon(now)

@@ -105,6 +105,7 @@ def run(
     from covey.coordinator.commands import run as command
     from covey.coordinator.record.notices import Observer
     from covey.coordinator.report.progress import ProgressBar
+    from covey.coordinator.report.stayed_out import StayedOut
     from covey.coordinator.report.tables import (
         baseline,
         newcomers,
@@ -156,7 +157,7 @@ def run(
         following = tracking(track, loaded, options.folder, complain)
     result = None
     with suppress(KeyboardInterrupt), following as tracked, observing as shown:
-        observer = shown if tracked is None else tracked.before(shown)
+        observer = stayed_out = StayedOut(shown if tracked is None else tracked.before(shown))
         if in_process:
             from covey.coordinator.simulate import driver
 
@@ -183,6 +184,7 @@ def run(
             own_models(result),
             participation(result),
             newcomers(result),
+            stayed_out.sentence(result["took_part"]),
         ):
             if remark:
                 show_line(remark)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +24,7 @@ import numpy.typing as npt
 
 from covey.shared.errors import UserError
 from covey.shared.extras import install
+from covey.shared.files import write_private
 from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.privacy.noise import Noise, new_key
@@ -75,7 +75,6 @@ def epsilon(releases: Iterable[tuple[float, int]], delta: float) -> float | None
 
 
 KEY_FILE = "noise.key"  # in the run's folder, readable by its owner alone
-OWNER_ONLY = 0o600
 
 Float64 = npt.NDArray[np.float64]
 Json = dict[str, Any]
@@ -109,11 +108,7 @@ def noise_key(folder: Path, scenario: Scenario, *, resumed: bool) -> bytes:
             raise UserError(f"{path}: the key of the run's noise is gone; {what_to_do}")
         return path.read_bytes()
     key = new_key()
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, OWNER_ONLY)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(key)
-        file.flush()
-        os.fsync(file.fileno())
+    write_private(path, key)
     return key
 
 

@@ -354,6 +354,16 @@ class AggregatorDown(_Notice):
 
 
 @dataclass(frozen=True)
+class AggregatorExcluded(_Notice):
+    """The aggregator near a broker speaks another format: the coordinator reads the reports there itself."""
+
+    event: ClassVar[str] = "aggregator excluded"
+
+    shard: int  # the number of its broker
+    why: str
+
+
+@dataclass(frozen=True)
 class SumRefused(_Notice):
     """A partial sum does not fit: its step takes single reports."""
 
@@ -456,6 +466,7 @@ Notice = (
     | ShardDown
     | AggregatorUp
     | AggregatorDown
+    | AggregatorExcluded
     | SumRefused
     | SubscriptionsRefused
     | BrokerDrops

@@ -89,6 +89,8 @@ class ProgressBar:
                 self._warn(
                     f"the aggregator of broker {shard} is offline: the coordinator reads the reports there itself"
                 )
+            case notices.AggregatorExcluded(why=why):
+                self._warn(f"{why}. Until then the coordinator reads the reports there itself")
             case notices.SumRefused(shard=shard, why=why):
                 self._warn(
                     f"a sum of the aggregator of broker {shard} was refused ({why}); its agents are asked for their reports"

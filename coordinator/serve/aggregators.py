@@ -16,7 +16,12 @@ from functools import partial
 from covey.coordinator.checks import MAX_OTHER_BYTES
 from covey.coordinator.engine.step import Stage, Step
 from covey.coordinator.fold import partial_sums
-from covey.coordinator.record.notices import AggregatorDown, AggregatorUp, SumRefused
+from covey.coordinator.record.notices import (
+    AggregatorDown,
+    AggregatorExcluded,
+    AggregatorUp,
+    SumRefused,
+)
 from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.sum_acceptance import accept_sum
 from covey.coordinator.serve.desk import Desk, orders_of, while_the_run_works
@@ -33,6 +38,7 @@ from covey.shared.wire.aggregates import (
     AggregatorTask,
     PartialSum,
 )
+from covey.shared.wire.format import FORMAT, speaks_other
 from covey.shared.wire.messages import ModelRef, Part, digest
 from covey.shared.wire.parts import Assembler, part_count, split, taken
 from covey.shared.wire.topics import PlainTopic
@@ -57,6 +63,7 @@ class AggregatorSeen(AggregatorItem):
     """An aggregator came, or is gone."""
 
     is_up: bool
+    excluded: str = ""  # why it is not given any work
 
 
 @dataclass(frozen=True)
@@ -79,6 +86,7 @@ class _Site:
     """One broker, and the aggregator near it."""
 
     session: str = ""  # of the aggregator that is online; "" without one
+    excluded: str = ""  # the session of one that speaks another format
     was_connected: bool = False  # this broker was asked for the aggregator's status
     step: int = NO_STEP  # the open step, as far as this broker knows it
     is_direct: bool = True  # the coordinator reads this broker's reports itself
@@ -130,8 +138,13 @@ class Aggregators(Direct):
         site = self._sites[message.shard]
         if status.online:
             # a broker retains "online" also of one that died with it: only an answer to a roll call counts
-            if message.retained or status.session == site.session:
+            if message.retained or status.session in (site.session, site.excluded):
                 return None
+            if status.format != FORMAT:
+                site.excluded = status.session
+                who = f"the aggregator of broker {message.shard}"
+                why = speaks_other(who, status.format, status.version, "this coordinator")
+                return AggregatorSeen(message.shard, is_up=False, excluded=why)
             site.session = status.session
             return AggregatorSeen(message.shard, is_up=True)
         if status.session != site.session:
@@ -165,6 +178,8 @@ class Aggregators(Direct):
     def take(self, item: AggregatorItem, now: float) -> list[Effect]:
         """What follows from an item."""
         match item:
+            case AggregatorSeen(shard, excluded=why) if why:
+                self._desk.effects.append(Show(AggregatorExcluded(shard, why)))
             case AggregatorSeen(shard, is_up):
                 notice = AggregatorUp(shard) if is_up else AggregatorDown(shard)
                 self._desk.effects.append(Show(notice))

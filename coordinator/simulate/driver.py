@@ -33,6 +33,7 @@ from covey.shared.scenario.code import check_code
 from covey.shared.scenario.fleet import Faults, Fleet
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name
+from covey.shared.sentences import some
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.frames import Job
 from covey.shared.wire.messages import ALWAYS_THERE
@@ -175,15 +176,18 @@ def _people(
     jobs = [{"job": "inspect", "source": source, "task": task} for source in sources.values()]
     answers = pool.map(jobs)
     people: dict[ClientId, Samples] = {}
+    excluded: list[str] = []
     for client, answer in zip(sources, answers, strict=True):
         inspected = _done(answer)
         problem = inspected.get("problem")
         if problem:
-            observer(AgentExcluded(client, inspected.get("detail") or problem))
+            why = inspected.get("detail") or problem
+            excluded.append(f"{client}: {why}")
+            observer(AgentExcluded(client, why))
         else:
             people[client] = (inspected["samples"], inspected["test_samples"])
     if not people:
-        raise UserError("the data of no agent fits the task")
+        raise UserError(f"the data of no agent fits the task; {some(excluded, 1)}")
     return people
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ from covey.agent.cli.program import app
 from covey.agent.device.systemd import quoted, render
 from covey.shared.mqtt import credentials
 from covey.shared.mqtt.broker_url import BrokerUrl
+from covey.shared.wire.format import FORMAT
 
 
 def unit(*options: str) -> dict[str, str]:
@@ -136,6 +138,17 @@ def test_an_agents_own_credentials_name_it(tmp_path: Path) -> None:
         unit("--data", str(tmp_path), "--credentials", str(file))["Description"]
         == "Covey agent pi-7"
     )
+
+
+def test_an_agent_that_no_restart_can_help_is_not_started_again(tmp_path: Path) -> None:
+    """A state folder of another format, as after an upgrade: each other end is followed by a start, and not at once."""
+    options = ["--data", str(tmp_path), "--id", "pi-7", "--state", str(tmp_path)]
+    (tmp_path / "format.json").write_text(json.dumps({"format": FORMAT + 1, "covey": "9.9.9"}))
+    ended = CliRunner().invoke(app, ["start", *options])
+    assert "begun with Covey 9.9.9" in ended.output
+    found = unit(*options)
+    assert found["RestartPreventExitStatus"].split() == [str(ended.exit_code)]
+    assert (found["Restart"], int(found["RestartSec"]) >= 5) == ("always", True)
 
 
 @pytest.mark.skipif(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import stat
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from typer.testing import CliRunner, Result
 from covey.coordinator.cli.program import app
 from covey.coordinator.cli.running import resume_command
 from covey.coordinator.commands import run as command
+from covey.coordinator.record.notices import AgentExcluded, Observer, ReportRefused
 from covey.coordinator.run.folder import prepare, prepared
 from covey.coordinator.run.options import Options
 from covey.coordinator.simulate import driver
@@ -302,12 +304,21 @@ def test_a_run_without_evaluated_agents_does_not_end_well(
         **{"accuracy": {"server": {"agents": 0}}, "never_trained": [], "took_part": []},
         "failures": {"agent-0": {"times": 3, "round": 2, "why": "the training diverged"}},
     }
-    monkeypatch.setattr(driver, "alone", lambda *_: nothing)
+
+    def alone(scenario: Scenario, options: Options, observer: Observer) -> dict[str, Any]:
+        observer(AgentExcluded("agent-1", "agent agent-1 speaks format 0: update agent-1"))
+        observer(ReportRefused("agent-2", "the loss is nan"))
+        return nothing
+
+    monkeypatch.setattr(driver, "alone", alone)
     line = ["run", written(tmp_path, DIGITS), "--in-process", "--out", tmp_path / "out"]
     result = typed(*line)
     assert result.exit_code == 1
     assert "error: no agent was evaluated" in result.stderr
     assert "agent-0 could not do its work 3 times, last in round 2" in result.stdout
+    said = " ".join(result.stdout.split())
+    assert "took no part: agent-1 (excluded: agent agent-1 speaks format 0: update agent-1)" in said
+    assert "agent-2 (its reports were refused: the loss is nan)" in said
     assert typed(*line, "--json").exit_code == 1
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -17,8 +17,8 @@ from tests.drive import Run, fingerprint
 from tests.shared.planted import WHOLE, bowls, job, run, setup, trained, two_groups
 
 
-@pytest.mark.parametrize("distance", ["l2sq", "cosine", "l1"])
-@pytest.mark.parametrize("features", ["full", "last_kernel", "last_layer", "sketch"])
+@pytest.mark.parametrize("distance", get_args(Fesem.model_fields["distance"].annotation))
+@pytest.mark.parametrize("features", get_args(Fesem.model_fields["features"].annotation))
 def test_fesem_ends_with_a_centre_in_each_group(features: Any, distance: Any) -> None:
     if (features, distance) == ("sketch", "l1"):
         return
