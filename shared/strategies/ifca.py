@@ -32,6 +32,7 @@ from covey.shared.numerics.figures import kind_of
 from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.privacy.settings import SecureSettings
 from covey.shared.strategies.base import (
+    A_MODEL,
     CHOICE,
     CHOOSE,
     GRADIENT,
@@ -68,7 +69,7 @@ from covey.shared.strategies.base import (
 from covey.shared.strategies.bases.cut import (
     CARD_ORDER,
     CARDS_ALONE,
-    SQUARES,
+    WHOLE_CARD_ASKED,
     Numbered,
     cards_of,
     sampled,
@@ -92,7 +93,6 @@ from covey.shared.strategies.bases.hypotheses import (
 from covey.shared.strategies.bases.losses import comparable, lowest
 from covey.shared.strategies.bases.single import counted
 from covey.shared.strategies.fedsgd import decayed
-from covey.shared.strategies.phase_names import CARD
 from covey.shared.strategies.sums import SumsAtHand
 
 COLLAPSED = 5  # rounds in which all reporters choose the same hypothesis
@@ -111,7 +111,7 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
     unset: ClassVar[tuple[str, ...]] = ("server", "freeze_after", "choose_first")
     sealed: ClassVar[Sealed | None] = Sealed(clear=(SIGNATURE, CHOOSE))
 
-    order_numbers: ClassVar[OrderNumbers] = {SIGNATURE: (CARD, SQUARES), TRAIN: (CHOICE,)}
+    order_numbers: ClassVar[OrderNumbers] = {SIGNATURE: WHOLE_CARD_ASKED, TRAIN: {CHOICE: A_MODEL}}
     summary: ClassVar[str] = "K models; each client trains the one with its lowest training loss"
     source: ClassVar[str] = "Ghosh et al. 2020, Mansour et al. 2020"
 
