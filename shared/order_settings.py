@@ -68,7 +68,7 @@ def _numbers_of(strategy: Strategy[Any], work: Work) -> Mapping[str, Expected]:
 
 @lru_cache(KEPT)
 def _check_settings(packed: bytes, allowed: AllowedCode) -> None:
-    """Whatever these sections of an order say is what a coordinator says that means the same."""
+    """Refuse sections of an order that differ from what a coordinator writes for the same settings."""
     said = {name: section or {} for name, section in msgpack.unpackb(packed).items()}
     strategy, training = _settings(_packed([said["strategy"], said["training"]]), allowed)
     rounds = said["privacy"].pop("rounds", 1)
@@ -94,7 +94,7 @@ def _check_settings(packed: bytes, allowed: AllowedCode) -> None:
 
 
 def _without_meaning(said: Any, meant: Any) -> str:
-    """What a section says that is not meant, with its key; empty if there is nothing. What it leaves out has its default."""
+    """The key and the value in which a section differs from what it means; empty for none. Keys may be left out."""
     if not isinstance(said, dict) or not isinstance(meant, dict):
         return "" if _packed(said) == _packed(meant) else f" is {said!r:.60}"
     for name, value in said.items():
