@@ -21,9 +21,8 @@ from typer.core import TyperGroup
 
 from covey.shared.consent import AllowedCode, consented
 from covey.shared.errors import UserError, bare_errors, os_errors_as_user_errors
-from covey.shared.logs import log_to_stderr
 from covey.shared.mqtt.broker_url import ADDRESS, DEFAULT_BROKER, SYSTEM_TLS, BrokerUrl, Tls
-from covey.shared.printable import printable_lines
+from covey.shared.printable import log_to_stderr, printable_lines
 from covey.shared.start import INTERRUPTED, raise_interrupts
 from covey.shared.version import version
 

@@ -272,11 +272,11 @@ MISTAKES = (
         "that `coordinator compare` wrote",
     ),
     Mistake(
-        "a folder for a benchmark",
+        "seconds from `coordinator plan`",
         "coordinator plan scenario.yaml --bench notes",
-        "notes: the file cannot be read",
-        "expected the output of",
-        "`agent bench --json`",
+        "--bench and --mbit were removed",
+        "expected neither",
+        "`agent bench` prints the seconds",
     ),
     Mistake(
         "a space in an agent's id",
@@ -683,13 +683,6 @@ MISTAKES = (
         "nowhere: no such folder",
         "expected one that has the folders",
         "of runs",
-    ),
-    Mistake(
-        "a speed in words",
-        "coordinator plan devices.yaml --mbit fast",
-        "--mbit fast",
-        "expected Mbit/s of a device",
-        "such as 20 or 20/5 (down/up)",
     ),
     Mistake(
         "the audit log of a folder without a run",
