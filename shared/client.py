@@ -41,7 +41,7 @@ from covey.shared.numerics.neighbours import EVERY, remembered, share_of_memory
 from covey.shared.numerics.split import Split
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.numerics.votes import LEAST, Vote, is_clearly_better
-from covey.shared.order_settings import check_numbers, layout_of, settings_of, split_of
+from covey.shared.order_settings import check_order, layout_of, settings_of, split_of
 from covey.shared.plugins import door
 from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import LOCAL, AgentPrivacy, noised
@@ -152,14 +152,14 @@ def execute_order(
         nothing changed.
 
     Raises:
-        PublicError: the training diverged, or the order's settings are invalid, or it has a number that its phase has not.
+        PublicError: the training diverged, or the order's settings are invalid, or have something without a meaning.
         ValueError: the order has no work.
     """
     work = order.work
     if work is None:
         raise ValueError(f"order {order.step} of run {order.run} has no work")
     strategy, training = settings_of(work)
-    check_numbers(strategy, work)
+    check_order(strategy, work)
     prior = prior_of(work, local, layout_of(work))
     local = with_prior(local, prior)
     held_back = held_back and with_prior(held_back, prior)

@@ -100,8 +100,10 @@ class Evaluation(Section):
     )
 
     def for_agents(self) -> dict[str, Any]:
-        """The section in an order."""
-        unused = set() if self.fallback else {"fallback"}
+        """The section in an order: what agents read of it."""
+        unused = {"every", "tune", "weight"}
+        if not self.fallback:
+            unused.add("fallback")
         if self.deliver == "served":
             unused.add("deliver")
         return self.model_dump(mode="json", exclude=unused)

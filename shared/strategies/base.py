@@ -109,7 +109,7 @@ from covey.shared.strategies.training import factor_in as factor_in
 ClientId = str
 Numbers = Mapping[str, Any]  # int, float, str, or lists of these: travels as msgpack
 SampleIndices = npt.NDArray[np.int64]  # training samples by their place in the data
-OrderNumbers = Mapping[str, tuple[str, ...]]  # by phase: the names of numbers
+OrderNumbers = Mapping[str, Mapping[str, "Expected"]]  # by phase: names of numbers, and their form
 ClientState = Mapping[str, npt.NDArray[Any]]  # what a client keeps between orders, by name
 Mixture = tuple[tuple[float, Vector], ...]  # (weight, model): weighted means of softmax outputs
 Models = tuple[Vector, ...]  # of equal length (d,)
@@ -222,10 +222,10 @@ class View:
 
 @dataclass(frozen=True)
 class Expected:
-    """The form of a number, or of a list of numbers, in a report.
+    """The form of a number, or of a list of numbers, in a report or an order.
 
     The coordinator refuses a report without a required number, or with one that does not have
-    this form. All numbers are finite.
+    this form; agents refuse such an order. All numbers are finite.
     """
 
     length: int | None = None  # None: one number; n: a list of n numbers; -n: a list of 1 to n
@@ -233,6 +233,50 @@ class Expected:
     most: float | None = None  # None: the report's number of examples, or 1 if it has none
     whole: bool = False  # integers only
     required: bool = True
+    words: tuple[str, ...] = ()  # no number, but one of these
+
+    def fault(self, value: Any, examples: float = 1.0) -> str:
+        """How the value should have been; empty if it has this form."""
+        most = examples if self.most is None else self.most
+        if self.words:
+            what, right = " or ".join(self.words), value in self.words
+            return "" if right else f"is {value!r:.60}; expected {what}"
+        if self.length is None:
+            what, right = "a number", is_number(value, self.least, most, whole=self.whole)
+        else:
+            what = f"{self.length} numbers" if self.length >= 0 else f"1 to {-self.length} numbers"
+            right = is_list(value, self.length, self.least, most, whole=self.whole)
+        if right:
+            return ""
+        return f"is {value!r:.60}; expected {what} from {self.least:g} to {most:g}"
+
+
+def is_list(value: Any, length: int, least: float, most: float, *, whole: bool) -> bool:
+    """Whether it is a list of numbers. A negative length is the most that it may have."""
+    if not isinstance(value, list):
+        return False
+    shortest = length if length >= 0 else 1
+    if not shortest <= len(value) <= abs(length):
+        return False
+    return all(is_number(one, least, most, whole=whole) for one in value)
+
+
+def is_number(value: Any, least: float, most: float, *, whole: bool = False) -> bool:
+    """Messages hold no other numbers than finite ones; a bool is no number."""
+    kinds = int if whole else int | float
+    if isinstance(value, bool):
+        return False
+    if not isinstance(value, kinds):
+        return False
+    return least <= value <= most
+
+
+# forms of numbers in orders
+ASKED = Expected(least=1, most=1, whole=True)  # the number is there, or it is not
+A_COUNT = Expected(least=1, most=2**31, whole=True)  # of epochs, steps or samples
+STRENGTH = Expected(most=LARGEST)  # of a step or a pull
+A_MODEL = Expected(most=1023, whole=True)  # by its place among those of an order
+SHARES = Expected(-1024, most=1.0)  # one for each of some models
 
 
 @dataclass(frozen=True)
@@ -580,7 +624,7 @@ class Strategy(BaseModel, Generic[S]):
     keeps_models: ClassVar[bool] = False
 
     # The numbers that the client half reads in an order, by phase, next to those that the bases declare. Agents refuse
-    # an order with any other: one without meaning would make a second order of the same work.
+    # an order with any other, or of another form: one without meaning would make a second order of the same work.
     order_numbers: ClassVar[OrderNumbers] = {}
 
     # The fewest samples of a class whose sums are in a card of a simulated agent, if `task.min_cell` is not set.
@@ -641,10 +685,12 @@ class Strategy(BaseModel, Generic[S]):
         return self
 
     @classmethod
-    def numbers_of(cls, phase: str) -> frozenset[str]:
+    def numbers_of(cls, phase: str) -> Mapping[str, Expected]:
         """The numbers that an order of this phase may carry, as the class and its bases declare them."""
-        declared = [vars(one).get("order_numbers", {}) for one in cls.__mro__]
-        return frozenset(name for by_phase in declared for name in by_phase.get(phase, ()))
+        declared = [vars(one).get("order_numbers", {}) for one in reversed(cls.__mro__)]
+        return {
+            name: form for by_phase in declared for name, form in by_phase.get(phase, {}).items()
+        }
 
     @property
     def starts(self) -> int:

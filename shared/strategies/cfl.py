@@ -65,6 +65,7 @@ from covey.shared.strategies.base import (
     trained_report,
 )
 from covey.shared.strategies.bases.cut import (
+    CARD_ASKED,
     Cut,
     Gate,
     Tested,
@@ -91,7 +92,6 @@ from covey.shared.strategies.bases.hard import (
     unassigned,
 )
 from covey.shared.strategies.bases.single import averaged
-from covey.shared.strategies.phase_names import CARD
 
 FULL_QUORUM = 0.5  # of a cluster's invited members must report before it is split
 RETRY = 10  # with partial participation, rounds from one attempt to split a cluster to the next
@@ -151,7 +151,7 @@ class Cfl(ManyModels[CflState]):
     individual: ClassVar[bool] = True
     fallback: ClassVar[Fallback | None] = TO_THE_LAST_GOOD
 
-    order_numbers: ClassVar[OrderNumbers] = {SIGNATURE: (CARD,)}
+    order_numbers: ClassVar[OrderNumbers] = {SIGNATURE: CARD_ASKED}
     summary: ClassVar[str] = (
         "FedAvg that splits a cluster in two where its members' updates disagree"
     )

@@ -29,6 +29,7 @@ from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.clustering import Linkage, Matrix, euclidean, nearest, sketch
 from covey.shared.numerics.vectors import Layout, Vector, combine, dot, mean
 from covey.shared.strategies.base import (
+    A_COUNT,
     ENTRY,
     MODEL,
     SIGNATURE,
@@ -51,6 +52,7 @@ from covey.shared.strategies.base import (
     trained_report,
 )
 from covey.shared.strategies.bases.cut import (
+    CARD_ASKED,
     VOTES_ARE_CLEAR,
     Choose,
     ClusteredOnce,
@@ -65,7 +67,6 @@ from covey.shared.strategies.bases.cut import (
 )
 from covey.shared.strategies.bases.hard import START, TO_THE_LAST_GOOD
 from covey.shared.strategies.bases.soft import merged
-from covey.shared.strategies.phase_names import CARD
 from covey.shared.written import FIRST
 
 SKETCH = 256  # values of a sketched update: 1 kB
@@ -82,6 +83,9 @@ class FedClustState(Grouped):
     centroids: tuple[Vector, ...] = ()  # their mean per cluster, after normalisation
 
 
+LENGTHS = {"epochs": A_COUNT, "steps": A_COUNT}  # of the first training
+
+
 class FedClust(ClusteredOnce[FedClustState]):
     """One-shot clustering for the price of one model down and one signature up."""
 
@@ -95,9 +99,9 @@ class FedClust(ClusteredOnce[FedClustState]):
     fallback: ClassVar[Fallback | None] = TO_THE_LAST_GOOD
 
     order_numbers: ClassVar[OrderNumbers] = {
-        SIGNATURE: (CARD, "epochs", "steps"),
-        ENTRY: ("epochs", "steps"),
-        TRAIN: ("epochs", "steps"),  # an agent without a cluster does its entry first
+        SIGNATURE: {**CARD_ASKED, **LENGTHS},
+        ENTRY: LENGTHS,
+        TRAIN: LENGTHS,  # an agent without a cluster does its entry first
     }
     summary: ClassVar[str] = "cluster once by first updates, then one FedAvg per cluster"
     source: ClassVar[str] = "Islam et al. 2024"

@@ -32,6 +32,7 @@ from covey.shared.strategies.base import (
     ESTIMATE,
     LAST_MODEL,
     MODEL,
+    STRENGTH,
     TRAIN,
     ClientId,
     Clients,
@@ -95,7 +96,7 @@ class FedSoft(Strategy[FedSoftState]):
 
     client_fields = ("importance", "samples", "trained", "late", "asked")
 
-    order_numbers: ClassVar[OrderNumbers] = {TRAIN: ("pull",)}
+    order_numbers: ClassVar[OrderNumbers] = {TRAIN: {"pull": STRENGTH}}
     summary: ClassVar[str] = (
         "soft clusters; each client trains one personal model pulled towards all of them"
     )

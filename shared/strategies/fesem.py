@@ -44,6 +44,7 @@ from covey.shared.strategies.base import (
     CHOICE,
     ENTRY,
     MODEL,
+    STRENGTH,
     TRAIN,
     WARMUP,
     Buffering,
@@ -93,7 +94,7 @@ class Fesem(MultiCentre[FesemState]):
     signature_phases: ClassVar[tuple[str, ...]] = (WARMUP, ENTRY)
     client_fields = ("assign", "asked", "stored", "sketches")
 
-    order_numbers: ClassVar[OrderNumbers] = {TRAIN: ("mu",)}
+    order_numbers: ClassVar[OrderNumbers] = {TRAIN: {"mu": STRENGTH}}
     summary: ClassVar[str] = (
         "K-means over client models in every round, with a pull towards the own centre"
     )

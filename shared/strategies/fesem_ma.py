@@ -49,7 +49,9 @@ from covey.shared.numerics.matching import Permutation, align, layers_of, random
 from covey.shared.numerics.vectors import Layout, Vector, mean, release, squared_distance
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import (
+    A_COUNT,
     MODEL,
+    STRENGTH,
     TRAIN,
     ClientId,
     ClientState,
@@ -103,7 +105,7 @@ class FesemMa(MultiCentre[FesemMaState]):
     client_fields = ("assign", "asked", "stored", "counts", "cohort", "places")
     usual: ClassVar[int] = 3
 
-    order_numbers: ClassVar[OrderNumbers] = {TRAIN: ("mu", "frozen")}
+    order_numbers: ClassVar[OrderNumbers] = {TRAIN: {"mu": STRENGTH, "frozen": A_COUNT}}
     summary: ClassVar[str] = (
         "FeSEM with hidden units matched before models are compared and averaged"
     )
@@ -194,7 +196,7 @@ class FesemMa(MultiCentre[FesemMaState]):
         return {"classes": counts}
 
     @classmethod
-    def numbers_of(cls, phase: str) -> frozenset[str]:
+    def numbers_of(cls, phase: str) -> Mapping[str, Expected]:
         return super().numbers_of(TRAIN if phase.startswith(LAYER) else phase)
 
     def entry_order(self, state: FesemMaState) -> Order:

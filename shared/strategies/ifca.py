@@ -30,6 +30,7 @@ from pydantic import Field, model_validator
 from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.privacy.settings import SecureSettings
 from covey.shared.strategies.base import (
+    A_MODEL,
     CHOICE,
     CHOOSE,
     GRADIENT,
@@ -66,7 +67,7 @@ from covey.shared.strategies.base import (
 from covey.shared.strategies.bases.cut import (
     CARD_ORDER,
     CARDS_ALONE,
-    SQUARES,
+    WHOLE_CARD_ASKED,
     Numbered,
     cards_of,
     sampled,
@@ -90,7 +91,6 @@ from covey.shared.strategies.bases.hypotheses import (
 from covey.shared.strategies.bases.losses import comparable, lowest
 from covey.shared.strategies.bases.single import counted
 from covey.shared.strategies.fedsgd import decayed
-from covey.shared.strategies.phase_names import CARD
 from covey.shared.strategies.sums import SumsAtHand
 
 COLLAPSED = 5  # rounds in which all reporters choose the same hypothesis
@@ -108,7 +108,7 @@ class Ifca(Numbered, ManyModels[Hypotheses]):
     client_fields: ClassVar[tuple[str, ...]] = ("assign", "asked", "chosen")
     sealed: ClassVar[Sealed | None] = Sealed(clear=(SIGNATURE, CHOOSE))
 
-    order_numbers: ClassVar[OrderNumbers] = {SIGNATURE: (CARD, SQUARES), TRAIN: (CHOICE,)}
+    order_numbers: ClassVar[OrderNumbers] = {SIGNATURE: WHOLE_CARD_ASKED, TRAIN: {CHOICE: A_MODEL}}
     summary: ClassVar[str] = "K models; each client trains the one with its lowest training loss"
     source: ClassVar[str] = "Ghosh et al. 2020, Mansour et al. 2020"
 

@@ -18,6 +18,7 @@ from pydantic import Field
 from covey.shared.errors import DataError
 from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import (
+    A_COUNT,
     LAST_MODEL,
     TRAIN,
     ClientId,
@@ -59,7 +60,7 @@ class LocalOnly(Strategy[LocalState]):
     individual: ClassVar[bool] = True  # nothing is sent
     client_fields = ("trained",)
 
-    order_numbers: ClassVar[OrderNumbers] = {TRAIN: ("epochs",)}
+    order_numbers: ClassVar[OrderNumbers] = {TRAIN: {"epochs": A_COUNT}}
     summary: ClassVar[str] = "no federation: every agent trains alone from the common start"
     source: ClassVar[str] = "baseline"
 

@@ -56,6 +56,7 @@ from covey.shared.strategies.base import (
     trained_report,
 )
 from covey.shared.strategies.bases.cut import (
+    CARD_ASKED,
     VOTES_ARE_CLEAR,
     Choose,
     ClusteredOnce,
@@ -70,7 +71,6 @@ from covey.shared.strategies.bases.cut import (
 )
 from covey.shared.strategies.bases.hard import START, TO_THE_LAST_GOOD, joined
 from covey.shared.strategies.bases.soft import merged
-from covey.shared.strategies.phase_names import CARD
 from covey.shared.written import FIRST
 
 VectorLabels = tuple[int, ...]  # the class of each vector of a signature
@@ -104,7 +104,7 @@ class Pacfl(ClusteredOnce[PacflState]):
 
     fallback: ClassVar[Fallback | None] = TO_THE_LAST_GOOD
 
-    order_numbers: ClassVar[OrderNumbers] = {SIGNATURE: (CARD,)}
+    order_numbers: ClassVar[OrderNumbers] = {SIGNATURE: CARD_ASKED}
     summary: ClassVar[str] = (
         "cluster once by angles between data subspaces, then one FedAvg per cluster"
     )

@@ -26,6 +26,7 @@ from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.strategies.base import (
     GRADIENTS,
     MODEL,
+    STRENGTH,
     TRAIN,
     ClientId,
     ClientState,
@@ -62,7 +63,7 @@ class PerFedAvg(SingleModel[PerFedAvgState]):
     """The model is an initialisation: a client adapts it before use, in `personal`."""
 
     sealed: ClassVar[Sealed | None] = Sealed()
-    order_numbers: ClassVar[OrderNumbers] = {TRAIN: ("beta",)}
+    order_numbers: ClassVar[OrderNumbers] = {TRAIN: {"beta": STRENGTH}}
     summary: ClassVar[str] = "learns a start that one local gradient step makes good"
     source: ClassVar[str] = "Fallah et al. 2020"
 

@@ -31,6 +31,7 @@ from covey.shared.numerics.clustering import euclidean, nearest
 from covey.shared.numerics.trimmed import Trim, ball, robust_mean, trimmed_kmeans, trimmed_mean
 from covey.shared.numerics.vectors import Vector, combine, dot, mean
 from covey.shared.strategies.base import (
+    A_COUNT,
     ENTRY,
     GRADIENT,
     GRADIENTS,
@@ -56,7 +57,7 @@ from covey.shared.strategies.base import (
     needs_training,
     trained_report,
 )
-from covey.shared.strategies.bases.cut import ClusteredOnce, Cut, Grouped, with_card
+from covey.shared.strategies.bases.cut import CARD_ASKED, ClusteredOnce, Cut, Grouped, with_card
 from covey.shared.strategies.bases.hard import (
     START,
     TO_THE_LAST_GOOD,
@@ -65,7 +66,6 @@ from covey.shared.strategies.bases.hard import (
     joined,
 )
 from covey.shared.strategies.fedsgd import decayed
-from covey.shared.strategies.phase_names import CARD
 from covey.shared.written import FIRST
 
 STEPS = 200  # of the logistic regression
@@ -94,7 +94,10 @@ class Robust(ClusteredOnce[RobustState]):
     sealed = None
     fallback: ClassVar[Fallback | None] = TO_THE_LAST_GOOD
 
-    order_numbers: ClassVar[OrderNumbers] = {SOLVE: (CARD, "epochs"), ENTRY: ("epochs",)}
+    order_numbers: ClassVar[OrderNumbers] = {
+        SOLVE: {**CARD_ASKED, "epochs": A_COUNT},
+        ENTRY: {"epochs": A_COUNT},
+    }
     summary: ClassVar[str] = (
         "trimmed K-means over locally trained models, once, then trimmed means per cluster"
     )

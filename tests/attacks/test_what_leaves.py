@@ -20,6 +20,7 @@ from covey.agent.worker.memory_file import load_memory
 from covey.agent.worker.worker import answer
 from covey.shared.client import encode_model
 from covey.shared.numerics.vectors import Layout
+from covey.shared.scenario.task import Task
 from covey.shared.secure.simulated import simulated_identity
 from covey.shared.strategies.base import LAST_MODEL
 from covey.shared.strategies.phase_names import CARD
@@ -80,7 +81,8 @@ class Device:
             for key, file in files.items()
         ]
         training = {"epochs": 1, "batch": 10_000, "lr": 0.05}
-        asked = {"task": TASK, "layout": LAYOUT, "models": refs, "training": training, **work}
+        asked = {"layout": LAYOUT, "models": refs, "training": training, **work}
+        asked["task"] = Task.model_validate(work.get("task", TASK)).for_agents()
         job: dict[str, Any] = {
             "job": "perform",
             "order": order(**asked).to_bytes(),

@@ -17,6 +17,7 @@ from covey.shared.numerics.clustering import Labels, Matrix
 from covey.shared.numerics.kinship import Card
 from covey.shared.numerics.vectors import Vector, mean
 from covey.shared.strategies.base import (
+    A_COUNT,
     ENTRY,
     MODEL,
     WARMUP,
@@ -27,9 +28,8 @@ from covey.shared.strategies.base import (
     Reports,
     Shown,
 )
-from covey.shared.strategies.bases.cut import SQUARES, Gated, Numbered, Tested, shift_facts
+from covey.shared.strategies.bases.cut import WHOLE_CARD_ASKED, Gated, Numbered, Tested, shift_facts
 from covey.shared.strategies.bases.hard import joined
-from covey.shared.strategies.phase_names import CARD
 
 MEAN_OF_CENTRES = "mean"  # key of the model that newcomers start from
 
@@ -51,7 +51,10 @@ C = TypeVar("C", bound=Centred)
 class MultiCentre(Numbered, Gated[C], Generic[C]):
     """A method writes what it keeps of reports (`keep`) and how it compares models with centres (`nearest_centres`)."""
 
-    order_numbers: ClassVar[OrderNumbers] = {WARMUP: (CARD, SQUARES, "epochs"), ENTRY: ("epochs",)}
+    order_numbers: ClassVar[OrderNumbers] = {
+        WARMUP: {**WHOLE_CARD_ASKED, "epochs": A_COUNT},
+        ENTRY: {"epochs": A_COUNT},
+    }
 
     squares: ClassVar[bool] = True
     individual: ClassVar[bool] = True

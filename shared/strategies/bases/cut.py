@@ -35,6 +35,8 @@ from covey.shared.numerics.clustering import (
 from covey.shared.numerics.vectors import Vector
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import (
+    A_COUNT,
+    ASKED,
     ENTRY,
     HOLD_BACK,
     LARGEST,
@@ -90,6 +92,8 @@ CARD_SIZES = {CARD: -CELLS * kinship.PROJECTED}
 CARD_NUMBERS = {COUNTS: Expected(-CELLS, whole=True)}
 # with what the noise of distances is computed from
 WHOLE_CARD = {**CARD_NUMBERS, SQUARES: Expected(-kinship.MOST_CLASSES, most=LARGEST)}
+CARD_ASKED = {CARD: A_COUNT}  # of an order, with the fewest samples of a class in it
+WHOLE_CARD_ASKED = {**CARD_ASKED, SQUARES: ASKED}
 
 INPUTS = "inputs"  # the two cuts of a fleet by its cards
 LABELS = "labels"
@@ -438,7 +442,7 @@ class ClusteredOnce(Gated[G], Generic[G]):
     """Cuts a tree where the cards find a shift."""
 
     client_fields: ClassVar[tuple[str, ...]] = ("assign", "asked", "shares")
-    order_numbers: ClassVar[OrderNumbers] = {TRAIN: (HOLD_BACK,), VOTE: VOTE_NUMBERS}
+    order_numbers: ClassVar[OrderNumbers] = {TRAIN: {HOLD_BACK: ASKED}, VOTE: VOTE_NUMBERS}
 
     sealed: ClassVar[Sealed | None] = Sealed(clear=(SIGNATURE, ENTRY, VOTE))
 

@@ -128,7 +128,9 @@ class OnDevice:
 
     def _start(self, job: Job, *, messages: int) -> Start:
         assert self._method.sealed is not None  # noqa: S101 - it refuses otherwise
-        own, secret = len(job.models), self._device.agent.identity.secret
+        own = len(job.models)
+        # an agent that joins a sum keeps what it began with; the other phases compare the digest alone
+        secret = self._device.agent.identity.secret if job.phase == phases.JOIN else b""
         begins = self._method.sealed.begins
         return start_of_work(self._work, self._models, own, messages, begins, secret)
 
