@@ -23,13 +23,18 @@ def next_phase(
     """
     if scenario.task.asks_fleet_for and facts.scaling is None:
         return Phase(MOMENTS, "all", ends_round=False, quorum=0.5)
+    method = scenario.method
     phase: Phase | None
+    if scenario.is_summed and method.is_evaluating(state):
+        return method.plan_evaluation(state, view)
     if view.round < view.rounds:
-        phase = scenario.method.plan(state, view)
+        phase = method.plan(state, view)
     else:
         phase = _entry(scenario, state, view, newcomers)
     is_trained = view.round > max(facts.evaluated, 0)
     if (phase is None or _evaluation_is_due(scenario, view)) and is_trained:
+        if scenario.is_summed:
+            return method.plan_evaluation(state, view)
         return Phase(EVALUATE, "all", ends_round=False, may_be_empty=True)
     return phase
 

@@ -319,11 +319,13 @@ class Scenario(Section):
         settings = self.privacy.secure if self.privacy is not None else None
         if settings is None:
             return self.strategy
-        method: AnyStrategy = door("secure sums").Secured(
+        sums = door("secure sums")
+        method: AnyStrategy = sums.Secured(
             method=self.strategy,
             settings=settings,
             noise=self.privacy.client if self.privacy is not None else None,
             rounds=self.rounds.count,
+            slots=sums.FigureSlots.of(self.evaluation.for_agents(), self.task.for_agents()),
             home=partial(shard_of, shards=self.shards),
         )
         return method

@@ -28,6 +28,7 @@ from covey.shared.errors import DecodeError
 from covey.shared.secure.derivation import (
     MASK,
     SEED,
+    SKETCH,
     Start,
     Stream,
     about_cell,
@@ -92,6 +93,7 @@ KEPT_BOXES = 2
 NAME_BYTES = 16  # of the name of terms that were left
 
 SUMMED_BEFORE = "summed before"  # the reason for a locked start
+MOST_SKETCHES = 1024  # of the models of an evaluation
 LOCK = struct.Struct("<16s16s16s32s")
 ANOTHER_LIST = "another list"
 ANOTHER_UNMASK = "another unmask list"
@@ -197,7 +199,9 @@ class OwnSum(Message):
     """The sum that an agent takes part in. A secret that is no longer needed is empty."""
 
     terms: bytes
-    content: Hash  # of the start, as `order`
+    content: Annotated[
+        bytes, Field(max_length=MOST_SKETCHES * SKETCH.size)
+    ]  # of the start, as `order`
     order: bytes
     joined_at: float  # Unix seconds
     place: int
@@ -680,7 +684,8 @@ class SecureAgent:
             raise RefusalError("unmask list", fault)
         reported = {row.place for row in unmask.rows}
         self._check_members(terms, reported)
-        self._check_content(state, _lock_of(own, terms, reported))
+        for lock in _locks_of(own, terms, reported):
+            self._check_content(state, lock)
         keys = b""
         for index, place in enumerate(place for place in listed if place != own.place):
             source = own.seed_keys if place in reported else own.mask_keys
@@ -722,8 +727,8 @@ class SecureAgent:
 
     def _locked(self, state: AgentState, own: OwnSum, content: bytes) -> AgentState:
         reported = {row.place for row in UnmaskList.from_bytes(content).rows}
-        lock = _lock_of(own, Terms.from_bytes(own.terms), reported)
-        return state.changed(locks=state.locks + lock.packed())
+        locks = _locks_of(own, Terms.from_bytes(own.terms), reported)
+        return state.changed(locks=state.locks + b"".join(lock.packed() for lock in locks))
 
     # -- rules 5 and 6 -------------------------------------------------------------------------------------------------
 
@@ -760,11 +765,12 @@ def _streams(own: OwnSum) -> tuple[Stream, ...]:
     return tuple(streams)
 
 
-def _lock_of(own: OwnSum, terms: Terms, reported: Iterable[int]) -> Lock:
-    """The lock of an answer."""
+def _locks_of(own: OwnSum, terms: Terms, reported: Iterable[int]) -> list[Lock]:
+    """The locks of an answer: one for each sketch of its start."""
     names = sorted(terms.members[place - 1].agent for place in reported)
     members = hashed("members", *(name.encode() for name in names))
-    return Lock(terms.start[:16], own.order, members[:16], own.content)
+    sketches = [content for (content,) in struct.iter_unpack(f"{SKETCH.size}s", own.content)]
+    return [Lock(terms.start[:16], own.order, members[:16], one) for one in sketches]
 
 
 def _has_left(state: AgentState, terms: bytes) -> bool:

@@ -48,7 +48,7 @@ class Start(NamedTuple):
     """What an order starts from, as each agent computes it from its own order."""
 
     digest: bytes
-    content: bytes  # a `sketch` of the models that training begins with
+    content: bytes  # a `sketch` of the models that training begins with; of an evaluation, one of each model
     order: bytes  # names the order without models and numbers, and then its phase: half of the bytes each
 
 

@@ -71,7 +71,12 @@ def sketch(models: Sequence[Vector], secret: bytes) -> bytes:
 
 
 def start_of_work(
-    work: Work, models: Sequence[Vector], own: int, messages: int, begins: slice, secret: bytes
+    work: Work,
+    models: Sequence[Vector],
+    own: int,
+    messages: int,
+    begins: slice | None,
+    secret: bytes,
 ) -> Start:
     """What an order starts from: everything that the agent received of it, so that members of a sum did the same work.
 
@@ -82,7 +87,7 @@ def start_of_work(
         models: all vectors that it names, in their order.
         own: of these come first, with messages and without what does not travel.
         messages: the last of these are messages of the sum.
-        begins: with which of the others training begins.
+        begins: with which of the others training begins. None: each of them is evaluated.
         secret: of the agent, for the sketch of these.
     """
     numbers = dict(work.numbers)
@@ -96,5 +101,13 @@ def start_of_work(
     settings = {*NOT_COMPARED, "phase", "numbers", "models", "cluster"}
     order = hashed("order", packed(work.model_dump(exclude=settings)))
     named = order[:8] + hashed("phase", phase.encode())[:8]
-    content = sketch(models[: own - messages][begins], hashed("sketch", secret))
+    named_models = models[: own - messages]
+    if (
+        begins is None
+    ):  # a model without meaning may lie beside the one that counts: each has a sketch of its own
+        content = b"".join(
+            sketch([model], hashed("sketch of figures", secret)) for model in named_models
+        )
+    else:
+        content = sketch(named_models[begins], hashed("sketch", secret))
     return start_of(received, digests, content, named)
