@@ -384,7 +384,7 @@ class Folding:
 
     def _summed(self, state: Any) -> Outcome:
         """The end of an evaluation under secure sums: averages, and no figure of an agent."""
-        figures = self.scenario.method.figures(state)
+        figures = self.scenario.sums.figures(state)
         means = Means(evaluation=figures.modes, by_cluster=figures.by_cluster or None)
         limits.check_json(means.to_json(), "its averages")
         return Outcome(state, means, evaluation={client: {} for client in figures.agents})

@@ -49,7 +49,8 @@ def value_after(
     measure = measure_of(scenario)
     if scenario.is_summed:
         figures = (means.evaluation or {}).get("server", {}).get(measure.name, {})
-        return figures.get("macro", figures.get("micro"))
+        value: float | None = figures.get("macro", figures.get("micro"))
+        return value
     federated = {client: own for client, own in evaluation.items() if client not in newcomers}
     return value_of(federated, measure)
 

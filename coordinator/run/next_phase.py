@@ -23,18 +23,20 @@ def next_phase(
     """
     if scenario.task.asks_fleet_for and facts.scaling is None:
         return Phase(MOMENTS, "all", ends_round=False, quorum=0.5)
-    method = scenario.method
     phase: Phase | None
-    if scenario.is_summed and method.is_evaluating(state):
-        return method.plan_evaluation(state, view)
+    sums = scenario.sums
+    if sums is not None and sums.is_evaluating(state):
+        phase = sums.plan_evaluation(state, view)
+        return phase
     if view.round < view.rounds:
-        phase = method.plan(state, view)
+        phase = scenario.method.plan(state, view)
     else:
         phase = _entry(scenario, state, view, newcomers)
     is_trained = view.round > max(facts.evaluated, 0)
     if (phase is None or _evaluation_is_due(scenario, view)) and is_trained:
-        if scenario.is_summed:
-            return method.plan_evaluation(state, view)
+        if sums is not None:
+            phase = sums.plan_evaluation(state, view)
+            return phase
         return Phase(EVALUATE, "all", ends_round=False, may_be_empty=True)
     return phase
 

@@ -223,7 +223,7 @@ def _stale(run: Run, federated: Set[ClientId]) -> dict[ClientId, int]:
 def _accuracy(run: Run) -> dict[str, Any]:
     """Averages over the federation by mode; E-last once more for those that were drawn, and for the others."""
     if run.scenario.is_summed:
-        found = run.scenario.method.figures(run.state)
+        found = run.scenario.sums.figures(run.state)
         return {} if found is None else dict(found.modes)
     late = run.engine.rules.newcomers
     trained = run.facts.trained

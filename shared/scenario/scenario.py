@@ -336,6 +336,11 @@ class Scenario(Section):
         return self.privacy is not None and self.privacy.secure is not None
 
     @property
+    def sums(self) -> Any:
+        """The method under secure sums (`Secured`), which plans evaluations too; None without them."""
+        return self.method if self.is_summed else None
+
+    @property
     def min_cell(self) -> int:
         """The fewest samples of a class whose sums are in a card. Simulated agents have no owner who minds the sums of one."""
         if self.task.min_cell is not None:

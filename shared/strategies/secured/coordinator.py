@@ -677,8 +677,8 @@ class Secured(Strategy[Any]):
                 ends.append(group.ended("passed over", str(error)))
                 continue
             if progress.evaluates:
-                known = found.get(group.cluster)
-                found[group.cluster] = total if known is None else known + total
+                before_it = found.get(group.cluster)
+                found[group.cluster] = total if before_it is None else before_it + total
             for term in () if progress.evaluates else self._terms(state, own, group.members[0]):
                 start = self._own.model(state, term.started_from) if term.started_from else None
                 part = replace(total, values=total.values[spans[term.vector]])

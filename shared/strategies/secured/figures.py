@@ -142,11 +142,12 @@ class FigureSlots:
 
 def _slots(number: float) -> list[int]:
     """The six slots of a number, lowest first; a negative one as its complement."""
-    fixed = round(number * 2**FRACTION) % MODULUS
+    fixed = round(number * (1 << FRACTION)) % MODULUS
     return [(fixed >> (BITS * place)) % (1 << BITS) for place in range(LIMBS)]
 
 
 def _number(slots: Sequence[int]) -> float:
     """The number that sums of slots stand for."""
     fixed = sum(slot << (BITS * place) for place, slot in enumerate(slots)) % MODULUS
-    return (fixed - MODULUS if fixed >= MODULUS // 2 else fixed) / 2**FRACTION
+    signed = fixed - MODULUS if fixed >= MODULUS // 2 else fixed
+    return signed / float(1 << FRACTION)
