@@ -22,6 +22,7 @@ from covey.coordinator.dashboard.sections import sections
 from covey.coordinator.fold.private_sums import epsilon
 from covey.coordinator.plan.plan import plan
 from covey.coordinator.report.html_tables import sums_table
+from covey.coordinator.run.result import per_agent, result_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import Driver
 from covey.coordinator.view.lines import reduced
@@ -263,6 +264,52 @@ def test_answers_that_come_at_the_second_asking_open_the_sum(tmp_path: Path) -> 
     run = run_with(tmp_path / "run", {("secure-unmask", 0): 5})
     assert [end[0] for end in ends(tmp_path / "run")] == ["sum"] * 3
     assert fingerprint(run) == fingerprint(in_process(tmp_path / "whole", scene()))
+
+
+@pytest.mark.parametrize(
+    ("phase", "times", "end"),
+    [
+        ("secure-join", secured.MOST_VOIDS, "void: too few agents for a sum"),
+        ("evaluate", secured.MOST_VOIDS, "void: too few agents for a sum"),
+        ("secure-unmask", secured.ASKED_FOR_ANSWERS, "passed over: 3 members answered, 5 must"),
+    ],
+)
+def test_an_evaluation_below_the_threshold_has_no_figures_says_so_and_the_run_goes_on(
+    tmp_path: Path, phase: str, times: int, end: str
+) -> None:
+    this = scene(rounds={"count": 2}, evaluation={"every": 1})
+    run = run_with(tmp_path, {(phase, 1): 5 if phase == "secure-unmask" else 8}, times, this)
+    evaluated = [row for row in rows(tmp_path) if "evaluation" in row]
+    assert [bool(row["evaluation"]) for row in evaluated] == [False, True]
+    [why] = evaluated[0]["notes"]["secure"]
+    assert f"{why['end']}: {why['why']}" == end
+    assert run.engine.round == 2
+
+
+def test_newest_averages_are_in_the_result_with_the_number_of_agents_and_none_of_a_single_one(
+    tmp_path: Path,
+) -> None:
+    run = in_process(tmp_path / "run", scene(rounds={"count": 2}, evaluation={"every": 1}))
+    plain = in_process(
+        tmp_path / "plain", scenario("fedavg", rounds={"count": 2, "participation": 1.0})
+    )
+    found, expected = (result_of(one, None).to_json()["accuracy"] for one in (run, plain))
+    for mode in ("server", "tuned", "baseline"):
+        assert found[mode]["agents"] == expected[mode]["agents"] == 8
+        for average in ("micro", "macro"):
+            means = found[mode]["accuracy"][average]
+            assert means == pytest.approx(expected[mode]["accuracy"][average], abs=1e-8)
+    assert set(map(repr, per_agent(run).values())) == {"{}"}
+    assert len(run.facts.history) == 2
+
+
+def test_each_cluster_has_the_averages_of_its_own_sum(tmp_path: Path) -> None:
+    run = in_process(tmp_path, scene("fedclust", rounds={"count": 2}))
+    [row] = [row for row in rows(tmp_path) if "evaluation" in row]
+    clusters = Counter(run.strategy.assignment(run.state).values())
+    large = {str(cluster): size for cluster, size in clusters.items() if size >= 3}
+    assert {cluster: own["agents"] for cluster, own in row["by_cluster"].items()} == large
+    assert row["evaluation"]["server"]["agents"] == sum(large.values())
 
 
 def test_a_round_without_enough_agents_is_passed_over_after_some_attempts(tmp_path: Path) -> None:
