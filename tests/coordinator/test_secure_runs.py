@@ -274,7 +274,7 @@ def test_answers_that_come_at_the_second_asking_open_the_sum(tmp_path: Path) -> 
         ("secure-unmask", secured.ASKED_FOR_ANSWERS, "passed over: 3 members answered, 5 must"),
     ],
 )
-def test_an_evaluation_below_the_threshold_has_no_figures_says_so_and_the_run_goes_on(
+def test_an_evaluation_below_the_threshold_has_no_figures_but_a_reason_and_ends_no_run(
     tmp_path: Path, phase: str, times: int, end: str
 ) -> None:
     this = scene(rounds={"count": 2}, evaluation={"every": 1})

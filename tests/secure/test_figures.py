@@ -123,7 +123,7 @@ def test_no_figure_of_one_agent_is_in_a_report_or_in_the_record(
 
 
 def evaluate_fixed(monkeypatch: pytest.MonkeyPatch, *others: float) -> None:
-    """Evaluations are of one model, whatever was trained, with further ones beside it."""
+    """Evaluations are of one model, whatever was trained, followed by further ones."""
     honest = FedAvg.model
     named = {"fixed": 1.0, **{f"other{i}": value for i, value in enumerate(others)}}
 
@@ -151,7 +151,7 @@ LIES: dict[str, dict[str, Any]] = {
     "again": {},
     "another seed": {"seed": 4},
     "another fine-tuning": {"evaluation": {"tune_epochs": 1, "tune": {"lr": 0.01}}},
-    "beside another model": {},
+    "next to another model": {},
 }
 
 
@@ -163,7 +163,7 @@ def test_two_evaluations_of_one_model_with_a_member_less_are_refused(
     evaluate_fixed(monkeypatch)
     [first] = sums(made(devices, "run-1"), evaluations=True)
     assert (first["end"], devices.failures) == ("sum", [])
-    evaluate_fixed(monkeypatch, *([7.0] if lie == "beside another model" else []))
+    evaluate_fixed(monkeypatch, *([7.0] if lie == "next to another model" else []))
     leave_out_of_evaluations(monkeypatch, VICTIM)
     folder = made(devices, "run-2", **LIES[lie])
     found = sums(folder, evaluations=True)
@@ -187,7 +187,7 @@ def test_another_model_may_be_evaluated_with_other_members(
 def test_an_agent_without_test_rows_shows_no_box_for_an_evaluation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it would add is known to be nothing, so that it would not hide the others."""
+    """Its part of the sum would be nothing, and would not hide the others."""
     devices = Devices(tmp_path, "privacy={secure_least: 3}")
     honest = Devices.work
 

@@ -104,7 +104,7 @@ def start_of_work(
     named_models = models[: own - messages]
     if (
         begins is None
-    ):  # a model without meaning may lie beside the one that counts: each has a sketch of its own
+    ):  # a model without meaning may come with the one that counts: each has a sketch of its own
         content = b"".join(
             sketch([model], hashed("sketch of figures", secret)) for model in named_models
         )
