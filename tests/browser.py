@@ -36,7 +36,7 @@ LEFT_MEANWHILE = "Inspected target navigated or closed"
 COMPLAINTS = ("Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled")
 
 
-class PageLeft(Exception):
+class PageLeftError(Exception):
     """The page was left for another while it answered."""
 
 
@@ -53,7 +53,7 @@ class Page:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Send one command of the DevTools protocol and return its result. Raise `PageLeft` if the page was left for
+        """Send one command of the DevTools protocol and return its result. Raise `PageLeftError` if the page was left for
         another meanwhile."""
         number = next(self._numbers)
         message = {"id": number, "method": method, "params": parameters}
@@ -66,7 +66,7 @@ class Page:
                 self.requests.append(answer["params"]["request"]["url"])
             if answer.get("id") == number:
                 if answer.get("error", {}).get("message") == LEFT_MEANWHILE:
-                    raise PageLeft
+                    raise PageLeftError
                 assert "error" not in answer, answer["error"]
                 result: dict[str, Any] = answer["result"]
                 return result
@@ -105,7 +105,7 @@ class Page:
     def _is_true(self, expression: str) -> bool:
         try:
             return bool(self.value(expression))
-        except PageLeft:
+        except PageLeftError:
             return False
 
     def click(self, selector: str) -> None:

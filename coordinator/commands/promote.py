@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from covey.coordinator.deploy.log import Act, note
 from covey.coordinator.deploy.publish import InForce, in_force, publish
-from covey.coordinator.deploy.registry import RESERVED, Entry, Registry, run_folders
+from covey.coordinator.deploy.registry import RESERVED, Act, Entry, Registry, note, run_folders
 from covey.coordinator.deploy.uptake import Uptake, observe, sample, statuses
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.disk.versions import (

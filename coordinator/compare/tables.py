@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from covey.coordinator.compare.grid import section, splits
-from covey.coordinator.compare.metrics import METRICS, TITLES, measure_of
 from covey.coordinator.compare.mixture_columns import mixture_columns
-from covey.coordinator.compare.rows import TUNING
+from covey.coordinator.compare.rows import METRICS, TITLES, TUNING, measure_of
 from covey.coordinator.compare.summaries import Summary
 from covey.coordinator.view.table import NONE, Table, columns_of
 from covey.shared.numerics.measures import (

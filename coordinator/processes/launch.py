@@ -19,7 +19,7 @@ from types import MappingProxyType
 import numpy as np
 
 from covey.coordinator.disk.versions import START, read_start
-from covey.coordinator.engine.sampling import expected_share
+from covey.coordinator.engine.cohort import expected_share
 from covey.coordinator.run.rules import listed_participants
 from covey.shared import json_text
 from covey.shared.child import end, environment, first_line, python

@@ -6,8 +6,8 @@ import pathlib
 
 from pydantic import StrictInt, TypeAdapter, ValidationError
 
+from covey.coordinator.engine.cohort import Listed
 from covey.coordinator.engine.rules import DeadlineRule, Rules
-from covey.coordinator.engine.sampling import Listed
 from covey.shared.errors import UserError
 from covey.shared.scenario.fleet import Fleet
 from covey.shared.scenario.rounds import AdaptiveDeadline

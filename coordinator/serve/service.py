@@ -65,8 +65,7 @@ from covey.coordinator.serve.own_status import OwnStatus, State
 from covey.coordinator.serve.placement import Placement, SilentShards
 from covey.coordinator.serve.publisher import NotTaken
 from covey.coordinator.serve.reader import Cleared, Reader, ReadItem, Repeat
-from covey.coordinator.serve.roster import Roster
-from covey.coordinator.serve.roster_pages import page_agents
+from covey.coordinator.serve.roster import Roster, page_agents
 from covey.coordinator.serve.roster_show import RosterShow
 from covey.coordinator.serve.sharded_link import ShardedLink, shards_of
 from covey.coordinator.serve.steady import BEAT_S, SteadyClock

@@ -11,8 +11,7 @@ import pytest
 
 from covey.coordinator.aggregate import service
 from covey.coordinator.aggregate.open_step import OpenStep, read_task
-from covey.coordinator.aggregate.precedence import Precedence, Reaction
-from covey.coordinator.aggregate.service import AggregatorService
+from covey.coordinator.aggregate.service import AggregatorService, Precedence, Reaction
 from covey.coordinator.aggregate.service import last_will as aggregator_will
 from covey.coordinator.run.run import Run
 from covey.shared.consent import AllowedCode

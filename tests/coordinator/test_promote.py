@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.cli.program import app
-from covey.coordinator.deploy.log import publications
+from covey.coordinator.deploy.registry import publications
 from covey.coordinator.deploy.uptake import sample
 from covey.coordinator.disk.versions import last_version, round_name, save_version
 from covey.coordinator.record.audit_trail import FILE

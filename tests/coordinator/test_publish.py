@@ -13,8 +13,8 @@ import pytest
 
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.deploy.finished import publish_finished
-from covey.coordinator.deploy.log import publications
 from covey.coordinator.deploy.publish import publish
+from covey.coordinator.deploy.registry import publications
 from covey.coordinator.disk.versions import BEST, ModelVersion, save_version
 from covey.coordinator.record.audit_trail import check
 from covey.coordinator.record.notices import ModelsNotPublished, ModelsPublished, Notice

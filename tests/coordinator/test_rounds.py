@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from covey.coordinator.engine.cohort import invitation_order
 from covey.coordinator.engine.events import (
     Ask,
     Close,
@@ -24,7 +25,6 @@ from covey.coordinator.engine.events import (
 )
 from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.rules import Rules
-from covey.coordinator.engine.sampling import invitation_order
 from covey.coordinator.engine.step import Stage
 from covey.shared.errors import UserError
 from covey.shared.strategies.base import Phase, View

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from covey.coordinator.engine.cohort import cohort_size
 from covey.coordinator.engine.events import (
     Action,
     Close,
@@ -34,7 +35,6 @@ from covey.coordinator.engine.events import (
 )
 from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.rules import Rules
-from covey.coordinator.engine.sampling import cohort_size
 from covey.coordinator.engine.step import Stage
 from covey.shared.strategies.base import Phase, View
 from tests.coordinator.engines import check_what_is_kept

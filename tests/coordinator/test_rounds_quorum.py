@@ -3,6 +3,7 @@
 import pytest
 
 from covey.coordinator.engine.attempts import Attempts
+from covey.coordinator.engine.cohort import invitation_order
 from covey.coordinator.engine.events import (
     Action,
     Ask,
@@ -24,7 +25,6 @@ from covey.coordinator.engine.events import (
 )
 from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.rules import Rules
-from covey.coordinator.engine.sampling import invitation_order
 from covey.coordinator.engine.step import Step
 from covey.shared.strategies.base import Phase, View
 from tests.coordinator.engines import TRAIN, cohort, feed, gathered, opened

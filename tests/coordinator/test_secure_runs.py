@@ -21,7 +21,7 @@ from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.dashboard.sections import sections
 from covey.coordinator.fold.private_sums import epsilon
 from covey.coordinator.plan.plan import plan
-from covey.coordinator.report.html_tables import sums_table
+from covey.coordinator.report.html_report import sums_table
 from covey.coordinator.run.result import per_agent, result_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import Driver

@@ -27,8 +27,7 @@ from covey.agent.worker.worker import answer
 from covey.coordinator.commands import promote, status
 from covey.coordinator.commands import run as command
 from covey.coordinator.commands.promote import Promoted, Wish
-from covey.coordinator.deploy.log import publications
-from covey.coordinator.deploy.registry import Registry, registry
+from covey.coordinator.deploy.registry import Registry, publications, registry
 from covey.coordinator.disk.versions import last_version, round_name, save_version
 from covey.coordinator.record.notices import Notice
 from covey.coordinator.report.roster import roster_table

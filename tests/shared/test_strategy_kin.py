@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.record import records
-from covey.coordinator.report.html_tables import decisions_table
+from covey.coordinator.report.html_report import decisions_table
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.virtual_clock import Driver
 from covey.coordinator.view.lines import phase_line, reduced

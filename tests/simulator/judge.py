@@ -8,7 +8,8 @@
   over, with a reason. They are listed members, each has seen this very list, and none answers twice for one start.
 - A report that a coordinator has acknowledged, or counts in its checkpoint, is in its spool when it takes the run up again.
 - Every order and every version of a model that a run names has its file.
-- An agent loses its memory only where one of its own files has rotted, or a folder was put back or copied.
+- An agent loses its memory only where one of its own files has rotted, or a folder was put back or copied. It is ahead of a
+  coordinator only where an accepted report of its own lay in a rotten file.
 - As long as the rounds are those of the calm run, so are the bytes.
 - Checkpoints, rounds, steps, incarnations, orders and roll calls never go back.
 """
@@ -178,6 +179,7 @@ class Judge:
         self._works: dict[str, set[str]] = {}  # what each report came from, by its digest
         self._contents: dict[str, bytes] = {}  # of the reports, by their digests
         self._newest: dict[tuple[str, ...], tuple[int, ...]] = {}  # of what only grows
+        self.given_up: set[ClientId] = set()  # agents whose accepted reports lay in a rotten file
         self.has_unreadable = False  # an accepted report could not be read by the fold
 
     def _expect(self, holds: bool, what: str) -> None:
@@ -223,11 +225,14 @@ class Judge:
         """An operator puts an earlier copy of a folder in its place. Agents may still know of later steps."""
         self._lineages[folder] = self._lineages[backup].copy()
 
-    def rotten(self, folder: Path) -> None:
-        """Accepted reports in this folder are damaged: they may have to come again."""
+    def rotten(self, folder: Path, path: Path) -> None:
+        """A file in this folder is damaged. Accepted reports may have to come again, or are given up."""
         if folder in self._lineages:
-            self._lineages[folder].promised.clear()
-            self._lineages[folder].has_rotten = True
+            lineage = self._lineages[folder]
+            lineage.promised.clear()
+            lineage.has_rotten = True
+            if path.name == "reports":
+                self.given_up |= set(lineage.accepted.get(int(path.parent.name), {}))
 
     def takes_up(self, folder: Path) -> None:
         """A coordinator is about to resume the run in a folder."""

@@ -521,17 +521,20 @@ class World:
                 break
             await asyncio.sleep(ROT_LOOK_S)
         if fault.target % 3 == 0:
-            path = self._disks[name].rot(pattern)
-        else:
-            if not await self._kill(name):
-                return False
-            path = self._disks[name].rot(pattern)
-            await asyncio.sleep(fault.lasts)
-            self.start(name)
+            return self._rotted(name, pattern)
+        if not await self._kill(name):
+            return False
+        has_rotted = self._rotted(name, pattern)
+        await asyncio.sleep(fault.lasts)
+        self.start(name)
+        return has_rotted
+
+    def _rotted(self, name: str, pattern: str) -> bool:
+        path = self._disks[name].rot(pattern)
         if path:
             self.say(f"rotten: {path}")
             self._rotten.add(name)
-            self.judge.rotten(self._folders[name])
+            self.judge.rotten(self._folders[name], Path(path))
         return path != ""
 
     async def _rot_checkpoint(self, name: str, fault: Fault) -> bool:
@@ -628,7 +631,8 @@ class World:
         if struck["put back folder"] or struck["copy folder"]:
             return
         for agent, how in sorted(lost):
-            if how != "lost" or agent not in self._rotten:
+            excused = self._rotten if how == "lost" else self.judge.given_up
+            if agent not in excused:
                 raise BrokenError(
                     f"the memory of {agent} is {how}, though no file of it has rotted, and no folder was put back or copied"
                 )

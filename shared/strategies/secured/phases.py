@@ -102,12 +102,10 @@ def start_of_work(
     order = hashed("order", packed(work.model_dump(exclude=settings)))
     named = order[:8] + hashed("phase", phase.encode())[:8]
     named_models = models[: own - messages]
-    if (
-        begins is None
-    ):  # a model without meaning may come with the one that counts: each has a sketch of its own
-        content = b"".join(
-            sketch([model], hashed("sketch of figures", secret)) for model in named_models
-        )
+    if begins is None:
+        # each model has a sketch of its own: one without meaning may come with the one that counts
+        secret_of_figures = hashed("sketch of figures", secret)
+        content = b"".join(sketch([model], secret_of_figures) for model in named_models)
     else:
         content = sketch(named_models[begins], hashed("sketch", secret))
     return start_of(received, digests, content, named)
