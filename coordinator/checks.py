@@ -126,7 +126,7 @@ def checked_numbers(phase: Phase, report: ReportFacts, scenario: Scenario) -> Ke
         case phase_names.MOMENTS:
             check_statistics(numbers, scenario.task)
             kept = _those_of(numbers, asked_statistics(scenario.task))
-        case phase_names.EVALUATE:
+        case phase_names.EVALUATE if not phase.sizes:
             kept = _evaluation(numbers, scenario)
         case _:
             kept = _of_training(phase, report, scenario)

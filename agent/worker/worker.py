@@ -375,7 +375,7 @@ def _work(
     """
     from covey.agent.worker.sources import is_simulated, source_of
     from covey.shared.client import AT_HOME, PRIVACY_LEDGER, execute_order, simulated_noise
-    from covey.shared.order_settings import layout_of, settings_of
+    from covey.shared.order_settings import layout_of, settings_of, task_of
     from covey.shared.privacy.noise import Noise
     from covey.shared.privacy.settings import AgentPrivacy, Budget, Trainings
     from covey.shared.wire.messages import device_name, is_base
@@ -404,7 +404,10 @@ def _work(
     noise = simulated_noise(work, client) if simulated else Noise.secret()
     source = source_of(job["source"])
     if work.phase in EXCHANGES:
-        local: Any = _Late(lambda: _locals(source, work, layout, client, rules, threads)[0])
+        local: Any = _Late(
+            lambda: _locals(source, work, layout, client, rules, threads)[0],
+            lambda: source.dataset(task_of(work), work.round).test_targets,
+        )
         held_back: Any = None
         folds: Iterable[Any] = ()
     else:
@@ -494,12 +497,17 @@ def _promises(policy: Policy, work: Work, strategy: Strategy[Any]) -> set[Promis
 
 
 class _Late:
-    """A learner that is made once something is asked of it: exchanges of messages need neither data nor torch."""
+    """A learner that is made once something is asked of it: exchanges of messages need no torch, and no data but the targets
+    of the test part, if any are there for an evaluation."""
 
     device = "cpu"
 
-    def __init__(self, make: Callable[[], Any]) -> None:
+    def __init__(self, make: Callable[[], Any], tests: Callable[[], Any]) -> None:
         self._make = cache(make)
+        self._tests = tests
+
+    def targets(self, split: str) -> Any:
+        return self._tests() if split == "test" else self._make().targets(split)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._make(), name)

@@ -15,7 +15,6 @@ from covey.coordinator.checks import read_report
 from covey.coordinator.fold import limits
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.accumulator import Accumulator
-from covey.shared.strategies import phase_names
 from covey.shared.strategies.base import ClientId, Report
 from covey.shared.strategies.reading import is_whole
 from covey.shared.strategies.sums import Terms
@@ -203,7 +202,7 @@ class Summing:
 
     def _terms(self, step: OpenStep, client: ClientId, report: Report) -> Terms:
         phase = step.phase
-        if phase.name in phase_names.OF_THE_RUN or not phase.sizes:
+        if not phase.sizes:
             return ()
         strategy = step.scenario.method
         if is_whole(strategy, step.state, phase, client):

@@ -139,8 +139,7 @@ class Folding:
         self._privacy = privacy
         self._parameters = parameters
         settings = self._settings
-        # the run's own figures have no vectors
-        self._has_vectors = bool(phase.sizes) and phase.name not in phase_names.OF_THE_RUN
+        self._has_vectors = bool(phase.sizes)  # the run's own figures have none in the clear
         self._measures = limits.are_measured(scenario, phase)
         self._distances = limits.Distances(self._strategy)
         needs_vectors = self._strategy.individual or settings.average.single or settings.clips
@@ -375,12 +374,23 @@ class Folding:
                 scaling = pooled_statistics(moments, self.scenario.task, self._settings)
                 limits.check_json(scaling, "the scaling")
                 return Outcome(state, self._means(fair), scaling=scaling)
-            case phase_names.EVALUATE:
+            case phase_names.EVALUATE if not self.phase.sizes:
                 return self._evaluated(fair, state)
         sums, seen = make(fair, state)
         after = fold(self._strategy, state, self.phase, sums, seen, self._parameters)
         limits.check_sound(self._strategy, after)
+        if self.phase.name == phase_names.EVALUATE:  # masked
+            return Outcome(after, Means())
+        if self.phase.is_evaluation:
+            return self._summed(after)
         return Outcome(after, self._means(fair))
+
+    def _summed(self, state: Any) -> Outcome:
+        """The end of an evaluation under secure sums: averages, and no figure of an agent."""
+        figures = self.scenario.sums.figures(state)
+        means = Means(evaluation=figures.modes, by_cluster=figures.by_cluster or None)
+        limits.check_json(means.to_json(), "its averages")
+        return Outcome(state, means, evaluation={client: {} for client in figures.agents})
 
     def _evaluated(self, reports: Reports, state: Any) -> Outcome:
         votes = {

@@ -120,7 +120,7 @@ class Recorder:
         devices = records.counted({client: one.device for client, one in came_about.items()})
         only_cpus = not set(devices) - {"cpu"}
         means = folded.outcome.means
-        if step.phase.name == phase_names.EVALUATE and clusters:
+        if step.phase.name == phase_names.EVALUATE and step.phase.is_evaluation and clusters:
             means = replace(means, by_cluster=means_by_cluster(folded.outcome.evaluation, clusters))
         return PhaseFolded(
             phase=step.phase.name,

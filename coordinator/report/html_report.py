@@ -233,7 +233,8 @@ def sums_table(record: Sequence[Row]) -> Table | None:
         if row["event"] == "phase":
             line = phase_line(row)
             for one in line.sums:
-                key = (str(line.round), one.cluster, one.end, one.why)
+                what = f"{line.round}, evaluation" if line.is_evaluation else str(line.round)
+                key = (what, one.cluster, one.end, one.why)
                 found.setdefault(key, []).append(one)
     if not found:
         return None

@@ -159,7 +159,11 @@ def result_of(run: Run, truth: Truth | None) -> RunResult:
         privacy=spent,
         origin=run.facts.origin or None,
         unevaluated=_unevaluated(run, federated),
-        kept_back=[client for client, modes in sorted(facts.evaluation.items()) if not modes],
+        kept_back=[
+            client
+            for client, modes in sorted(facts.evaluation.items())
+            if not modes and not scenario.is_summed
+        ],
         left_out=scenario.modes_left_out,
         stale=_stale(run, federated),
         failures=_failures(run),
@@ -212,6 +216,9 @@ def _stale(run: Run, federated: Set[ClientId]) -> dict[ClientId, int]:
 
 def _accuracy(run: Run) -> dict[str, Any]:
     """Averages over the federation by mode; E-last once more for those that were drawn, and for the others."""
+    if run.scenario.is_summed:
+        found = run.scenario.sums.figures(run.state)
+        return {} if found is None else dict(found.modes)
     late = run.engine.rules.newcomers
     trained = run.facts.trained
     weight = run.scenario.evaluation.weight

@@ -63,7 +63,7 @@ from covey.shared.scenario.fleet_statistics import resolved
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId, Phase, Reports, Setup, View
 from covey.shared.strategies.part_local import whole_models
-from covey.shared.strategies.phase_names import EVALUATE, MOMENTS, TRAIN
+from covey.shared.strategies.phase_names import AHEAD, EVALUATE, MOMENTS, TRAIN
 from covey.shared.strategies.reading import forgotten
 from covey.shared.wire.messages import ReportContent, digest
 
@@ -658,7 +658,7 @@ class Run:
             values, size = self.orders.volume(work)
             self.traffic["down_vectors"] += values
             self.traffic["down_models"] += size
-            if work.phase == EVALUATE:  # papers do not count it
+            if EVALUATE in (work.phase, work.numbers.get(AHEAD)):  # papers do not count it
                 self.traffic["evaluation_vectors"] += values
                 self.traffic["evaluation_models"] += size
 
@@ -769,7 +769,7 @@ class Run:
                 for client, vote in folded.outcome.votes.items()
                 if vote.is_against
             ]
-            if folded.step.phase.name == EVALUATE:
+            if folded.step.phase.is_evaluation:
                 self._keep_best()
             self._steps_over.append(close.step)
             return [line, *fallen, *self.orders.orders_of(close.missing, self.state)]

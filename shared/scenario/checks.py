@@ -151,6 +151,10 @@ def check_secure(
 
 def check_fallback(privacy: Privacy) -> None:
     """ValueError where votes on held-back samples would release what the privacy account does not cover."""
+    if privacy.secure is not None:
+        raise ValueError(
+            "privacy.secure: with evaluation.fallback each agent sends two losses of its own; set evaluation.fallback to false"
+        )
     if privacy.client is None and privacy.local is None:
         return
     raise ValueError(

@@ -332,11 +332,13 @@ class Scenario(Section):
         settings = self.privacy.secure if self.privacy is not None else None
         if settings is None:
             return self.strategy
-        method: AnyStrategy = door("secure sums").Secured(
+        sums = door("secure sums")
+        method: AnyStrategy = sums.Secured(
             method=self.strategy,
             settings=settings,
             noise=self.privacy.client if self.privacy is not None else None,
             rounds=self.rounds.count,
+            slots=sums.FigureSlots.of(self.evaluation.for_agents(), self.task.for_agents()),
             home=partial(shard_of, shards=self.shards),
         )
         return method
@@ -345,6 +347,11 @@ class Scenario(Section):
     def is_summed(self) -> bool:
         """Whether agents send their updates under secure sums."""
         return self.privacy is not None and self.privacy.secure is not None
+
+    @property
+    def sums(self) -> Any:
+        """The method under secure sums (`Secured`), which plans evaluations too; None without them."""
+        return self.method if self.is_summed else None
 
     @property
     def min_cell(self) -> int:

@@ -94,6 +94,7 @@ KEPT_BOXES = 2
 NAME_BYTES = 16  # of the name of terms that were left
 
 SUMMED_BEFORE = "summed before"  # the reason for a locked start
+MOST_SKETCHES = 1024  # of the models of an evaluation
 LOCK = struct.Struct("<16s16s16s32s")
 ANOTHER_LIST = "another list"
 ANOTHER_UNMASK = "another unmask list"
@@ -199,7 +200,9 @@ class OwnSum(Message):
     """The sum that an agent takes part in. A secret that is no longer needed is empty."""
 
     terms: bytes
-    content: Annotated[bytes, Field(min_length=SKETCH.size)]  # of the start, as `order`
+    content: Annotated[
+        bytes, Field(min_length=SKETCH.size, max_length=MOST_SKETCHES * SKETCH.size)
+    ]  # of the start, as `order`
     order: bytes
     joined_at: float  # Unix seconds
     place: int

@@ -48,7 +48,7 @@ class Start(NamedTuple):
     """What an order starts from, as each agent computes it from its own order."""
 
     digest: bytes
-    content: bytes  # a `sketch` of each model that training begins with; only to join a sum
+    content: bytes  # a `sketch` of each model that training begins with, or that is evaluated; only to join a sum
     order: bytes  # names the order without models and numbers, and then its phase: half of the bytes each
 
 

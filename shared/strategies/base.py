@@ -89,6 +89,7 @@ from covey.shared.strategies.phase_names import EVALUATE as EVALUATE
 from covey.shared.strategies.phase_names import MOMENTS as MOMENTS
 from covey.shared.strategies.phase_names import SIGNATURE as SIGNATURE
 from covey.shared.strategies.phase_names import TRAIN as TRAIN
+from covey.shared.strategies.phase_names import UNMASK
 from covey.shared.strategies.phase_names import VOTE as VOTE
 from covey.shared.strategies.phase_names import WARMUP as WARMUP
 from covey.shared.strategies.server import Moving as Moving
@@ -317,6 +318,13 @@ class Phase:
 
     # In `fold`, in buffered rounds: the only cluster whose reports these are; the others stay.
     buffer: int | None = None
+
+    @property
+    def is_evaluation(self) -> bool:
+        """Whether its fold gives figures: those of each report, or under secure sums of an evaluation their averages."""
+        if self.name == EVALUATE:
+            return not self.sizes
+        return self.name == UNMASK and self.draw == EVALUATE
 
 
 @dataclass(frozen=True)

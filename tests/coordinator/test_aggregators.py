@@ -9,7 +9,6 @@ from unittest.mock import patch
 
 import pytest
 
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.aggregate import service
 from covey.coordinator.aggregate.open_step import OpenStep, read_task
 from covey.coordinator.aggregate.service import AggregatorService, Precedence, Reaction
@@ -28,6 +27,7 @@ from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.coordinator.test_secure_runs import OPTIONS, Watch, rows, sums
 from tests.coordinator.test_shards import ShardedFleet, played
+from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_run import clients, fingerprint, in_process, scenario, setup
 
 TOPICS = Topics("default")

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.plan.plan import plan
 from covey.coordinator.processes.launch import setup_of
 from covey.coordinator.run.run import Run
@@ -16,6 +15,7 @@ from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId, Setup
 from tests import clock
 from tests.bowl import Trainer, softmax_client
+from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import PATIENT, Fleet
 from tests.kit.small_run import AGENTS, GROUPS, rules, scenario
 

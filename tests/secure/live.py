@@ -118,7 +118,11 @@ def made(devices: Devices, name: str, *, strategy: Any = "fedavg", **sections: A
     return folder
 
 
-def sums(folder: Path) -> list[Mapping[str, Any]]:
-    """How each sum of a run ended, from its record."""
-    rows = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+def record(folder: Path) -> list[Mapping[str, Any]]:
+    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+def sums(folder: Path, *, evaluations: bool = False) -> list[Mapping[str, Any]]:
+    """How each sum of a run's rounds, or evaluations, ended, from its record."""
+    rows = [row for row in record(folder) if ("evaluation" in row) == evaluations]
     return [one for row in rows for one in (row.get("notes") or {}).get("secure", ())]

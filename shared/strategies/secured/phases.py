@@ -69,7 +69,12 @@ def sketch(model: Vector, secret: bytes) -> bytes:
 
 
 def start_of_work(
-    work: Work, models: Sequence[Vector], own: int, messages: int, begins: slice, secret: bytes
+    work: Work,
+    models: Sequence[Vector],
+    own: int,
+    messages: int,
+    begins: slice | None,
+    secret: bytes,
 ) -> Start:
     """What an order starts from: everything that the agent received of it, so that members of a sum did the same work.
 
@@ -80,7 +85,7 @@ def start_of_work(
         models: all vectors that it names, in their order.
         own: of these come first, with messages and without what does not travel.
         messages: the last of these are messages of the sum.
-        begins: with which of the others training begins.
+        begins: with which of the others training begins. None: each of them is evaluated.
         secret: of the agent, for the sketches of these; empty: none is needed.
     """
     numbers = dict(work.numbers)
@@ -94,6 +99,9 @@ def start_of_work(
     settings = {*NOT_COMPARED, "phase", "numbers", "models", "cluster"}
     order = hashed("order", packed(work.model_dump(exclude=settings)))
     named = order[:8] + hashed("phase", phase.encode())[:8]
-    sketched = models[: own - messages][begins] if secret else ()
-    content = b"".join(sketch(model, hashed("sketch", secret)) for model in sketched)
+    named_models = models[: own - messages]
+    # each model has a sketch of its own: one without meaning may come with the one that counts
+    sketched = named_models if begins is None else named_models[begins]
+    purpose = "sketch of figures" if begins is None else "sketch"
+    content = b"".join(sketch(model, hashed(purpose, secret)) for model in sketched if secret)
     return start_of(received, digests, content, named)
