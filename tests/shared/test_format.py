@@ -31,7 +31,7 @@ from tests.shared.samples import SAMPLES
 
 SCHEMA = (
     1,
-    "c3722b2ac77fc01e",
+    "87347b60339ef58f",
 )  # the format number, and the digest of the fields that it stands for
 
 
