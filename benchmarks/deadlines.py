@@ -22,6 +22,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.record.notices import Notice, PhaseFolded
 from covey.coordinator.run.rules import rules_of
 from covey.shared.seeds import generator
@@ -30,7 +31,6 @@ from covey.shared.wire import frames
 from tests import clock
 from tests.bowl import Trainer
 from tests.kit import small_run
-from tests.kit.memory_broker import MemoryBroker
 from tests.kit.small_fleet import Fleet, Numpy
 
 MEDIAN_S = 8.0  # of an agent's work
@@ -87,7 +87,7 @@ def measure(setting: str, seed: int, agents: int, rounds: int) -> Measured:
         "count": rounds,
         "participation": 0.4,
         "start_agents": agents,
-        "timing": {"first_work_s": 0.0},
+        "first_work_s": 0.0,
         **SETTINGS[setting],
     }
     scene = small_run.scenario("ifca", seed=seed, rounds=sections)

@@ -92,7 +92,7 @@ class Plan:
                 "participation": SHARE,
                 "start_agents": self.agents,
                 "deadline_s": WITHIN_S,
-                "timing": {"rollcall_s": 120},
+                "rollcall_s": 120,
             },
             "evaluation": {"every": self.rounds},
         }

@@ -1,4 +1,4 @@
-"""What `agent lab bench` prints."""
+"""What `agent bench` prints."""
 
 from __future__ import annotations
 

@@ -12,10 +12,12 @@ from covey.coordinator.cli.options import (
     BROKER_OF_A_RUN,
     ScenarioFile,
     Set,
-    distinct_brokers,
+    command_group,
     ensure_role,
     in_federation,
+    only_broker,
     out,
+    several_brokers,
 )
 from covey.shared import json_text
 from covey.shared.cli import Allow, Connection, DataRoot, Json, stopped, with_connection
@@ -24,7 +26,12 @@ from covey.shared.errors import UserError
 from covey.shared.mqtt.credentials import COORDINATOR
 from covey.shared.printable import printable_lines
 
+commands = command_group()
+bases = command_group()
+commands.add_typer(bases, name="base", help="Weights that agents keep on their disk (task.base).")
 
+
+@commands.command()
 def init(
     sources: Annotated[
         list[str],
@@ -92,6 +99,7 @@ def init(
         typer.echo(printable_lines(remark), err=True)
 
 
+@commands.command()
 def validate(
     scenario: ScenarioFile, overrides: Set = None, allow: Allow = None, as_json: Json = False
 ) -> None:
@@ -111,29 +119,40 @@ def validate(
         print(dump(loaded), end="")
 
 
-def _not_timed(value: object) -> object:
-    if value:
-        raise UserError(
-            "--bench and --mbit were removed, which estimated seconds; expected neither. `agent lab bench` prints the seconds of a "
-            "round at a device"
-        )
-    return value
-
-
+@commands.command()
 def plan(
     scenario: ScenarioFile,
     overrides: Set = None,
     benchmarks: Annotated[
-        list[str] | None, typer.Option("--bench", hidden=True, callback=_not_timed)
+        list[Path] | None,
+        typer.Option(
+            "--bench",
+            help="file with benchmarks of the devices, to estimate seconds: what `agent bench --json` or `coordinator "
+            "status --json` printed, or a run's roster.json; repeatable",
+            show_default=False,
+        ),
     ] = None,
-    network: Annotated[str | None, typer.Option("--mbit", hidden=True, callback=_not_timed)] = None,
+    network: Annotated[
+        str | None,
+        typer.Option(
+            "--mbit",
+            metavar="DOWN[/UP]",
+            help="the network of each device in Mbit/s, such as 20/5  [default: transfers take no time]",
+            show_default=False,
+        ),
+    ] = None,
     allow: Allow = None,
     as_json: Json = False,
 ) -> None:
-    """Estimate what a run costs before it starts: traffic per agent and in total, memory, disk."""
+    """Estimate what a run costs before it starts: traffic per agent and in total, memory, disk.
+
+    With --bench, also the seconds of each phase: those of the slowest device, or of the percentile of rounds.deadline.
+    """
     import tempfile
 
+    from covey.coordinator.plan.devices import parse_network, read_benchmarks
     from covey.coordinator.plan.plan import plan as planned
+    from covey.coordinator.plan.seconds import run_seconds
     from covey.coordinator.processes import launch
     from covey.shared.files import write_atomically
     from covey.shared.scenario.code import check_code
@@ -144,22 +163,38 @@ def plan(
     allowed = AllowedCode.parse(allow)
     check_code(loaded, allowed)
     _warn(loaded.aggregation.remark)
+    measured = read_benchmarks(benchmarks or [])
+    speed = None if network is None else parse_network(network)
+    if speed is not None and not benchmarks:
+        raise UserError(
+            "--mbit needs --bench: without it nothing is timed; add --bench, or omit --mbit"
+        )
     with tempfile.TemporaryDirectory() as folder:
         write_atomically(Path(folder) / "scenario.yaml", dump(loaded).encode())
         setup = asyncio.run(launch.initial(Path(folder), loaded, allowed))
     figures = planned(loaded, setup)
+    timed = None
+    if benchmarks:
+        timed = run_seconds(loaded, figures.values, figures.phases, measured, speed)
     if as_json:
-        print(json_text.dumps(figures.to_json()))
+        content = figures.to_json()
+        if timed is not None:
+            content["time"] = timed.to_json()
+        print(json_text.dumps(content))
         return
     from rich.table import Table
 
     table = Table(title=f"{loaded.name}: {loaded.strategy.name}", show_header=False)
-    for label, text in figures.rows():
+    rows = figures.rows()
+    if timed is not None:
+        rows += timed.rows()
+    for label, text in rows:
         table.add_row(label, text)
     out().print(table)
 
 
-@with_connection(BROKER_OF_A_RUN, several=True)
+@commands.command()
+@with_connection(BROKER_OF_A_RUN)
 def advise(
     scenario: Annotated[
         Path | None,
@@ -218,9 +253,11 @@ def advise(
         loaded = in_federation(connection, loaded)
     options = Options(
         Path(),
+        broker=only_broker(connection),
         data_root=data_root,
+        tls=connection.tls,
         allowed=AllowedCode.parse(allow),
-        brokers=distinct_brokers(connection),
+        brokers=tuple(several_brokers(connection, None)),
     )
     if sources:
         found = command.advise_files(sources, loaded, options, rounds=rounds, picture=svg)
@@ -241,10 +278,11 @@ def advise(
             show(out(), table)
 
 
-def base(
+@bases.command()
+def add(
     file: Annotated[Path, typer.Argument(help="weights as .safetensors")], as_json: Json = False
 ) -> None:
-    """Print the entry task.base for a file of weights: `coordinator lab base backbone.safetensors`."""
+    """Print the entry task.base for a file of weights: `coordinator base add backbone.safetensors`."""
     from covey.shared.scenario.base import entry_of
 
     entry, tensors = entry_of(file)

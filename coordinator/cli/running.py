@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -23,13 +23,16 @@ from covey.coordinator.cli.options import (
     InProcess,
     ScenarioFile,
     Set,
+    Shards,
     Track,
+    command_group,
     complain,
-    distinct_brokers,
     ensure_role,
     in_federation,
+    only_broker,
     out,
     refuse_contradictions,
+    several_brokers,
     show_line,
 )
 from covey.shared.cli import Allow, Connection, DataRoot, Json, failed, stopped, with_connection
@@ -37,8 +40,7 @@ from covey.shared.consent import AllowedCode
 from covey.shared.errors import UserError
 from covey.shared.mqtt.credentials import COORDINATOR
 
-if TYPE_CHECKING:
-    from covey.coordinator.track.tracking import TrackedObserver
+commands = command_group()
 
 
 def resume_command(arguments: Sequence[str]) -> str:
@@ -51,7 +53,8 @@ def resume_command(arguments: Sequence[str]) -> str:
     return shlex.join(["coordinator", *shown])
 
 
-@with_connection(BROKER_OF_A_RUN, several=True)
+@commands.command()
+@with_connection(BROKER_OF_A_RUN)
 def run(
     context: typer.Context,
     scenario: ScenarioFile,
@@ -61,6 +64,7 @@ def run(
     ] = None,
     connection: Connection,
     cluster: Cluster = False,
+    shard: Shards = None,
     embedded: Embedded = False,
     aggregators: Aggregators = False,
     overrides: Set = None,
@@ -103,9 +107,9 @@ def run(
     agents that `agent start` runs. Ctrl-C stops the run; --resume continues it.
     """
     from covey.coordinator.commands import run as command
+    from covey.coordinator.commands.tracked_run import finish_tracked
     from covey.coordinator.record.notices import Observer
     from covey.coordinator.report.progress import ProgressBar
-    from covey.coordinator.report.stayed_out import StayedOut
     from covey.coordinator.report.tables import (
         baseline,
         newcomers,
@@ -117,15 +121,13 @@ def run(
         unevaluated,
     )
     from covey.coordinator.run.options import Options
+    from covey.coordinator.track.tracking import check_trackers, tracking
     from covey.coordinator.view.printed import json_line, json_notice, results_table, show_words
     from covey.shared.scenario.load import load
 
     refuse_contradictions(context)
-    if track:
-        from covey.coordinator.commands.tracked_run import finish_tracked
-        from covey.coordinator.track.tracking import check_trackers, tracking
-
-        check_trackers(track)
+    trackers = track or []
+    check_trackers(trackers)
     metrics_address = None
     if metrics is not None:
         from covey.coordinator.serve.prometheus import address
@@ -139,25 +141,28 @@ def run(
     options = Options(
         folder or Path("runs") / loaded.name,
         resume,
+        only_broker(connection),
         embedded,
         data_root,
+        connection.tls,
         metrics_address,
         audit_key,
         origin,
         AllowedCode.parse(allow),
-        distinct_brokers(connection),
+        tuple(several_brokers(connection, shard)),
         cluster,
         aggregators,
         math.inf if give_up_after is None else give_up_after,
     )
     observing: AbstractContextManager[Observer]
     observing = nullcontext(json_notice) if as_json else ProgressBar(out(), loaded.rounds.count)
-    following: AbstractContextManager[TrackedObserver | None] = nullcontext()
-    if track:
-        following = tracking(track, loaded, options.folder, complain)
     result = None
-    with suppress(KeyboardInterrupt), following as tracked, observing as shown:
-        observer = stayed_out = StayedOut(shown if tracked is None else tracked.before(shown))
+    with (
+        suppress(KeyboardInterrupt),
+        tracking(trackers, loaded, options.folder, complain) as tracked,
+        observing as shown,
+    ):
+        observer = tracked.before(shown)
         if in_process:
             from covey.coordinator.simulate import driver
 
@@ -168,7 +173,7 @@ def run(
             except command.RunGivenUpError as error:
                 again = resume_command(sys.argv[1:])
                 raise UserError(f"{error}; to continue: {again}") from None
-        if result is not None and tracked is not None:
+        if result is not None:
             finish_tracked(tracked, options.folder, result)
     if result is None:
         if not options.folder.exists():
@@ -184,7 +189,6 @@ def run(
             own_models(result),
             participation(result),
             newcomers(result),
-            stayed_out.sentence(result["took_part"]),
         ):
             if remark:
                 show_line(remark)
@@ -196,6 +200,7 @@ def run(
         raise failed(problem)
 
 
+@commands.command()
 def replay(
     record: Annotated[Path, typer.Argument(help="the folder of a buffered run", metavar="RUN")],
     *,
@@ -235,7 +240,8 @@ def replay(
         show_line(f"{models} models are byte-identical to those of {record}")
 
 
-@with_connection(BROKER_OF_A_RUN, several=True)
+@commands.command()
+@with_connection(BROKER_OF_A_RUN)
 def compare(
     context: typer.Context,
     scenario: ScenarioFile,
@@ -256,12 +262,13 @@ def compare(
             show_default=False,
         ),
     ] = None,
-    no_run: Annotated[
+    run: Annotated[
         bool,
         typer.Option(
-            "--no-run", help="only print the finished cells; written only if --out is given"
+            "--run/--no-run",
+            help="run the missing cells, or only print the finished ones (written only if --out is given)",
         ),
-    ] = False,
+    ] = True,
     in_process: InProcess = False,
     executor: Annotated[
         str,
@@ -280,6 +287,7 @@ def compare(
     ] = False,
     track: Track = None,
     connection: Connection,
+    shard: Shards = None,
     embedded: Embedded = False,
     overrides: Set = None,
     data_root: DataRoot = None,
@@ -305,20 +313,22 @@ def compare(
     options = Options(
         folder or Path("runs") / loaded.name,
         False,
+        only_broker(connection),
         embedded,
         data_root,
+        connection.tls,
         allowed=AllowedCode.parse(allow),
-        brokers=distinct_brokers(connection),
+        brokers=tuple(several_brokers(connection, shard)),
     )
     if executor and not executor.startswith("dask://"):
         raise UserError(f"--executor {executor}: expected dask://host:port of a Dask scheduler")
     request = command.Request(
         cells or [],
         known or [],
-        run=not no_run,
+        run=run,
         in_process=in_process,
         executor=executor,
-        write=not no_run or folder is not None,
+        write=run or folder is not None,
         html=html,
         track=track or [],
     )

@@ -6,7 +6,7 @@ Length, depth and the number of keys are bounded: with aliases, a few lines can 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -151,11 +151,12 @@ def _key(loader: _Loader, node: yaml.Node) -> Any:
     return loader.construct_object(node)
 
 
-def spaced(pieces: Iterable[str]) -> str:
-    """Pieces of YAML one below the other, with an empty line around every one of several lines."""
+def render(data: Mapping[str, Any]) -> str:
+    """YAML in the order of `data`: lists of plain values on one line, an empty line around every section."""
     text = ""
     after_section = False
-    for piece in pieces:
+    for key, value in data.items():
+        piece = _dumped({key: value})
         is_section = piece.count("\n") > 1
         if text and (is_section or after_section):
             text += "\n"
@@ -190,8 +191,7 @@ _Dumper.add_representer(list, _sequence)
 _Dumper.add_representer(tuple, _sequence)
 
 
-def dumped(data: Any) -> str:
-    """YAML in the order of the data, lists of plain values on one line."""
+def _dumped(data: Any) -> str:
     return yaml.dump(
         data,
         Dumper=_Dumper,
