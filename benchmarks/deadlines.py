@@ -87,7 +87,7 @@ def measure(setting: str, seed: int, agents: int, rounds: int) -> Measured:
         "count": rounds,
         "participation": 0.4,
         "start_agents": agents,
-        "first_work_s": 0.0,
+        "timing": {"first_work_s": 0.0},
         **SETTINGS[setting],
     }
     scene = small_run.scenario("ifca", seed=seed, rounds=sections)

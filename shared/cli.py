@@ -25,9 +25,8 @@ from typer.main import get_command
 
 from covey.shared.consent import AllowedCode, consented
 from covey.shared.errors import UserError, bare_errors, os_errors_as_user_errors
-from covey.shared.logs import log_to_stderr
 from covey.shared.mqtt.broker_url import ADDRESS, DEFAULT_BROKER, BrokerUrl
-from covey.shared.printable import printable_lines
+from covey.shared.printable import log_to_stderr, printable_lines
 from covey.shared.start import INTERRUPTED, raise_interrupts
 from covey.shared.version import version
 
@@ -81,6 +80,7 @@ class Entry:
 
 Entries = Mapping[str, Entry]
 # Options that are gone, and what to use instead
+BENCH_INSTEAD = "`agent lab bench` prints the seconds of a round on a device"
 IN_A_FILE = (
     "write a credentials file and name it with --credentials (docs/brokers.md has such a file)"
 )
@@ -91,6 +91,8 @@ REMOVED_OPTIONS: Mapping[str, str] = MappingProxyType(
         "--key": IN_A_FILE,
         "--insecure": f"{IN_A_FILE}; it can hold the broker's own certificate",
         "--shard": "give --credentials once for each broker",
+        "--bench": BENCH_INSTEAD,
+        "--mbit": BENCH_INSTEAD,
         "--fleet-password": "set COVEY_FLEET_PASSWORD",
         "--hold-s": "a sum waits 2 seconds for more reports",
         "--join-minutes": "codes are valid for 15 minutes; `broker lab rotate --join` prints new ones",

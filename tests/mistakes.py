@@ -272,11 +272,11 @@ MISTAKES = (
         "that `coordinator compare` wrote",
     ),
     Mistake(
-        "a folder for a benchmark",
+        "seconds from `coordinator lab plan`",
         "coordinator lab plan scenario.yaml --bench notes",
-        "notes: the file cannot be read",
-        "expected the output of",
-        "`agent lab bench --json`",
+        "--bench is no longer an option",
+        "`agent lab bench` prints the seconds",
+        "of a round on a device",
     ),
     Mistake(
         "a space in an agent's id",
@@ -683,13 +683,6 @@ MISTAKES = (
         "nowhere: no such folder",
         "expected one that has the folders",
         "of runs",
-    ),
-    Mistake(
-        "a speed in words",
-        "coordinator lab plan devices.yaml --mbit fast",
-        "--mbit fast",
-        "expected Mbit/s of a device",
-        "such as 20 or 20/5 (down/up)",
     ),
     Mistake(
         "the audit log of a folder without a run",

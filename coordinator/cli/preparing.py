@@ -112,38 +112,12 @@ def validate(
 
 
 def plan(
-    scenario: ScenarioFile,
-    overrides: Set = None,
-    benchmarks: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--bench",
-            help="file with benchmarks of the devices, to estimate seconds: what `agent lab bench --json` or `coordinator "
-            "status --json` printed, or a run's roster.json; repeatable",
-            show_default=False,
-        ),
-    ] = None,
-    network: Annotated[
-        str | None,
-        typer.Option(
-            "--mbit",
-            metavar="DOWN[/UP]",
-            help="the network of each device in Mbit/s, such as 20/5  [default: transfers take no time]",
-            show_default=False,
-        ),
-    ] = None,
-    allow: Allow = None,
-    as_json: Json = False,
+    scenario: ScenarioFile, overrides: Set = None, allow: Allow = None, as_json: Json = False
 ) -> None:
-    """Estimate what a run costs before it starts: traffic per agent and in total, memory, disk.
-
-    With --bench, also the seconds of each phase: those of the slowest device, or of the percentile of rounds.deadline.
-    """
+    """Estimate what a run costs before it starts: traffic per agent and in total, memory, disk."""
     import tempfile
 
-    from covey.coordinator.plan.devices import parse_network, read_benchmarks
     from covey.coordinator.plan.plan import plan as planned
-    from covey.coordinator.plan.seconds import run_seconds
     from covey.coordinator.processes import launch
     from covey.shared.files import write_atomically
     from covey.shared.scenario.code import check_code
@@ -154,32 +128,17 @@ def plan(
     allowed = AllowedCode.parse(allow)
     check_code(loaded, allowed)
     _warn(loaded.aggregation.remark)
-    measured = read_benchmarks(benchmarks or [])
-    speed = None if network is None else parse_network(network)
-    if speed is not None and not benchmarks:
-        raise UserError(
-            "--mbit needs --bench: without it nothing is timed; add --bench, or omit --mbit"
-        )
     with tempfile.TemporaryDirectory() as folder:
         write_atomically(Path(folder) / "scenario.yaml", dump(loaded).encode())
         setup = asyncio.run(launch.initial(Path(folder), loaded, allowed))
     figures = planned(loaded, setup)
-    timed = None
-    if benchmarks:
-        timed = run_seconds(loaded, figures.values, figures.phases, measured, speed)
     if as_json:
-        content = figures.to_json()
-        if timed is not None:
-            content["time"] = timed.to_json()
-        print(json_text.dumps(content))
+        print(json_text.dumps(figures.to_json()))
         return
     from rich.table import Table
 
     table = Table(title=f"{loaded.name}: {loaded.strategy.name}", show_header=False)
-    rows = figures.rows()
-    if timed is not None:
-        rows += timed.rows()
-    for label, text in rows:
+    for label, text in figures.rows():
         table.add_row(label, text)
     out().print(table)
 

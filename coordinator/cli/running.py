@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -36,6 +36,9 @@ from covey.shared.cli import Allow, Connection, DataRoot, Json, failed, stopped,
 from covey.shared.consent import AllowedCode
 from covey.shared.errors import UserError
 from covey.shared.mqtt.credentials import COORDINATOR
+
+if TYPE_CHECKING:
+    from covey.coordinator.track.tracking import TrackedObserver
 
 
 def resume_command(arguments: Sequence[str]) -> str:
@@ -100,7 +103,6 @@ def run(
     agents that `agent start` runs. Ctrl-C stops the run; --resume continues it.
     """
     from covey.coordinator.commands import run as command
-    from covey.coordinator.commands.tracked_run import finish_tracked
     from covey.coordinator.record.notices import Observer
     from covey.coordinator.report.progress import ProgressBar
     from covey.coordinator.report.tables import (
@@ -114,13 +116,15 @@ def run(
         unevaluated,
     )
     from covey.coordinator.run.options import Options
-    from covey.coordinator.track.tracking import check_trackers, tracking
     from covey.coordinator.view.printed import json_line, json_notice, results_table, show_words
     from covey.shared.scenario.load import load
 
     refuse_contradictions(context)
-    trackers = track or []
-    check_trackers(trackers)
+    if track:
+        from covey.coordinator.commands.tracked_run import finish_tracked
+        from covey.coordinator.track.tracking import check_trackers, tracking
+
+        check_trackers(track)
     metrics_address = None
     if metrics is not None:
         from covey.coordinator.serve.prometheus import address
@@ -147,13 +151,12 @@ def run(
     )
     observing: AbstractContextManager[Observer]
     observing = nullcontext(json_notice) if as_json else ProgressBar(out(), loaded.rounds.count)
+    following: AbstractContextManager[TrackedObserver | None] = nullcontext()
+    if track:
+        following = tracking(track, loaded, options.folder, complain)
     result = None
-    with (
-        suppress(KeyboardInterrupt),
-        tracking(trackers, loaded, options.folder, complain) as tracked,
-        observing as shown,
-    ):
-        observer = tracked.before(shown)
+    with suppress(KeyboardInterrupt), following as tracked, observing as shown:
+        observer = shown if tracked is None else tracked.before(shown)
         if in_process:
             from covey.coordinator.simulate import driver
 
@@ -164,7 +167,7 @@ def run(
             except command.RunGivenUpError as error:
                 again = resume_command(sys.argv[1:])
                 raise UserError(f"{error}; to continue: {again}") from None
-        if result is not None:
+        if result is not None and tracked is not None:
             finish_tracked(tracked, options.folder, result)
     if result is None:
         if not options.folder.exists():

@@ -120,14 +120,14 @@ def audit(
     as_json: Json = False,
 ) -> None:
     """Check a run's audit log line by line. If it was changed, print the first wrong line and exit with code 1."""
-    from covey.coordinator.record import audit_trail
+    from covey.coordinator.record import audit_check
     from covey.coordinator.report.audit import audit_lines, audit_table
     from covey.coordinator.view.printed import json_line, show
     from covey.shared.audit import read_key
 
     secret = read_key(key) if key is not None else None
-    known = audit_trail.parse_head(head) if head is not None else None
-    found = audit_trail.summary(audit_trail.check(folder, key=secret, head=known))
+    known = audit_check.parse_head(head) if head is not None else None
+    found = audit_check.summary(audit_check.check(folder, key=secret, head=known))
     if as_json:
         json_line(found)
     else:

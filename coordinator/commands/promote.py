@@ -22,7 +22,7 @@ from covey.coordinator.disk.versions import (
     save_version,
     version_of_round,
 )
-from covey.coordinator.record.audit_trail import trail_of_finished
+from covey.coordinator.record.audit_check import trail_of_finished
 from covey.coordinator.run.early_stop import figure_after
 from covey.coordinator.serve.connect import connected, fitted
 from covey.coordinator.serve.sharded_link import ShardedLink

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from covey.coordinator.deploy.finished import publish_finished
-from covey.coordinator.fold.partial_sums import check_aggregators
 from covey.coordinator.processes import launch
 from covey.coordinator.processes.finish import finish
 from covey.coordinator.record.notices import BrokerReady, ModelChosen, Observer
@@ -27,7 +25,6 @@ from covey.coordinator.serve.connect import connected, ensure_one_cluster, fitte
 from covey.coordinator.serve.exclusive import ensure_single_coordinator
 from covey.coordinator.serve.service import Service
 from covey.coordinator.serve.signals import StopSignals
-from covey.shared.audit import read_key
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import DEFAULT_BROKER, BrokerUrl
 from covey.shared.mqtt.link import Link
@@ -87,6 +84,8 @@ async def _run(
 ) -> dict[str, Any] | None:
     check_code(scenario, options.allowed)
     if options.aggregators:
+        from covey.coordinator.fold.partial_sums import check_aggregators
+
         check_aggregators(scenario)
     urls = addresses(scenario, options)
     if options.cluster and (len(urls) < 2 or scenario.fleet is not None):
@@ -97,6 +96,8 @@ async def _run(
     scenario = at_brokers(fitted(scenario, urls), options)
     key = None
     if options.audit_key is not None:
+        from covey.shared.audit import read_key
+
         key = read_key(options.audit_key)
     await asyncio.gather(*[ensure_single_coordinator(url, scenario.federation) for url in urls])
     if options.cluster:
@@ -131,7 +132,10 @@ async def _run(
         signals.stop = service.stop
         reason = await _serve(service, first, fleet, options.folder)
         signals.stop = cancel
-        if reason == "" and fleet is None and this.engine.round:
+        is_published = fleet is None and scenario.rounds.publish != "never"
+        if reason == "" and is_published and this.engine.round:
+            from covey.coordinator.deploy.finished import publish_finished
+
             await publish_finished(this, link, observer)
     if reason is None:
         return None

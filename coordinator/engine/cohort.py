@@ -156,5 +156,7 @@ class Pool:
         of_run = 1
         if phase.ends_round or phase.cohort == "sample":
             of_run = min(self.rules.quorum, target)
-        of_phase = math.ceil((phase.quorum * invited) - ROUNDING)
+        asks_all = phase.cohort == "all" and not phase.ends_round
+        share = self.rules.first_quorum if asks_all else phase.quorum
+        of_phase = math.ceil((share * invited) - ROUNDING)
         return max(of_phase, of_run, 1)

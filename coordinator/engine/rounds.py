@@ -586,7 +586,7 @@ class RoundEngine:
             return self._gather(now)
         trusted = self.presence.trusted
         if not step.is_over(self.rules, trusted, now):
-            invited = step.refill(self.rules, trusted, now)
+            invited = step.refill(trusted, now)
             return [events.Invite(step.number, client) for client in invited]
         actions = self._ask(step, now)
         if step.has_quorum:

@@ -14,15 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from covey.coordinator.checks import check_vector
 from covey.coordinator.disk.spool import Spool, SpooledVectors
 from covey.coordinator.fold import limits
 from covey.coordinator.fold.means import Means, means_of
-from covey.coordinator.fold.private_sums import PrivateSums
 from covey.coordinator.fold.stale_reports import Began, fresh
-from covey.coordinator.fold.statistics import pooled_statistics
 from covey.shared.client import AT_HOME, VOTE
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.accumulator import Accumulator
@@ -33,6 +31,9 @@ from covey.shared.strategies import phase_names
 from covey.shared.strategies.base import ClientId, Phase, Report, Reports, Strategy, Sums
 from covey.shared.strategies.reading import alternative, fold, is_whole, sums_of
 from covey.shared.strategies.sums import ExactSums, Terms, fair_terms
+
+if TYPE_CHECKING:
+    from covey.coordinator.fold.private_sums import PrivateSums
 
 MAX_REASON = 300  # characters of a fold's failure that are kept
 
@@ -368,6 +369,8 @@ class Folding:
         fair = limits.capped(reports, self._settings)
         match self.phase.name:
             case phase_names.MOMENTS:
+                from covey.coordinator.fold.statistics import pooled_statistics
+
                 moments = [report.numbers for _, report in fair]
                 scaling = pooled_statistics(moments, self.scenario.task, self._settings)
                 limits.check_json(scaling, "the scaling")

@@ -359,25 +359,24 @@ class PrivateSums:
 
 
 def private_sums(
-    folder: Path, scenario: Scenario, ledger: dict[str, Any], *, resumed: bool
-) -> PrivateSums | None:
-    """What makes the sums of a run under a `privacy` section and keeps its account; None without one.
+    folder: Path, scenario: Scenario, privacy: Privacy, ledger: Json, *, resumed: bool
+) -> PrivateSums:
+    """What makes the sums of a run and keeps its account.
 
     Args:
         folder: of the run.
         scenario: of the run.
+        privacy: its section, which adds noise.
         ledger: what a checkpoint has of the account; kept up to date in place.
         resumed: whether the run was started before.
 
     Raises:
         UserError: see `noise_key` and `PrivateSums`.
     """
-    if scenario.privacy is None or not scenario.privacy.has_noise:
-        return None
     key = noise_key(folder, scenario, resumed=resumed)
     kept = Ledger(**ledger)
     ledger.update(vars(kept))
-    return PrivateSums(scenario, scenario.privacy, key, kept)
+    return PrivateSums(scenario, privacy, key, kept)
 
 
 def _of_cluster(cluster: int, vectors: Mapping[ClientId, Vector], choices: Choices) -> list[Vector]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from covey.coordinator.plan.cost import PhaseCost, merged
 from covey.coordinator.plan.dry_run import EVALUATION, DryRun
-from covey.coordinator.plan.seconds import BrokerSeconds, broker_seconds
+from covey.coordinator.plan.limits import BrokerSeconds, broker_seconds
 from covey.coordinator.plan.sums import SumsPlan, has_updates, sums_of_round, with_sums
 from covey.shared.mqtt.profiles import PROFILES, UNLIMITED
 from covey.shared.numerics.split import Part

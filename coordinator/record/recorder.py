@@ -18,7 +18,6 @@ from covey.coordinator.fold.means import means_by_cluster
 from covey.coordinator.record import records, truth
 from covey.coordinator.record.audit_trail import Trail
 from covey.coordinator.record.notices import PhaseFolded, Record
-from covey.coordinator.record.sketches import sketched
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies import phase_names
 from covey.shared.strategies.base import ClientId, Reports
@@ -161,6 +160,8 @@ class Recorder:
         size = scenario.sketch
         if not size or step.phase.name in phase_names.OF_THE_RUN:
             return
+        from covey.coordinator.record.sketches import sketched
+
         found = sketched(scenario.method, state, reports, size, scenario.seed, values)
         if found is not None:
             self._room.write(lambda: found.save(self._folder, step.number))

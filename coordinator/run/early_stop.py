@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from covey.shared.numerics.measures import Measure
+from covey.shared.scenario.rounds import Stop
 from covey.shared.scenario.scenario import Scenario
-from covey.shared.scenario.stop import Stop
 from covey.shared.strategies.base import ClientId
 
 CHOSEN_ON = "test data"

@@ -22,7 +22,7 @@ def next_phase(
         newcomers: agents that take part in nothing before the last round.
     """
     if scenario.task.asks_fleet_for and facts.scaling is None:
-        return Phase(MOMENTS, "all", ends_round=False, quorum=0.5)
+        return Phase(MOMENTS, "all", ends_round=False)
     phase: Phase | None
     if view.round < view.rounds:
         phase = scenario.method.plan(state, view)

@@ -20,6 +20,7 @@ from covey.coordinator.record.notices import AggregatorDown, AggregatorUp, SumRe
 from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.sum_acceptance import accept_sum
 from covey.coordinator.serve.desk import Desk, orders_of, while_the_run_works
+from covey.coordinator.serve.direct import AggregatorItem, Direct
 from covey.shared.errors import DecodeError
 from covey.shared.mqtt.link import Message
 from covey.shared.mqtt.program import Publish, Show, Subscribe, Unsubscribe
@@ -45,29 +46,22 @@ SECRET = {"broker", "brokers", "compare", "fleet"}  # sections that an aggregato
 
 
 @dataclass(frozen=True)
-class SumArrived:
+class SumArrived(AggregatorItem):
     """All parts of a partial sum are here."""
 
-    shard: int
     content: bytes
 
 
 @dataclass(frozen=True)
-class AggregatorSeen:
+class AggregatorSeen(AggregatorItem):
     """An aggregator came, or is gone."""
 
-    shard: int
     is_up: bool
 
 
 @dataclass(frozen=True)
-class OrderNotTaken:
+class OrderNotTaken(AggregatorItem):
     """The broker has not taken the newest order of its aggregator."""
-
-    shard: int
-
-
-AggregatorItem = SumArrived | AggregatorSeen | OrderNotTaken
 
 
 @dataclass(frozen=True)
@@ -95,19 +89,15 @@ class _Site:
     has_task: int = NO_STEP  # the step whose task the broker retains
 
 
-class Aggregators:
+class Aggregators(Direct):
     """The aggregators near the brokers of a run.
 
     Args:
         desk: of the service.
-        are_used: False: every report comes to the coordinator itself.
     """
 
-    def __init__(self, desk: Desk, *, are_used: bool) -> None:
-        self._desk = desk
-        self._run = desk.run
-        self._topics = desk.topics
-        self.are_used = are_used
+    def __init__(self, desk: Desk) -> None:
+        super().__init__(desk)
         self._sites = [_Site() for _ in range(desk.shards)]
         self._task: tuple[int, bytes, ModelRef] | None = None  # of a step: its content
         self._summable = (NO_STEP, False)  # the newest step, and whether its method allows sums
@@ -127,7 +117,7 @@ class Aggregators:
 
     def read(self, topic: PlainTopic, message: Message, now: float) -> AggregatorItem | None:
         """The item of a message on an aggregator's topics. Raises DecodeError for one that must be refused."""
-        if not self.are_used or not message.payload:
+        if not message.payload:
             return None
         if topic.leaf == "aggregator/status":
             return self._status(message)
@@ -225,8 +215,6 @@ class Aggregators:
 
     def connected(self, shard: int, now: float) -> list[str]:
         """The subscriptions on a broker that comes up; it may have forgotten what it retained."""
-        if not self.are_used:
-            return [self._topics.every_report]
         site = self._sites[shard]
         site.was_connected = True
         self.retained_is_unknown(shard)
@@ -252,7 +240,7 @@ class Aggregators:
     @property
     def wake_at(self) -> float | None:
         """When `prepare` has something to do at the latest; None: nothing."""
-        if not self.are_used or self._open_step() is None:
+        if self._open_step() is None:
             return None
         return earliest(*[site.decide_at for site in self._sites if site.was_undecided])
 
@@ -262,8 +250,6 @@ class Aggregators:
         Returns:
             orders that ask agents for reports which their aggregator will not send.
         """
-        if not self.are_used:
-            return []
         step = self._open_step()
         if step is None:
             return []  # the next step brings the next order
@@ -277,8 +263,6 @@ class Aggregators:
 
     def close(self) -> None:
         """The run is over: aggregators have nothing to do."""
-        if not self.are_used:
-            return
         for shard, site in enumerate(self._sites):
             self._publish_order(shard, AggregatorOrder(run=self._run.facts.run, step=site.step))
 

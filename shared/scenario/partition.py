@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field
 
-from covey.shared.plain_name import as_section
 from covey.shared.scenario.section import Section
+from covey.shared.written import FIRST, as_section
 
 TestRule = Annotated[
     Literal["view", "proportional"],
@@ -28,7 +28,13 @@ class LabelSkew(Section):
     """Every agent has q = share * classes labels: agent i has label i mod classes and q - 1 random others."""
 
     name: Literal["label_skew"] = "label_skew"
-    share: float = Field(0.2, gt=0, le=1, description="Share of all labels that one agent has.")
+    share: float = Field(
+        0.2,
+        gt=0,
+        le=1,
+        json_schema_extra=FIRST,
+        description="Share of all labels that one agent has.",
+    )
     test: TestRule = "view"
 
 
@@ -39,6 +45,7 @@ class Dirichlet(Section):
     alpha: float = Field(
         0.1,
         gt=0,
+        json_schema_extra=FIRST,
         description="Concentration of the proportions. The smaller it is, the fewer classes make up most of an agent's "
         "samples.",
     )
@@ -60,7 +67,9 @@ class GroupedLabels(Section):
     """Groups of agents have disjoint sets of labels. The true cluster of an agent is its group."""
 
     name: Literal["grouped_labels"] = "grouped_labels"
-    groups: int = Field(2, ge=1, description="Number of groups, of nearly equal size.")
+    groups: int = Field(
+        2, ge=1, json_schema_extra=FIRST, description="Number of groups, of nearly equal size."
+    )
     test: TestRule = "view"
 
 
@@ -69,7 +78,9 @@ class Rotation(Section):
 
     name: Literal["rotation"] = "rotation"
     groups: Literal[2, 4] = Field(
-        2, description="Number of groups: angles 0 and 180 degrees, or multiples of 90."
+        2,
+        json_schema_extra=FIRST,
+        description="Number of groups: angles 0 and 180 degrees, or multiples of 90.",
     )
 
 
@@ -98,15 +109,9 @@ class ByGroup(Section):
         ge=0,
         description="Leave out clients with fewer samples than this, training and test together.",
     )
-    test_share: float = Field(
-        0.2,
-        gt=0,
-        lt=1,
-        description="Share of a client's samples that is held out for testing, if the data set's own test part lacks one of "
-        "the clients.",
-    )
     split: Literal["random", "time"] = Field(
         "random",
+        json_schema_extra=FIRST,
         description="Which samples are held out: a random choice, or the last ones in time. Windows that overlap need time.",
     )
     populations: dict[str, int] = Field(
@@ -123,6 +128,7 @@ class Quantity(Section):
     alpha: float = Field(
         0.5,
         gt=0,
+        json_schema_extra=FIRST,
         description="Concentration of the sizes. The smaller it is, the more unequal they are.",
     )
     min_samples: int = Field(10, ge=1, description="Every agent has at least this many samples.")

@@ -123,11 +123,6 @@ CHOICE = "choice"
 
 LARGEST = 1e100  # no honest number of a report is larger; sums of such numbers stay finite
 
-# why the server's optimiser is not for methods that look at single reports
-INDIVIDUAL = (
-    "its models are made of single reports, and not of a mean that the server could move to"
-)
-
 # why secure sums are not for other methods
 UNSEALED = "it needs single reports, or numbers of each"
 
@@ -263,7 +258,8 @@ class Phase:
 
     ends_round: bool = True  # False for a phase before or within a round
 
-    # The phase succeeds with this share of the cohort, if the run's own quorum is reached too.
+    # The phase succeeds with this share of the cohort, if the run's own quorum is reached too. For "all" agents in a
+    # phase before or within a round the scenario sets it: `rounds.first_quorum`.
     quorum: float = 0.0
 
     may_be_empty: bool = False  # True: `fold` is called even if no agent reported
@@ -600,8 +596,8 @@ class Strategy(BaseModel, Generic[S]):
     # forgotten leaves them; what it has changed in a shared model stays.
     client_fields: ClassVar[tuple[str, ...]] = ()
 
-    # Why the server's optimiser makes no sense with this method, whatever its options; empty: it may.
-    no_server: ClassVar[str] = ""
+    # Does a round make something else than means of models? Then, as where it is `individual`, there is no `server`.
+    no_server: ClassVar[bool] = False
 
     # Options that a scenario's text leaves out where they are None: it keeps the digest that its runs have stored.
     unset: ClassVar[tuple[str, ...]] = ("server",)
@@ -618,9 +614,16 @@ class Strategy(BaseModel, Generic[S]):
     server: Server | None = Field(
         None,
         description="The optimiser with which the server moves each model to the mean of its reports, for example "
-        "{name: adam, lr: 0.03}. name: sgd, adam, yogi or adagrad; further keys: lr, momentum, beta2, tau. null: the "
+        "{name: adam, lr: 0.03}. name: sgd, adam, yogi or adagrad; further keys: lr, momentum, tau. null: the "
         "model becomes the mean.",
     )
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Without means of models there is no key `server`: what is annotated as of the class is no field."""
+        super().__init_subclass__(**options)
+        if cls.individual or cls.no_server:
+            cls.__annotations__ = {**vars(cls).get("__annotations__", {}), "server": ClassVar[None]}
+            cls.server = None
 
     @model_serializer(mode="wrap")
     def _only_what_is_set(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -791,8 +794,6 @@ class Strategy(BaseModel, Generic[S]):
         """
         if isinstance(settings, SecureSettings) and self.sealed is None:
             return UNSEALED
-        if isinstance(settings, Server):
-            return self.no_server or (INDIVIDUAL if self.individual else "")
         return ""
 
     @property

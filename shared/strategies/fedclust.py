@@ -64,9 +64,9 @@ from covey.shared.strategies.bases.cut import (
     with_tree,
 )
 from covey.shared.strategies.bases.hard import START, TO_THE_LAST_GOOD
-from covey.shared.strategies.bases.options import Quorum
 from covey.shared.strategies.bases.soft import merged
 from covey.shared.strategies.phase_names import CARD
+from covey.shared.written import FIRST
 
 SKETCH = 256  # values of a sketched update: 1 kB
 
@@ -104,7 +104,10 @@ class FedClust(ClusteredOnce[FedClustState]):
 
     name: Literal["fedclust"] = "fedclust"
     n_clusters: int | None = Field(
-        None, ge=1, description="Cut the merge tree into this many clusters."
+        None,
+        ge=1,
+        json_schema_extra=FIRST,
+        description="Cut the merge tree into this many clusters.",
     )
     threshold: float | None = Field(
         None,
@@ -151,7 +154,6 @@ class FedClust(ClusteredOnce[FedClustState]):
         description="E_0 in steps of SGD instead of epochs: the same for every agent, however many "
         "samples it has.",
     )
-    first_quorum: Quorum = 0.5
     newcomer_ref: Literal["round0", "current"] = Field(
         "round0",
         description="The comparison for newcomers: with the first uploads of the members (round0), "
@@ -223,9 +225,7 @@ class FedClust(ClusteredOnce[FedClustState]):
         )
 
     def clustering_phase(self, state: FedClustState) -> Phase:
-        return Phase(
-            SIGNATURE, "all", self.entry_sizes(state), ends_round=False, quorum=self.first_quorum
-        )
+        return Phase(SIGNATURE, "all", self.entry_sizes(state), ends_round=False)
 
     def entry_sizes(self, state: FedClustState) -> Mapping[str, int]:
         if self.signature == "update":

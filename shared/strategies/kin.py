@@ -191,7 +191,7 @@ class Kin(ManyModels[KinState]):
         (SIGNATURE, ENTRY, VOTE), lambda state, least: _with_large_parts(state, least)
     )
     simulated_cell: ClassVar[int] = 1
-    no_server: ClassVar[str] = "its votes compare averages of reports, which it would move"
+    no_server: ClassVar[bool] = True
 
     order_numbers: ClassVar[OrderNumbers] = {
         SIGNATURE: (CARD, SQUARES),

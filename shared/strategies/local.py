@@ -69,11 +69,6 @@ class LocalOnly(Strategy[LocalState]):
         ge=1,
         description="The epochs of each agent; null: rounds * participation * training.epochs.",
     )
-    newcomer_epochs: int | None = Field(
-        None,
-        ge=1,
-        description="The epochs of agents that join after round 1; null: the same number.",
-    )
 
     def init(self, setup: Setup) -> LocalState:
         budget = round(setup.rounds * setup.participation * setup.training.epochs)  # R * C * E
@@ -86,10 +81,7 @@ class LocalOnly(Strategy[LocalState]):
         return Phase(cohort=tuple(sorted(untrained)), may_be_empty=True)
 
     def order(self, state: LocalState, phase: Phase, client: ClientId) -> Order:
-        epochs = state.epochs
-        if state.opened and self.newcomer_epochs:
-            epochs = self.newcomer_epochs
-        return Order(models=(START,), numbers={"epochs": epochs})
+        return Order(models=(START,), numbers={"epochs": state.epochs})
 
     def model(self, state: LocalState, key: str) -> Vector:
         return state.start

@@ -82,11 +82,6 @@ class PerFedAvg(SingleModel[PerFedAvgState]):
         description="The distance of the two points of the difference, in outer gradients "
         "(variant: hf).",
     )
-    adapt_epochs: int | None = Field(
-        None,
-        ge=0,
-        description="The epochs of adaptation before a test; null: one step on one batch; 0: none.",
-    )
     weights: Literal["samples", "uniform"] = Field(
         "samples", description="The weights of the clients in the mean."
     )
@@ -133,14 +128,8 @@ class PerFedAvg(SingleModel[PerFedAvgState]):
 
     def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
         model = job.models[0]
-        if self.adapt_epochs is None:
-            first_batch = next(local.batches(1))[0]
-            return ((1.0, self._adapted(local, model, first_batch)),)
-        if self.adapt_epochs:
-            for batches in local.batches(self.adapt_epochs):
-                for rows in batches:
-                    model = self._adapted(local, model, rows)
-        return ((1.0, model),)
+        first_batch = next(local.batches(1))[0]
+        return ((1.0, self._adapted(local, model, first_batch)),)
 
     def _adapted(self, local: Local, model: Vector, rows: SampleIndices) -> Vector:
         """w - alpha * grad F_i(w) on a batch: the inner step."""

@@ -311,6 +311,14 @@ def test_by_group_gives_an_agent_one_natural_client_split_within() -> None:
         assert len(split.test(agent)) == 4
 
 
+@pytest.mark.parametrize("split", ["random", "time"])
+def test_by_group_holds_back_the_share_that_the_fleet_names(split: str) -> None:
+    rule = ByGroup.model_validate({"split": split})
+    draw = np.random.default_rng(0)
+    found = partition(rule, CLASSES, 10, draw, groups=GROUPS, test_share=0.5)
+    assert [len(found.test(agent)) for agent in range(10)] == [10] * 10
+
+
 def test_by_group_chooses_clients_and_not_samples_where_there_are_more() -> None:
     split = grouped(ByGroup(), 4)
     owners = [set(GROUPS[split.train(agent)].tolist()) for agent in range(4)]

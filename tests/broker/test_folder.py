@@ -28,7 +28,7 @@ from covey.broker.programs.options import Options
 from covey.broker.seen import Seen, retained
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.cli.program import app as coordinator
-from covey.shared.audit import verify
+from covey.shared.audit_check import verify
 from covey.shared.errors import UserError
 from covey.shared.mqtt import credentials
 from covey.shared.mqtt.broker_url import BrokerUrl, Tls

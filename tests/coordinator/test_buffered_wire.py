@@ -56,7 +56,13 @@ class Uneven(Numpy):
 
 scenario = partial(
     small_run.buffered,
-    rounds={"buffer": 2, "count": 8, "start_agents": AGENTS, "deadline_s": 60.0, "rollcall_s": 5.0},
+    rounds={
+        "buffer": 2,
+        "count": 8,
+        "start_agents": AGENTS,
+        "deadline_s": 60.0,
+        "timing": {"rollcall_s": 5.0},
+    },
     fleet={"agents": AGENTS, "durations": None},
 )
 

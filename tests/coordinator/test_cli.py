@@ -319,7 +319,7 @@ def test_a_port_that_does_not_exist_is_refused_before_a_dashboard_begins(tmp_pat
 
 def test_clips_without_a_limit_on_weights_are_remarked_on(tmp_path: Path) -> None:
     scenario = written(tmp_path, DIGITS)
-    clips = ("--set", "aggregation.clip.norm=1")
+    clips = ("--set", "aggregation.clip.times_median=1")
     assert typed("validate", scenario, *clips).stderr == ""
     remarked = typed("validate", scenario, *clips, "--set", "aggregation.max_samples.share=null")
     assert remarked.exit_code == 0

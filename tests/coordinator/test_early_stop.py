@@ -20,7 +20,7 @@ from covey.coordinator.run.early_stop import (
 )
 from covey.coordinator.run.result import result_of
 from covey.shared.numerics.measures import MEASURES
-from covey.shared.scenario.stop import Stop
+from covey.shared.scenario.rounds import Stop
 from tests.kit import small_run
 
 ACCURACY = MEASURES["accuracy"]

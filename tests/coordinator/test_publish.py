@@ -16,7 +16,7 @@ from covey.coordinator.deploy.finished import publish_finished
 from covey.coordinator.deploy.publish import publish
 from covey.coordinator.deploy.registry import publications
 from covey.coordinator.disk.versions import BEST, ModelVersion, save_version
-from covey.coordinator.record.audit_trail import check
+from covey.coordinator.record.audit_check import check
 from covey.coordinator.record.notices import ModelsNotPublished, ModelsPublished, Notice
 from covey.coordinator.serve.sharded_link import ShardedLink
 from covey.shared.client import decode_model

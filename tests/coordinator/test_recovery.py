@@ -304,7 +304,7 @@ def test_an_agent_that_answers_another_coordinators_roll_call_hears_this_one_aga
     tmp_path: Path,
 ) -> None:
     """It may have ignored what is retained, because that seems older than what it has seen."""
-    scene = scenario("fedavg", rounds={"start_agents": 8, "start_wait_s": 1000.0})
+    scene = scenario("fedavg", rounds={"start_agents": 8, "timing": {"start_wait_s": 1000.0}})
     topics = Topics(scene.federation)
 
     async def program() -> int:

@@ -284,7 +284,7 @@ def test_one_silent_agent_leaves_at_least_half_of_the_calm_rate(tmp_path: Path, 
 
 
 def test_the_record_the_status_and_the_dashboard_show_who_is_silent(tmp_path: Path) -> None:
-    run, _ = whole(tmp_path / "run", "agent-3", {"count": 3, "first_work_s": 0})
+    run, _ = whole(tmp_path / "run", "agent-3", {"count": 3, "timing": {"first_work_s": 0}})
     [line] = [one for one in records.lines(run.folder) if one["event"] == "resting"]
     why = "2 times in a row: online, but no report came in time; invited again from round 6"
     assert (line["agent"], line["kind"], line["until"], line["why"]) == (

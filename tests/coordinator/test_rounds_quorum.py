@@ -45,7 +45,7 @@ def test_a_phase_without_its_quorum_at_the_deadline_is_void_and_drawn_again() ->
 
 
 def test_a_void_attempt_draws_another_cohort() -> None:
-    engine = opened(*"abcdefgh", agents=2, refill=False, seed=3)
+    engine = opened(*"abcdefgh", agents=2, seed=3)
     assert cohort(engine) == list(invitation_order("abcdefgh", 3, 0, 0, "train")[:2])
     feed(engine, 30.0, Tick())
     feed(engine, 30.5, Tick(), Planned(TRAIN))

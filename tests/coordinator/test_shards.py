@@ -180,7 +180,7 @@ def test_a_broker_that_is_back_at_once_costs_no_agent(tmp_path: Path) -> None:
 
 
 def test_time_stands_still_while_all_brokers_are_away(tmp_path: Path) -> None:
-    patient = {"count": 4, "participation": 1.0, "rollcall_s": 60.0}
+    patient = {"count": 4, "participation": 1.0, "timing": {"rollcall_s": 60.0}}
     scene = scenario("fedavg", rounds=patient)
     fleet = ShardedFleet(tmp_path, scene, deadline_s=60.0, rollcall_s=60.0)
 

@@ -45,7 +45,7 @@ REAL = Started.of(
         "participation": 0.5,
         "start_agents": AGENTS,
         "deadline_s": 120,
-        "absence_s": 20,
+        "timing": {"absence_s": 20},
     },
     evaluation={"deliver": "served"},  # the choice of a model costs two more epochs
     wire={"part_bytes": 2048},

@@ -81,7 +81,10 @@ def test_agents_that_drop_out_leave_the_sum_of_the_others(tmp_path: Path) -> Non
         "workers": 1,
         "faults": faults,
     }
-    sections = {**SECTIONS, "rounds": {"count": 2, "participation": 1.0, "absence_s": 1.0}}
+    sections = {
+        **SECTIONS,
+        "rounds": {"count": 2, "participation": 1.0, "timing": {"absence_s": 1.0}},
+    }
     with mosquitto(tmp_path, port), fleet(tmp_path, port, **sections, fleet=simulated):
         finish(coordinator(tmp_path, port, **sections), within_s=300.0)
     found = ends(tmp_path / "run")

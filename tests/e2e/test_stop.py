@@ -27,7 +27,7 @@ ROUNDS = 20  # a run must not be over before the test that has seen its second r
 
 
 def command(folder: Path, way: Sequence[str], out: str, rounds: int = ROUNDS) -> list[str]:
-    limits = {"count": rounds, "absence_s": 300, "rollcall_s": 120}
+    limits = {"count": rounds, "timing": {"absence_s": 300, "rollcall_s": 120}}
     path = SIMULATED.written(folder, rounds=limits, fleet={"faults": {}})
     return ["covey.coordinator.cli", "run", str(path), "--out", str(folder / out), *way]
 

@@ -20,6 +20,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from covey.agent.data import array_files
 from covey.agent.data import load as load_data
 from covey.agent.data.proposal_data import describe
 from covey.agent.device.outbox import Outbox
@@ -27,7 +28,7 @@ from covey.broker.access import passwords
 from covey.coordinator.disk.array_files import open_arrays, save_arrays
 from covey.coordinator.disk.checkpoint import Checkpoint
 from covey.coordinator.record import records
-from covey.shared import array_files, audit
+from covey.shared import audit, audit_check
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt import credentials, joining
 from covey.shared.mqtt.broker_url import BrokerUrl
@@ -164,7 +165,7 @@ def audit_text(rng: Random, samples: Sequence[bytes]) -> bytes:
 
 def read_audit(path: Path) -> str:
     """A whole log has lines of the sample, from the first one on, whatever spaces stand between their words."""
-    if not audit.verify(path).whole:
+    if not audit_check.verify(path).whole:
         return "broken"
     lines = [json.loads(line) for line in path.read_bytes().splitlines()]
     if lines != AUDIT[: len(lines)]:

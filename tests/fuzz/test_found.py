@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from covey.agent.data import load as load_data
+from covey.agent.data.array_files import ArrayFileError, read_npz
 from covey.agent.data.proposal_data import describe
 from covey.coordinator.disk.array_files import open_arrays
-from covey.shared import audit
-from covey.shared.array_files import ArrayFileError, read_npz
+from covey.shared import audit, audit_check
 from covey.shared.errors import DataError, DecodeError, UserError
 from covey.shared.mqtt import joining
 from covey.shared.numerics.vectors import Layout
@@ -73,7 +73,7 @@ def test_an_audit_log_with_another_alphabet_in_a_hash_is_broken(tmp_path: Path) 
     log = audit.AuditLog(tmp_path / "audit.jsonl", "run-1")
     row = json.loads(log.path.read_text())
     log.path.write_text(json.dumps(row | {"hash": "ä" * 64}, ensure_ascii=False) + "\n")
-    assert not audit.verify(log.path).whole
+    assert not audit_check.verify(log.path).whole
 
 
 def test_an_npz_file_with_a_wild_offset_is_refused(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from tests.shared.samples import SAMPLES
 
 SCHEMA = (
     1,
-    "cce1577cbea9b722",
+    "c3722b2ac77fc01e",
 )  # the format number, and the digest of the fields that it stands for
 
 

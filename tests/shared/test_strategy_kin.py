@@ -551,7 +551,6 @@ def _kill(
 def test_settings_that_a_vote_cannot_work_with_are_refused_with_a_reason() -> None:
     for sections, why in (
         ({"aggregation": {"rule": "median"}}, "take their own model off an average"),
-        ({"strategy": {"server": {"name": "adam"}}}, "which it would move"),
         ({"privacy": {"client": {"clip": 1.0, "noise_multiplier": 1.0}}}, "kin sends cards"),
     ):
         with pytest.raises(ValidationError, match=why):

@@ -77,6 +77,7 @@ from covey.shared.strategies.bases.vote import (
     standing,
 )
 from covey.shared.strategies.phase_names import CARD
+from covey.shared.written import FIRST
 
 COUNTS = "counts"
 SQUARES = "squares"
@@ -92,7 +93,6 @@ WHOLE_CARD = {**CARD_NUMBERS, SQUARES: Expected(-kinship.MOST_CLASSES, most=LARG
 
 INPUTS = "inputs"  # the two cuts of a fleet by its cards
 LABELS = "labels"
-OF_CARDS_QUORUM = 0.5  # of the agents must send a card, where a phase asks for nothing else
 
 Choose = Literal["silhouette", "rotations", "gap"]
 Gate = Annotated[
@@ -294,9 +294,7 @@ def shift_facts(state: Tested, gate: str) -> dict[str, Any]:
 
 
 # a phase of cards alone, and its order
-CARDS_ALONE = asking(
-    Phase(SIGNATURE, "all", ends_round=False, quorum=OF_CARDS_QUORUM), squares=True
-)
+CARDS_ALONE = asking(Phase(SIGNATURE, "all", ends_round=False), squares=True)
 CARD_ORDER = asked(Order(whole=True), squares=True)
 
 
@@ -341,6 +339,7 @@ class Numbered(BaseModel):
     n_clusters: int | None = Field(
         None,
         ge=1,
+        json_schema_extra=FIRST,
         description="K: the number of clusters. null: the number of groups that the cards show (gate), and the "
         "method's usual number where no cards are sent.",
     )
