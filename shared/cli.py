@@ -80,6 +80,7 @@ class Entry:
 
 Entries = Mapping[str, Entry]
 # Options that are gone, and what to use instead
+BENCH_INSTEAD = "`agent lab bench` prints the seconds of a round on a device"
 IN_A_FILE = (
     "write a credentials file and name it with --credentials (docs/brokers.md has such a file)"
 )
@@ -90,6 +91,8 @@ REMOVED_OPTIONS: Mapping[str, str] = MappingProxyType(
         "--key": IN_A_FILE,
         "--insecure": f"{IN_A_FILE}; it can hold the broker's own certificate",
         "--shard": "give --credentials once for each broker",
+        "--bench": BENCH_INSTEAD,
+        "--mbit": BENCH_INSTEAD,
         "--fleet-password": "set COVEY_FLEET_PASSWORD",
         "--hold-s": "a sum waits 2 seconds for more reports",
         "--join-minutes": "codes are valid for 15 minutes; `broker lab rotate --join` prints new ones",

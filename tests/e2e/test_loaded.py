@@ -35,7 +35,7 @@ sys.addaudithook(note)
 MARKS = {
     "coordinator run": "covey.coordinator.commands.run",
     "broker up": "covey.broker.cli",
-    "agent fleet": "covey.agent.fleet.fleet",
+    "agent lab fleet": "covey.agent.fleet.fleet",
     "agent start": "covey.agent.device.service",
     "worker of a fleet": "covey.agent.training.learner",
     "worker of a device": "covey.agent.light.numpy_learner",
@@ -45,7 +45,7 @@ NEVER = {
     "coordinator run": "agent broker coordinator.aggregate coordinator.cluster coordinator.compare coordinator.dashboard "
     "coordinator.deploy coordinator.plan coordinator.simulate coordinator.track shared.secure shared.proposal",
     "broker up": "agent coordinator broker.embedded shared.numerics shared.strategies shared.scenario shared.secure",
-    "agent fleet": "broker coordinator agent.data agent.training agent.light shared.secure shared.proposal shared.client",
+    "agent lab fleet": "broker coordinator agent.data agent.training agent.light shared.secure shared.proposal shared.client",
     "agent start": "broker coordinator agent.data agent.training agent.light agent.fleet shared.numerics shared.scenario "
     "shared.secure shared.proposal shared.client",
     "worker of a device": "broker coordinator agent.training agent.fleet shared.secure",
