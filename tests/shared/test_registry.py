@@ -18,8 +18,7 @@ import sys
 from pathlib import Path
 from covey.shared.scenario.load import load
 load(Path("scenarios/digits.yaml"), ["strategy.name=fedavg", "strategy.server.name=adam"])
-from covey.shared.strategies.base import Strategy
-from covey.shared.strategies.method_names import METHODS, SECOND_NAMES
+from covey.shared.strategies.method_names import METHODS
 print(*(name for name in METHODS if f"covey.shared.strategies.{name}" in sys.modules))
 """
 
